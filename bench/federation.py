@@ -14,13 +14,15 @@ import statistics
 from time import perf_counter
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TQDM_DISABLE", "1")
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
-from fedbook.fedavg import Client, Federation, Server, build, evaluate, run, small_cnn
+from fedbook.fedavg import Client, Federation, Server, build, predict, run, small_cnn
 from fedbook.lab import UserError
+from fedbook.score import accuracy
 from fedbook.split import dirichlet
 from fedbook.world import as_float, fashion_mnist, fashion_mnist_small
 
@@ -111,7 +113,7 @@ def main():
     print(f"overhead with one worker: {statistics.median(over):+.1%} (bound +5%); two workers against one: {statistics.median(pair):.2f} x (bound 1.4, goal 1.7)")
     same = all(torch.equal(final["engine, 1 worker"][k], final["engine, 2 workers"][k]) for k in final["bare loop"])
     test = fashion_mnist_small("test")
-    scores = {what: evaluate(build(small_cnn, 0), weights, *test.tensors()) for what, weights in final.items()}
+    scores = {what: accuracy(predict(build(small_cnn, 0), weights, test.images), test.labels) for what, weights in final.items()}
     print(f"one and two workers end with the same bits: {same}; accuracy after {args.rounds} rounds: " + ", ".join(f"{what} {score:.1%}" for what, score in scores.items()))
 
     for what, job in jobs.items():

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['profiles', 'Mean', 'weighted_average', 'generator', 'build', 'batches', 'Client', 'Step', 'Server', 'Desk', 'Failure',
            'Workers', 'Faults', 'spoil', 'TooFewReplies', 'Federation', 'default_workers', 'Place', 'Checkpoint', 'run',
-           'small_cnn', 'evaluate', 'proximal', 'FedProxClient', 'LocalOnly', 'FedAvgSizes', 'make_client',
-           'make_server']
+           'small_cnn', 'predict', 'proximal', 'FedProxClient', 'LocalOnly', 'FedAvgSizes', 'make_client',
+           'make_server', 'trial', 'drift']
 
 # %% ../nbs/06_fedavg.ipynb #cbd39963
 import hashlib
@@ -162,6 +162,10 @@ class Server:
         mean = Mean()
         for id, msg in replies: mean.add(msg.tensors, msg.meta["n"])
         self.weights = mean.value()
+
+    def score(self, model, x, y):
+        "Accuracy of the server's weights on pictures `x` (n, C, H, W) with labels `y` (n,); `model` is borrowed."
+        return accuracy(predict(model, self.weights, x), y)
 
     def steps(self, ids, r):
         "The exchanges of round `r` with clients `ids`, in order."
@@ -457,13 +461,12 @@ def small_cnn(classes=10, channels=1, size=28):
     return nn.Sequential(nn.Conv2d(channels, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 32, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
                          nn.Linear(32 * side * side, 128), nn.ReLU(), nn.Linear(128, classes))
 
-def evaluate(model, weights, x, y, batch=1000):
-    "Accuracy of `model` with `weights` on pictures `x` (n, C, H, W) and labels `y` (n,)."
+def predict(model, weights, x, batch=1000):
+    "Classes that `model` with `weights` gives to pictures `x` (n, C, H, W), as an int64 tensor (n,)."
     model.load_state_dict(weights)
     model.eval()
     device = next(model.parameters()).device
-    with torch.no_grad(): predicted = torch.cat([model(as_float(b).to(device)).argmax(1).cpu() for b in x.split(batch)])
-    return accuracy(predicted, y)
+    with torch.no_grad(): return torch.cat([model(as_float(b).to(device)).argmax(1).cpu() for b in x.split(batch)])
 
 # %% ../nbs/06_fedavg.ipynb #abbeee92
 def proximal(parameters, anchor, mu):
@@ -496,6 +499,10 @@ class LocalOnly(Server):
 
     def merge(self, replies): self.own = self.own | {id: msg.tensors for id, msg in replies}
 
+    def score(self, model, x, y):
+        "Mean over the clients asked so far of the accuracy of their own weights."
+        return float(np.mean([accuracy(predict(model, own, x), y) for own in self.own.values()]))
+
     def state(self): return Msg({f"{id}/{name}": t for id, own in {"first": self.weights, **self.own}.items() for name, t in own.items()})
 
     def load(self, msg):
@@ -513,17 +520,18 @@ class FedAvgSizes(Profile):
     alpha: float = math.inf
     clients: int = 20
     per_round: int = 10
-    rounds: int = 20
+    rounds: int = 16
+    contest_rounds: int = 4
     epochs: int = 1
-    batch: int = 32
-    lr: float = 0.1
+    batch: int = 16
+    lr: float = 0.15
     mu: float = 0.0
 
 profiles = {
-    "smoke": FedAvgSizes(clients=10, per_round=2, rounds=2),
+    "smoke": FedAvgSizes(clients=20, per_round=4, rounds=2, contest_rounds=2),
     "quick": FedAvgSizes(),
-    "full": FedAvgSizes(seeds=3, rounds=60),
-    "paper": FedAvgSizes(seeds=3, data="fashion_mnist", clients=100, per_round=10, rounds=500, epochs=5, batch=10),
+    "full": FedAvgSizes(seeds=3, rounds=40, contest_rounds=30),
+    "paper": FedAvgSizes(seeds=3, data="fashion_mnist", clients=100, rounds=500, contest_rounds=200, batch=10),
 }
 
 # %% ../nbs/06_fedavg.ipynb #bc3d27a2
@@ -545,3 +553,21 @@ def make_client(id, sizes, seed, device="cpu"):
 def make_server(sizes, seed, device="cpu"):
     "The server that goes with `make_client`."
     return Server(_setting(sizes, seed, device)[3], sizes.per_round, seed)
+
+# %% ../nbs/06_fedavg.ipynb #57e3013e
+def trial(sizes, seed, device="cpu", checkpoint=None, faults=None, server_kind=Server, label=""):
+    "One run of this chapter's federation with one seed. Returns the server, the `History` (accuracy on the test pictures, bytes so far) and the federation."
+    _, test, _, model = _setting(sizes, seed, str(device))
+    x, y = test.tensors()
+    server = server_kind(model, sizes.per_round, seed)
+    with Federation(partial(make_client, sizes=sizes, seed=seed, device=str(device)), sizes.clients, faults=faults) as federation:
+        history = run(server, federation, sizes.rounds, checkpoint, lambda server: {"accuracy": server.score(model, x, y)}, label)
+    return server, history, federation
+
+# %% ../nbs/06_fedavg.ipynb #6b5527ea
+def drift(start, states, weights):
+    "Equation (4): weighted mean distance of `states` from their mean, over the distance of that mean from `start` (all dicts of tensors)."
+    flat = lambda state: torch.cat([t.double().flatten() for t in state.values()])
+    ends, shares = torch.stack([flat({name: state[name] for name in start}) for state in states]), torch.tensor(weights, dtype=torch.float64) / sum(weights)
+    mean = shares @ ends
+    return float(shares @ (ends - mean).norm(dim=1) / (mean - flat(start)).norm())

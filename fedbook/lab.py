@@ -14,6 +14,7 @@ import inspect
 import json
 import math
 import os
+import re
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from time import perf_counter
@@ -154,6 +155,10 @@ class Results:
     def values(self, what, number):
         "One number of a row, over its seeds, in the order they were run."
         return [row["numbers"][number] for row in self.rows if row["what"] == what]
+
+    def checkpoint_path(self, what, seed):
+        "Where `what` with `seed` may keep its checkpoint; None in an open notebook, where code may have changed since."
+        return self.folder / f"{re.sub(r'[^a-zA-Z0-9]+', '-', what)}-{seed}.safetensors" if self.facts["stamp"] else None
 
     def claim(self, text, values, at_least=None, at_most=None, paper="", source="", unit=""):
         "Judge `values` (one per seed) against a bound; `paper` is the paper's own figure and `source` its table. Returns the verdict."

@@ -29,12 +29,13 @@ def _array(values):
 def _ids(predictions, labels):
     "Predicted and true class ids, two integer arrays (n,); -1 is predicted where the logits hold a NaN."
     p, y = _array(predictions), _array(labels)
-    if y.ndim != 1 or len(y) == 0 or y.dtype.kind not in "biu" or y.min() < 0:
-        raise UserError(f"labels={y.dtype} of shape {y.shape} must be class ids: at least one, flat, whole numbers from 0")
+    if y.size == 0: raise UserError("labels are empty, expected at least one")
+    if y.ndim != 1 or y.dtype.kind not in "biu" or y.min() < 0:
+        raise UserError(f"labels={y.dtype} of shape {y.shape} must be class ids: flat, whole numbers from 0")
     logits = p.ndim == 2 and p.shape[1] > 0 and len(p) == len(y)
     if not logits and p.shape != y.shape: raise UserError(f"predictions have shape {p.shape}, expected ({len(y)}, classes) for logits or ({len(y)},) for class ids")
     if p.dtype.kind not in ("biuf" if logits else "biu"): raise UserError(f"predictions={p.dtype} of shape {p.shape} must be {'numbers' if logits else 'whole numbers, for they are class ids'}")
-    return (np.where(np.isnan(p).any(1), -1, p.argmax(1)) if logits else p), y
+    return (np.where(np.isnan(p).any(1), -1, p.argmax(1)) if logits else p.astype(np.int64)), y.astype(np.int64)
 
 def accuracy(predictions, labels):
     """Equation (1): the share of right answers, from 0 to 1.
@@ -63,7 +64,7 @@ class ScoreSizes(Profile):
     epochs: int = 8
     hidden: int = 64
 
-profiles = {"smoke": ScoreSizes(pictures=60, epochs=4), "quick": ScoreSizes(), "full": ScoreSizes(pictures=1000, epochs=15),
+profiles = {"smoke": ScoreSizes(pictures=60, epochs=4), "quick": ScoreSizes(seeds=3), "full": ScoreSizes(seeds=3, pictures=1000, epochs=15),
             "paper": ScoreSizes(seeds=3, pictures=1000, epochs=15)}
 
 # %% ../nbs/05_score.ipynb #8ba7aa60
@@ -123,7 +124,7 @@ def _plain(name, value):
     if value is None or type(value) in (bool, int, float, str): return value
     if isinstance(value, (list, tuple)): return [_plain(name, v) for v in value]
     if isinstance(value, dict) and all(type(k) is str for k in value): return {k: _plain(name, v) for k, v in value.items()}
-    raise UserError(f"{name}={value!r:.60} is a {type(value).__name__}, expected a number, a text, None, or lists and dicts of these")
+    raise UserError(f"{name} is a {type(value).__name__}, expected a number, a text, None, or lists and dicts of these")
 
 def _mark(value):
     if isinstance(value, float) and not math.isfinite(value): return f"float:{value}"
@@ -135,6 +136,15 @@ def _unmark(value):
     if isinstance(value, str): return float(value[6:]) if value.startswith("float:") else value.removeprefix("text:")
     if isinstance(value, list): return [_unmark(v) for v in value]
     return {k: _unmark(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+# %% ../nbs/05_score.ipynb #3c29de64
+def _html_table(columns, rows, ends=3):
+    "The first and last `ends` of `rows` (dicts) as an HTML table."
+    text = lambda v: "" if v is None else f"{v:.4g}" if isinstance(v, float) else str(v)
+    line = lambda cells, tag="td": "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+    body = [line(text(row.get(name)) for name in columns) for row in rows]
+    if len(body) > 2 * ends + 1: body = body[:ends] + [line(["..."] * len(columns))] + body[-ends:]
+    return f"<table>{line(columns, 'th')}{''.join(body)}</table>"
 
 # %% ../nbs/05_score.ipynb #5b0f06f2
 class History:
@@ -178,11 +188,12 @@ class History:
         import matplotlib.pyplot as plt
 
         if not columns: raise UserError(f"columns=() is empty, expected some of: {', '.join(self.columns()) or 'none yet'}")
+        number = lambda v: isinstance(v, (int, float))
+        curves = {name: [p for p in zip(self.column(x), self.column(name)) if all(map(number, p))] for name in columns}
         fig, ax = plt.subplots(figsize=(6.5, 2.8))
-        for name in columns:
-            points = [(p, q) for p, q in zip(self.column(x), self.column(name)) if isinstance(p, (int, float)) and isinstance(q, (int, float))]
-            ax.plot(*zip(*points) if points else ([], []), marker="o", ms=4, label=name)
+        for name, points in curves.items(): ax.plot(*zip(*points) if points else ([], []), marker="o", ms=4, label=name)
         ax.set(xlabel=x, ylabel=columns[0] if len(columns) == 1 else "value")
+        ax.xaxis.get_major_locator().set_params(integer=all(isinstance(p, int) for p in self.column(x)))
         if len(columns) > 1: ax.legend()
         return fig
 
@@ -190,9 +201,4 @@ class History:
 
     def __repr__(self): return f"History({len(self)} rows: {', '.join(self.columns())})"
 
-    def _repr_html_(self, ends=3):
-        text = lambda v: "" if v is None else f"{v:.4g}" if isinstance(v, float) else str(v)
-        line = lambda cells, tag="td": "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
-        body = [line(text(row.get(name)) for name in self.columns()) for row in self.rows]
-        if len(body) > 2 * ends + 1: body = body[:ends] + [line(["..."] * len(self.columns()))] + body[-ends:]
-        return f"<table>{line(self.columns(), 'th')}{''.join(body)}</table>"
+    def _repr_html_(self): return _html_table(self.columns(), self.rows)

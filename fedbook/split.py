@@ -7,10 +7,8 @@ __all__ = ['CIFAR100_SUPERCLASSES', 'iid', 'counts', 'plot_split', 'skew', 'diri
 
 # %% ../nbs/03_split.ipynb #417f0108
 import math
-from collections.abc import Sequence
 
 import numpy as np
-import torch
 
 from .lab import UserError
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PER_PICTURE', 'FASHION_CLASSES', 'FASHION_SOURCE', 'FASHION_MNIST_SMALL_SHA256', 'SETS', 'Selected', 'positions',
            'Pictures', 'as_float', 'array_checksum', 'fashion_mnist_small', 'contact_sheet', 'class_means',
-           'nearest_mean', 'data_folder', 'advice', 'read_idx', 'fashion_mnist', 'cifar10', 'cifar100', 'Files',
+           'nearest_mean', 'data_folder', 'advice', 'read_idx', 'fashion_mnist', 'cifar100', 'cifar10', 'Files',
            'class_folder', 'pictures', 'inventory']
 
 # %% ../nbs/02_world.ipynb #c7da78c3
@@ -58,9 +58,27 @@ def _pick(values, indices):
     if isinstance(values, np.ndarray): return values[indices]
     return [values[i] for i in indices]
 
-# %% ../nbs/02_world.ipynb #6dc45387
+# %% ../nbs/02_world.ipynb #55f3f675
 PER_PICTURE = ("boxes", "identity", "camera", "domain", "split")
 
+def _kind(value):
+    if isinstance(value, torch.Tensor): return f"{str(value.dtype).removeprefix('torch.')} tensor {tuple(value.shape)}"
+    return type(value).__name__
+
+def _check_fields(data):
+    "Raise `UserError` where the fields of `data` (`Pictures`) do not fit together."
+    n, images, labels = len(data.images), data.images, data.labels
+    if isinstance(images, torch.Tensor) and (images.dtype != torch.uint8 or images.ndim != 4):
+        raise UserError(f"images={_kind(images)} must be a uint8 tensor of shape (n, C, H, W)")
+    if not isinstance(labels, torch.Tensor) or labels.dtype != torch.int64 or labels.shape != (n,):
+        raise UserError(f"labels={_kind(labels)} must be an int64 tensor of shape ({n},), one label per picture")
+    if n and not (0 <= labels.min() and labels.max() < len(data.classes)):
+        raise UserError(f"labels={int(labels.min())}..{int(labels.max())} must be positions in the {len(data.classes)} classes")
+    for field in PER_PICTURE:
+        values = getattr(data, field)
+        if values is not None and len(values) != n: raise UserError(f"{field} has {len(values)} entries, expected {n}, one per picture")
+
+# %% ../nbs/02_world.ipynb #6dc45387
 @dataclass
 class Pictures:
     """A labelled set of pictures.
@@ -80,17 +98,7 @@ class Pictures:
     domain: object = None
     split: object = None
 
-    def __post_init__(self):
-        n, labels = len(self.images), self.labels
-        if isinstance(self.images, torch.Tensor) and (self.images.dtype != torch.uint8 or self.images.ndim != 4):
-            raise UserError(f"images={_kind(self.images)} must be a uint8 tensor of shape (n, C, H, W)")
-        if not isinstance(labels, torch.Tensor) or labels.dtype != torch.int64 or labels.shape != (n,):
-            raise UserError(f"labels={_kind(labels)} must be an int64 tensor of shape ({n},), one label per picture")
-        if n and not (0 <= labels.min() and labels.max() < len(self.classes)):
-            raise UserError(f"labels={int(labels.min())}..{int(labels.max())} must be positions in the {len(self.classes)} classes")
-        for field in PER_PICTURE:
-            values = getattr(self, field)
-            if values is not None and len(values) != n: raise UserError(f"{field} has {len(values)} entries, expected {n}, one per picture")
+    def __post_init__(self): _check_fields(self)
 
     def __len__(self): return len(self.labels)
 
@@ -113,10 +121,6 @@ class Pictures:
     def __repr__(self):
         lazy = "" if isinstance(self.images, torch.Tensor) else ", lazy"
         return f"Pictures({self.name}: {len(self)} pictures, {len(self.classes)} classes{lazy}, licence {self.licence or 'not stated'})"
-
-def _kind(value):
-    if isinstance(value, torch.Tensor): return f"{str(value.dtype).removeprefix('torch.')} tensor {tuple(value.shape)}"
-    return type(value).__name__
 
 # %% ../nbs/02_world.ipynb #a1584e9e
 def as_float(x):
@@ -248,7 +252,7 @@ def fashion_mnist(split="train"):
     found = _fetch("fashion_mnist", split)
     return _grey(found.data.numpy(), found.targets.numpy(), "Fashion-MNIST")
 
-# %% ../nbs/02_world.ipynb #ffe814ca
+# %% ../nbs/02_world.ipynb #692f786e
 def _cifar(name, split):
     _known_split(split)
     try: found = _torchvision(name, split, download=False)
@@ -257,6 +261,11 @@ def _cifar(name, split):
     return Pictures(images, torch.tensor(found.targets), list(found.classes), SETS[name][0], "not stated; cite Krizhevsky 2009",
                     "https://www.cs.toronto.edu/~kriz/cifar.html")
 
+def cifar100(split="train"):
+    "CIFAR-100 with its 100 fine classes, (n, 3, 32, 32): 50,000 `train` or 10,000 `test` pictures from the data folder or by download."
+    return _cifar("cifar100", split)
+
+# %% ../nbs/02_world.ipynb #ffe814ca
 def _jpeg_zip(path, split):
     "Pictures `SPLIT/CLASS/*.jpg` of a zip file, decoded: one size, RGB."
     from PIL import Image
@@ -279,10 +288,6 @@ def cifar10(split="train"):
     folder, copy = data_folder(), data_folder() / "cifar10-jpg.zip"
     if (folder / "cifar-10-batches-py").is_dir() or not copy.is_file(): return _cifar("cifar10", split)
     return Pictures(*_jpeg_zip(copy, split), "CIFAR-10 (JPEG copy)", "not stated; cite Krizhevsky 2009", "https://www.cs.toronto.edu/~kriz/cifar.html")
-
-def cifar100(split="train"):
-    "CIFAR-100 with its 100 fine classes, (n, 3, 32, 32): 50,000 `train` or 10,000 `test` pictures from the data folder or by download."
-    return _cifar("cifar100", split)
 
 # %% ../nbs/02_world.ipynb #662fcfab
 class Files(Sequence):

@@ -8,8 +8,6 @@ __all__ = ['running_statistics', 'confused_pair', 'first_of_each']
 # %% ../../nbs/answers/02_world.ipynb #915b3c49
 from collections import Counter
 
-import torch
-
 from ..world import as_float
 
 # %% ../../nbs/answers/02_world.ipynb #28a98a4a
