@@ -21,17 +21,16 @@ import torch
 import torch.nn.functional as F
 
 from fedbook.fedavg import Client, Federation, Server, build, predict, run, small_cnn
-from fedbook.lab import UserError
 from fedbook.score import accuracy
 from fedbook.split import dirichlet
-from fedbook.world import as_float, fashion_mnist, fashion_mnist_small
+from fedbook.world import as_float, fashion_mnist, fashion_mnist_small, inventory
 
 CLIENTS, PER_ROUND, BATCH, LR = 100, 10, 32, 0.1
 
 
 def sixty_thousand():
-    try: train, name = fashion_mnist("train"), "full Fashion-MNIST"
-    except UserError: train, name = fashion_mnist_small("train"), "shipped subset, tiled"
+    at_hand = {row["name"] for row in inventory() if row["state"] == "found"}
+    train, name = (fashion_mnist("train"), "full Fashion-MNIST") if "fashion_mnist" in at_hand else (fashion_mnist_small("train"), "shipped subset, tiled")
     x, y = train.tensors()
     times = math.ceil(60_000 / len(y))
     return x.repeat(times, 1, 1, 1)[:60_000].contiguous(), y.repeat(times)[:60_000].contiguous(), name

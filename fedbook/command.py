@@ -23,7 +23,7 @@ from time import perf_counter
 
 import fedbook
 from .lab import Table, UserError, choose, claims_table, run_dir, torch_device, write_atomically
-from .world import data_folder, inventory
+from .world import data_folder, inventory, shown
 
 # %% ../nbs/30_command.ipynb #81fcfd04
 def notebooks_folder():
@@ -239,7 +239,7 @@ def _report(args):
     return 0
 
 def _data(args):
-    print(f"data folder: {data_folder()} (set FEDBOOK_DATA to choose another)\n")
+    print(f"data folder: {shown(data_folder())} (set FEDBOOK_DATA to choose another)\n")
     _print_table(inventory())
     return 0
 

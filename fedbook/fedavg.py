@@ -168,7 +168,7 @@ class Server:
         return accuracy(predict(model, self.weights, x), y)
 
     def steps(self, ids, r):
-        "The exchanges of round `r` with clients `ids`, in order."
+        "The exchanges of round `r` with clients `ids`, in order; which they are depends on `ids` and `r` alone, so that a run can be resumed between two."
         return [Step("fit", self.send, ids, self.merge)]
 
     def state(self): return Msg(dict(self.weights))
@@ -443,15 +443,18 @@ def run(server, federation, rounds, checkpoint=None, test=None, label=""):
     any moment goes on where it stood and ends with the same bits."""
     history = History()
     place = checkpoint.restore(server, federation, history) if checkpoint else Place()
+    keep = lambda: checkpoint.save(place, server, federation, history) if checkpoint else None
     for r in tqdm(range(place.round, rounds), desc=label, initial=place.round, total=rounds, leave=False, mininterval=0.5):
         federation.round, ids = r, place.ids or server.pick(federation.ids, r)
         steps = server.steps(ids, r)
         for i in range(place.step, len(steps)):
+            if i: keep()
             verb, say, to, merge = steps[i]
             merge(federation.exchange(verb, say, to, server.accept))
-            place = Place(r, i + 1, ids) if i + 1 < len(steps) else Place(r + 1)
-            if place.round > r: history.add(round=place.round, **(test(server) if test else {}), down=federation.ledger.so_far["down"], up=federation.ledger.so_far["up"])
-            if checkpoint: checkpoint.save(place, server, federation, history)
+            place = Place(r, i + 1, ids)
+        place, sent = Place(r + 1), federation.ledger.so_far
+        history.add(round=place.round, **(test(server) if test else {}), down=sent["down"], up=sent["up"])
+        keep()
     return history
 
 # %% ../nbs/06_fedavg.ipynb #639b0593
@@ -535,9 +538,12 @@ profiles = {
 }
 
 # %% ../nbs/06_fedavg.ipynb #bc3d27a2
+@lru_cache(maxsize=2)
+def _pictures(name, split): return pictures(name, split)
+
 @lru_cache(maxsize=8)
 def _setting(sizes, seed, device="cpu"):
-    train, test = (pictures(sizes.data, split) for split in ("train", "test"))
+    train, test = (_pictures(sizes.data, split) for split in ("train", "test"))
     parts = iid(train.labels, sizes.clients, seed) if sizes.alpha == math.inf else dirichlet(train.labels, sizes.clients, sizes.alpha, seed)
     channels, size = train.images[0].shape[0], train.images[0].shape[-1]
     model = build(partial(small_cnn, len(train.classes), channels, size), seed).to(device)

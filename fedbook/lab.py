@@ -140,7 +140,7 @@ class Results:
     def _keep_old_rows(self):
         try: old = json.loads((self.folder / "results.json").read_text())
         except (OSError, ValueError): return
-        if self.facts["stamp"] and all(old.get(k) == v for k, v in self.facts.items()): self.rows = old["rows"]
+        if self.facts["stamp"] and isinstance(old, dict) and all(old.get(k) == v for k, v in self.facts.items()): self.rows = old["rows"]
 
     def row(self, what, seed, measure):
         "The numbers (a dict that JSON can hold) of `what` with `seed`: as kept from before, else `measure()`, timed and written at once."

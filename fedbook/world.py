@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['PER_PICTURE', 'FASHION_CLASSES', 'FASHION_SOURCE', 'FASHION_MNIST_SMALL_SHA256', 'SETS', 'Selected', 'positions',
            'Pictures', 'as_float', 'array_checksum', 'fashion_mnist_small', 'contact_sheet', 'class_means',
-           'nearest_mean', 'data_folder', 'advice', 'read_idx', 'fashion_mnist', 'cifar100', 'cifar10', 'Files',
-           'class_folder', 'pictures', 'inventory']
+           'nearest_mean', 'data_folder', 'shown', 'advice', 'read_idx', 'fashion_mnist', 'cifar100', 'cifar10',
+           'Files', 'class_folder', 'pictures', 'inventory']
 
 # %% ../nbs/02_world.ipynb #c7da78c3
 import gzip
@@ -196,6 +196,10 @@ def data_folder():
     if not Path(named).is_dir(): raise UserError(f"FEDBOOK_DATA={named!r} is not a folder; set it to a folder that exists")
     return Path(named)
 
+def shown(path):
+    "`path` as a reader sees it, with `~` for the home folder."
+    return str(path).replace(str(Path.home()), "~", 1)
+
 # %% ../nbs/02_world.ipynb #ab4b9524
 SETS = {
     "fashion_mnist": ("Fashion-MNIST", ("FashionMNIST/raw/train-images-idx3-ubyte*", "train-images-idx3-ubyte*"),
@@ -208,7 +212,7 @@ SETS = {
 
 def advice(name):
     "One sentence: what to put where, so that the data set `name` (a key of `SETS`) is found."
-    return SETS[name][2].replace("FOLDER", str(data_folder()))
+    return SETS[name][2].replace("FOLDER", shown(data_folder()))
 
 # %% ../nbs/02_world.ipynb #d04e39bc
 def _torchvision(name, split, download):

@@ -1,0 +1,112 @@
+"""What keeps notebooks, package and results in step."""
+import ast
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from fedbook.command import chapters, claims_table, collect, notebook_stamp
+
+ROOT = Path(__file__).parent.parent
+CHAPTERS = list(chapters().values())
+ANSWERS = sorted((ROOT / "nbs" / "answers").glob("*.ipynb"))
+NOTEBOOKS = CHAPTERS + ANSWERS
+named = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.relative_to(ROOT / "nbs").as_posix())
+chapter = pytest.mark.parametrize("path", CHAPTERS, ids=lambda p: p.stem)
+
+
+def module_of(path):
+    found = re.findall(r"^#\| default_exp (\S+)", "\n".join(c.source for c in nbformat.read(path, 4).cells), re.M)
+    assert len(found) <= 1, f"{path.name} names {len(found)} modules"
+    return found[0] if found else None
+
+
+MODULES = {module_of(path): path for path in NOTEBOOKS if module_of(path)}
+
+
+def test_export_is_fresh(tmp_path):
+    import shutil
+    from nbdev.export import nb_export
+    shutil.copytree(ROOT / "nbs", tmp_path / "nbs")
+    for path in NOTEBOOKS: nb_export(str(tmp_path / "nbs" / path.relative_to(ROOT / "nbs")), lib_path=str(tmp_path / "fedbook"))
+    for module in MODULES:
+        file = Path("fedbook", *module.split(".")).with_suffix(".py")
+        assert (tmp_path / file).read_text() == (ROOT / file).read_text(), f"{file} is older than its notebook: run make export"
+
+
+def test_each_module_has_one_notebook_and_each_notebook_one_module():
+    named_twice = [m for m in MODULES if sum(module_of(p) == m for p in NOTEBOOKS) > 1]
+    assert not named_twice
+    files = {f.relative_to(ROOT / "fedbook").with_suffix("").as_posix().replace("/", ".") for f in (ROOT / "fedbook").rglob("*.py")}
+    assert files - {"__init__", "__main__", "_modidx", "answers.__init__"} == set(MODULES)
+
+
+@chapter
+def test_one_parameters_cell(path):
+    tagged = [c for c in nbformat.read(path, 4).cells if "parameters" in c.metadata.get("tags", [])]
+    assert len(tagged) == 1
+    assert [line.split(" = ")[0] for line in tagged[0].source.splitlines()] == ["profile", "device", "seed", "engine", "out", "changes"]
+
+
+@named
+def test_outputs_are_of_this_code_and_clean(path):
+    book = nbformat.read(path, 4)
+    assert book.metadata.get("fedbook", {}).get("stamp") == notebook_stamp(path), f"the outputs of {path.name} are older than its code: run make book NAME={path.stem}"
+    assert set(book.metadata) <= {"fedbook", "kernelspec", "language_info"}
+    for cell in book.cells:
+        assert set(cell.metadata) <= {"tags"}
+        for output in cell.get("outputs", []):
+            assert output.output_type != "error" and output.get("name") != "stderr"
+    assert any(cell.get("outputs") for cell in book.cells)
+    text = path.read_text()
+    assert str(Path.home()) not in text and str(ROOT) not in text
+
+
+def number(module): return int(MODULES[module].name[:2])
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_look_back(module):
+    tree = ast.parse((ROOT / "fedbook" / Path(*module.split("."))).with_suffix(".py").read_text())
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ImportFrom): continue
+        assert all(alias.name != "*" for alias in node.names), "star import"
+        other = node.module if node.level else (node.module or "").removeprefix("fedbook.") if (node.module or "").startswith("fedbook.") else None
+        if other in (None, ""): continue
+        if module.startswith("answers."):
+            assert number(other) <= number(module)
+            continue
+        assert number(other) < number(module), f"{module} imports {other}, which comes later"
+        assert not (10 <= number(other) < 20 and 10 <= number(module) < 20), "a paper imports another paper"
+
+
+def test_the_engine_imports_little():
+    heavy = ["matplotlib", "ipywidgets", "torchvision", "open_clip", "flwr", "nbdev", "sklearn", "timm", "torchmetrics", "papermill", "scipy", "IPython"]
+    code = f"import sys, fedbook.fedavg; print([m for m in {heavy} if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+
+
+def test_readme_table_is_the_report_of_the_kept_results():
+    bodies = collect(ROOT / "results")
+    assert bodies, "no results are kept"
+    text = (ROOT / "README.md").read_text()
+    assert text.split("<!-- results -->\n")[1].split("\n<!-- /results -->")[0] == claims_table(bodies)
+
+
+def test_kept_results_have_scale_device_and_at_least_three_seeds_for_a_verdict():
+    for body in collect(ROOT / "results"):
+        assert body["scale"] and body["device"] and body["profile"] in ("full", "paper")
+        for c in body["claims"]: assert c["verdict"] not in ("reproduced", "not reproduced") or len(c["values"]) >= 3
+
+
+def test_package_holds_notebooks_and_data(tmp_path):
+    from configparser import ConfigParser
+    cfg = ConfigParser(delimiters=["="])
+    cfg.read(ROOT / "settings.ini")
+    assert "tags" in cfg["DEFAULT"]["allowed_cell_metadata_keys"] and "fedbook" in cfg["DEFAULT"]["allowed_metadata_keys"]
+    manifest = (ROOT / "MANIFEST.in").read_text()
+    assert "settings.ini" in manifest and "recursive-include nbs *.ipynb" in manifest
