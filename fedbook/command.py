@@ -36,7 +36,8 @@ def chapters():
     return {path.stem: path for path in sorted(notebooks_folder().glob("[0-9][0-9]_*.ipynb"))}
 
 def find(name):
-    "The chapters that `name` stands for: a notebook (`06_fedavg`), a module (`fedavg`), or `all`. Raises `UserError` with the choices."
+    """The chapters that `name` stands for: a notebook (`06_fedavg`), a module (`fedavg`), or `all`. Raises
+    `UserError` with the choices."""
     known = chapters()
     if name == "all": return known
     for stem, path in known.items():
@@ -55,7 +56,8 @@ def chapter_module(path):
     return importlib.import_module(f"fedbook.{named[1]}") if named else None
 
 def read_changes(path, profile, pairs):
-    "The changes in `pairs` (texts `NAME=VALUE`) as a dict, checked against the fields of the chapter's `profile`. Raises `UserError`."
+    """The changes in `pairs` (texts `NAME=VALUE`) as a dict, checked against the fields of the chapter's
+    `profile`. Raises `UserError`."""
     wrong = [pair for pair in pairs if "=" not in pair]
     if wrong: raise UserError(f"-p {wrong[0]!r} is not of the form NAME=VALUE")
     profiles = getattr(chapter_module(path), "profiles", None)
@@ -79,50 +81,62 @@ def run_stamp(path):
             if name not in seen and source.exists():
                 seen[name] = source.read_text(encoding="utf-8")
                 texts.append(seen[name])
-    return hashlib.sha256("\0".join([notebook_stamp(path), *(seen[name] for name in sorted(seen))]).encode()).hexdigest()[:16]
+    return hashlib.sha256("\0".join([notebook_stamp(path),
+                                     *(seen[name] for name in sorted(seen))]).encode()).hexdigest()[:16]
 
 # %% ../nbs/30_command.ipynb #55bd8e20
 def execute(path, target, parameters, title=""):
-    "Execute a copy of notebook `path` as `target`. Returns None, or the sentence that says which cell failed and why."
+    """Execute a copy of notebook `path` as `target`. Returns None, or the sentence that says which cell failed
+    and why."""
     import papermill
     from nbclient.exceptions import DeadKernelError
 
     warnings.filterwarnings("ignore", module="papermill|zmq|jupyter_client")
     try:
-        papermill.execute_notebook(str(path), str(target), parameters=parameters, kernel_name="python3", progress_bar=dict(desc=title, leave=False),
+        papermill.execute_notebook(str(path), str(target), parameters=parameters, kernel_name="python3",
+                                   progress_bar=dict(desc=title, leave=False),
                                    stderr_file=sys.stderr, extra_arguments=["--log-level=40"])
     except papermill.PapermillExecutionError as error:
         detail = "" if error.ename == "UserError" else "\n" + "\n".join(error.traceback)
         return f"cell {error.cell_index + 1} failed: {error.ename}: {error.evalue}{detail}"
     except DeadKernelError: return "the kernel died, perhaps for want of memory"
 
-def run_chapter(path, profile="quick", device="auto", seed=0, engine="local", out="runs", changes=None, fresh=False):
-    """Run one chapter into `out/NAME-PROFILE-SEED`. Finished rows of an earlier run with the same settings and code are kept, unless `fresh`.
+def run_chapter(path, profile="quick", device="auto", seed=0, engine="local", out="runs", changes=None,
+                fresh=False):
+    """Run one chapter into `out/NAME-PROFILE-SEED`. Finished rows of an earlier run with the same settings and
+    code are kept, unless `fresh`.
 
-    Returns a dict: chapter, measured (its headline), seconds, notebook (the executed copy), error (None, or a sentence)."""
+    Returns a dict: chapter, measured (its headline), seconds, notebook (the executed copy), error (None, or
+    a sentence)."""
     folder = run_dir(path.stem, profile, seed, Path(out).resolve())
     if fresh:
         for old in folder.iterdir(): shutil.rmtree(old) if old.is_dir() else old.unlink()
-    parameters = dict(profile=profile, device=device, seed=seed, engine=engine, out=str(folder.parent), changes=changes or {})
+    parameters = dict(profile=profile, device=device, seed=seed, engine=engine, out=str(folder.parent),
+                      changes=changes or {})
     os.environ["FEDBOOK_STAMP"] = run_stamp(path)
     start, target = perf_counter(), folder / path.name
     try: error = execute(path, target, parameters, path.stem)
     finally: del os.environ["FEDBOOK_STAMP"]
     try: headline = json.loads((folder / "results.json").read_text())["headline"]
     except (OSError, ValueError): headline = ""
-    return dict(chapter=path.stem, measured="FAILED" if error else headline, seconds=round(perf_counter() - start, 1), notebook=str(target), error=error)
+    return dict(chapter=path.stem, measured="FAILED" if error else headline,
+                seconds=round(perf_counter() - start, 1), notebook=str(target), error=error)
 
 # %% ../nbs/30_command.ipynb #05c4670f
 def collect(folder):
     "All results below `folder`, as dicts, in the order of their chapters."
-    files = [*Path(folder).glob("*/results.json"), *(f for f in Path(folder).glob("*.json") if re.match(r"\d\d_", f.name))]
+    files = [*Path(folder).glob("*/results.json"),
+             *(f for f in Path(folder).glob("*.json") if re.match(r"\d\d_", f.name))]
     bodies = [json.loads(f.read_text()) for f in files]
-    return sorted(bodies, key=lambda b: (b["name"], ["smoke", "quick", "full", "paper"].index(b["profile"]), b["seed"]))
+    return sorted(bodies, key=lambda b: (b["name"], ["smoke", "quick", "full", "paper"].index(b["profile"]),
+                                         b["seed"]))
 
 def as_html(markdown):
     "A Markdown table as a plain HTML page."
-    rows = [[html.escape(cell.strip()) for cell in line.strip("|").split(" | ")] for line in markdown.splitlines() if not line.startswith("|---")]
-    body = "\n".join("<tr>" + "".join(f"<{tag}>{cell}</{tag}>" for cell in row) + "</tr>" for row, tag in zip(rows, ["th"] + ["td"] * len(rows)))
+    rows = [[html.escape(cell.strip()) for cell in line.strip("|").split(" | ")]
+            for line in markdown.splitlines() if not line.startswith("|---")]
+    body = "\n".join("<tr>" + "".join(f"<{tag}>{cell}</{tag}>" for cell in row) + "</tr>"
+                     for row, tag in zip(rows, ["th"] + ["td"] * len(rows)))
     look = "body{font:15px sans-serif;margin:2em}td,th{padding:.4em .8em;border-bottom:1px solid #ccc;text-align:left}"
     return f"<!doctype html><meta charset='utf-8'><title>fedbook results</title><style>{look}</style><table>\n{body}\n</table>\n"
 
@@ -140,32 +154,39 @@ def fill(readme, table):
     "Put `table` between the result markers of the file `readme`."
     text = Path(readme).read_text(encoding="utf-8")
     start, end = "<!-- results -->", "<!-- /results -->"
-    if start not in text or end not in text: raise UserError(f"file {str(readme)!r} has no lines {start} and {end} to put the table between")
+    if start not in text or end not in text:
+        raise UserError(f"file {str(readme)!r} has no lines {start} and {end} to put the table between")
     write_atomically(readme, text[:text.index(start) + len(start)] + "\n" + table + "\n" + text[text.index(end):])
 
 # %% ../nbs/30_command.ipynb #d4e9963d
 def _tidy(outputs):
     tidy = [o for o in outputs if o.get("name") != "stderr"]
     for o in tidy:
-        if "data" in o: o["data"] = {kind: body for kind, body in o["data"].items() if kind != "application/vnd.jupyter.widget-view+json"}
+        if "data" in o:
+            o["data"] = {kind: body for kind, body in o["data"].items()
+                         if kind != "application/vnd.jupyter.widget-view+json"}
         if "execution_count" in o: o["execution_count"] = None
         if "metadata" in o: o["metadata"] = {}
     return [o for o in tidy if o.get("data", True)]
 
 def copy_outputs(executed, path, shown):
-    "Copy the outputs of notebook `executed` into `path` by cell id, stamp them, and say in the first cell what they are (`shown`)."
+    """Copy the outputs of notebook `executed` into `path` by cell id, stamp them, and say in the first cell
+    what they are (`shown`)."""
     import nbformat
 
     done = {cell.id: cell for cell in nbformat.read(executed, 4).cells}
     book = nbformat.read(path, 4)
     for cell in book.cells:
         if cell.cell_type == "code": cell.outputs, cell.execution_count = _tidy(done[cell.id].outputs), None
-    if shown: book.cells[0].source = re.sub(r"\n+\*Outputs: .*\*$", "", book.cells[0].source) + f"\n\n*Outputs: {shown}.*"
+    if shown:
+        book.cells[0].source = re.sub(r"\n+\*Outputs: .*\*$", "",
+                                      book.cells[0].source) + f"\n\n*Outputs: {shown}.*"
     book.metadata["fedbook"] = dict(stamp=notebook_stamp(path))
     nbformat.write(book, path)
 
 def refresh(path, profile="full", out="runs"):
-    "Run a chapter at `profile` and its answers, and copy the outputs back into the notebooks. Returns `run_chapter`'s dict."
+    """Run a chapter at `profile` and its answers, and copy the outputs back into the notebooks. Returns
+    `run_chapter`'s dict."""
     ran = run_chapter(path, profile, out=out)
     if ran["error"]: return ran
     profiles = getattr(chapter_module(path), "profiles", None)
@@ -192,8 +213,10 @@ def _parser():
     run.add_argument("--seed", type=int, default=0, help="the first seed")
     run.add_argument("--engine", default="local", help="local")
     run.add_argument("--out", default="runs", help="folder for the runs")
-    run.add_argument("-p", dest="changes", action="append", default=[], metavar="NAME=VALUE", help="replace a number of the profile")
-    run.add_argument("--fresh", action="store_true", help="forget what an earlier run with these settings has finished")
+    run.add_argument("-p", dest="changes", action="append", default=[], metavar="NAME=VALUE",
+                     help="replace a number of the profile")
+    run.add_argument("--fresh", action="store_true",
+                     help="forget what an earlier run with these settings has finished")
     report = commands.add_parser("report", help="table of claims over all runs")
     report.add_argument("folder", nargs="?", default="runs")
     report.add_argument("--keep", action="store_true", help="copy the results into results/")
@@ -206,11 +229,13 @@ def _parser():
 
 def _print_table(rows):
     widths = [max(len(str(row[key])) for row in [dict(zip(rows[0], rows[0])), *rows]) for key in rows[0]]
-    for row in [dict(zip(rows[0], rows[0])), *rows]: print("  ".join(str(v).ljust(w) for v, w in zip(row.values(), widths)).rstrip())
+    for row in [dict(zip(rows[0], rows[0])), *rows]:
+        print("  ".join(str(v).ljust(w) for v, w in zip(row.values(), widths)).rstrip())
 
 def _finish(ran):
     print()
-    _print_table([{"chapter": r["chapter"], "what was measured": r["measured"], "seconds": r["seconds"]} for r in ran])
+    _print_table([{"chapter": r["chapter"], "what was measured": r["measured"], "seconds": r["seconds"]}
+                  for r in ran])
     print("\nexecuted notebooks:", *(r["notebook"] for r in ran), sep="\n  ")
     failed = [r for r in ran if r["error"]]
     for r in failed: print(f"\nfedbook: {r['chapter']}: {r['error']}", file=sys.stderr)
@@ -218,14 +243,16 @@ def _finish(ran):
 
 def _run(args):
     known = ("smoke", "quick", "full", "paper")
-    if args.profile not in known: raise UserError(f"profile={args.profile!r} is unknown; choose one of {', '.join(known)}")
+    if args.profile not in known:
+        raise UserError(f"profile={args.profile!r} is unknown; choose one of {', '.join(known)}")
     if args.engine != "local": raise UserError(f"engine={args.engine!r} is unknown; choose local")
     if args.seed < 0: raise UserError(f"seed={args.seed} must be 0 or more")
     if args.changes and args.name == "all": raise UserError("-p goes with one chapter, not with all")
     torch_device(args.device)
     found = find(args.name)
     changes = read_changes(next(iter(found.values())), args.profile, args.changes) if args.changes else {}
-    return _finish([run_chapter(path, args.profile, args.device, args.seed, args.engine, args.out, changes, args.fresh) for path in found.values()])
+    return _finish([run_chapter(path, args.profile, args.device, args.seed, args.engine, args.out, changes,
+                                args.fresh) for path in found.values()])
 
 def _report(args):
     bodies = collect(args.folder)

@@ -41,33 +41,40 @@ from .world import as_float, pictures
 
 # %% ../nbs/06_fedavg.ipynb #eecf990b
 class Mean:
-    "Weighted mean of state dicts that arrive one by one. It holds a single sum in float64, however many replies there are."
+    """Weighted mean of state dicts that arrive one by one. It holds a single sum in float64, however many
+    replies there are."""
 
     def __init__(self): self.sums, self.dtypes, self.weight = None, None, 0.0
 
     def add(self, state, weight):
         "Add `state` (name to tensor) with `weight`, a finite number that is not negative."
-        if not (math.isfinite(weight) and weight >= 0): raise UserError(f"weight={weight!r} must be a finite number of at least 0")
+        if not (math.isfinite(weight) and weight >= 0):
+            raise UserError(f"weight={weight!r} must be a finite number of at least 0")
         if self.sums is None:
             self.dtypes = {name: t.dtype for name, t in state.items()}
-            self.sums = {name: torch.zeros_like(t, dtype=torch.promote_types(t.dtype, torch.float64)) for name, t in state.items()}
-        if state.keys() != self.sums.keys(): raise UserError(f"states must have the same names; these differ: {sorted(state.keys() ^ self.sums.keys())[:3]}")
+            self.sums = {name: torch.zeros_like(t, dtype=torch.promote_types(t.dtype, torch.float64))
+                         for name, t in state.items()}
+        if state.keys() != self.sums.keys():
+            raise UserError(f"states must have the same names; these differ: {sorted(state.keys() ^ self.sums.keys())[:3]}")
         for name, t in state.items(): self.sums[name].add_(t, alpha=weight)
         self.weight += weight
 
     def value(self):
         "The mean, each tensor in the dtype it came in; integers are rounded."
-        if self.weight <= 0: raise UserError(f"the weights add up to {self.weight}; a mean needs at least one state with a positive weight")
+        if self.weight <= 0:
+            raise UserError(f"the weights add up to {self.weight}; a mean needs at least one state with a positive weight")
         return {name: _cast(total / self.weight, self.dtypes[name]) for name, total in self.sums.items()}
 
 def _cast(t, dtype):
     return t.to(dtype) if dtype.is_floating_point or dtype.is_complex else t.round().to(dtype)
 
 def weighted_average(states, weights):
-    """Sum of `weights[k] * states[k]` over the sum of the weights, tensor by tensor (FedAvg's server step, McMahan et al. 2017, Algorithm 1).
+    """Sum of `weights[k] * states[k]` over the sum of the weights, tensor by tensor (FedAvg's server step,
+    McMahan et al. 2017, Algorithm 1).
 
-    `states`: iterable of state dicts with equal names and shapes; `weights`: as many numbers. Tensors keep their dtype. Raises `UserError`
-    for weights that are negative, not finite or all zero, and for states with different names."""
+    `states`: iterable of state dicts with equal names and shapes; `weights`: as many numbers. Tensors keep
+    their dtype. Raises `UserError` for weights that are negative, not finite or all zero, and for states
+    with different names."""
     mean = Mean()
     for state, weight in zip(states, weights, strict=True): mean.add(state, weight)
     return mean.value()
@@ -78,14 +85,16 @@ def generator(*seeds):
     return torch.Generator().manual_seed(int(np.random.SeedSequence(seeds).generate_state(1, np.uint64)[0] >> 1))
 
 def build(make, seed):
-    "`make()`, a network, with initial weights that depend on `seed` alone; the global generator is left as it was."
+    """`make()`, a network, with initial weights that depend on `seed` alone; the global generator is left as it
+    was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return make()
 
 # %% ../nbs/06_fedavg.ipynb #5e1a4aaf
 def batches(n, size, generator):
-    "A random order of `range(n)` in batches of `size`; a last batch of one joins the one before it, since batch norm cannot train on a single picture."
+    """A random order of `range(n)` in batches of `size`; a last batch of one joins the one before it, since
+    batch norm cannot train on a single picture."""
     parts = list(torch.randperm(n, generator=generator).split(size))
     if len(parts) > 1 and len(parts[-1]) == 1: parts[-2:] = [torch.cat(parts[-2:])]
     return parts
@@ -94,8 +103,9 @@ def batches(n, size, generator):
 class Client:
     """The private side of FedAvg: holds data that never leave it, and answers messages.
 
-    `model` is the network that it borrows while it trains (clients of one process may share it: the weights come with each message), `x` its
-    pictures (n, C, H, W), uint8 or float, `y` its labels (n,). Plain SGD with `lr` and `momentum`, `epochs` passes in batches of `batch`."""
+    `model` is the network that it borrows while it trains (clients of one process may share it: the weights
+    come with each message), `x` its pictures (n, C, H, W), uint8 or float, `y` its labels (n,). Plain SGD
+    with `lr` and `momentum`, `epochs` passes in batches of `batch`."""
 
     def __init__(self, id, model, x, y, seed=0, epochs=1, batch=32, lr=0.1, momentum=0.0):
         self.id, self.model, self.x, self.y = id, model, x, y
@@ -107,7 +117,8 @@ class Client:
         return F.cross_entropy(self.model(x), y)
 
     def fit(self, msg):
-        "Start from the weights in `msg`, train on the own data, answer the new weights and the number of pictures `n`."
+        """Start from the weights in `msg`, train on the own data, answer the new weights and the number of
+        pictures `n`."""
         self.model.load_state_dict(msg.tensors)
         self.train()
         return Msg(self.model.state_dict(), {"n": len(self.y)})
@@ -130,16 +141,19 @@ class Client:
 
 # %% ../nbs/06_fedavg.ipynb #2ff7dd1e
 class Step(NamedTuple):
-    "One exchange of a round: ask clients `to` for `verb` with `say` (a Msg, or a function from id to Msg), and hand the replies to `merge`."
+    """One exchange of a round: ask clients `to` for `verb` with `say` (a Msg, or a function from id to Msg),
+    and hand the replies to `merge`."""
     verb: str
     say: Callable | Msg
     to: list
     merge: Callable
 
 class Server:
-    """The public side of FedAvg: picks clients, sends the weights, averages what comes back by number of pictures.
+    """The public side of FedAvg: picks clients, sends the weights, averages what comes back by number of
+    pictures.
 
-    `model` gives the initial weights, `per_round` is how many clients a round asks (all, if None), `seed` decides which."""
+    `model` gives the initial weights, `per_round` is how many clients a round asks (all, if None), `seed`
+    decides which."""
 
     def __init__(self, model, per_round=None, seed=0):
         self.weights = {name: t.detach().cpu().clone() for name, t in model.state_dict().items()}
@@ -153,10 +167,12 @@ class Server:
     def send(self, id): return Msg(self.weights)
 
     def accept(self, verb, id, msg):
-        "Raise `Refused` for a reply that must not be merged. A server with more verbs says here what it expects of each."
+        """Raise `Refused` for a reply that must not be merged. A server with more verbs says here what it
+        expects of each."""
         expect(msg, self.weights)
         n = msg.meta.get("n")
-        if isinstance(n, bool) or not isinstance(n, (int, float)) or not 0 < n < math.inf: raise Refused(f"n={n!r} is not a positive number of pictures")
+        if isinstance(n, bool) or not isinstance(n, (int, float)) or not 0 < n < math.inf:
+            raise Refused(f"n={n!r} is not a positive number of pictures")
 
     def merge(self, replies):
         mean = Mean()
@@ -164,11 +180,13 @@ class Server:
         self.weights = mean.value()
 
     def score(self, model, x, y):
-        "Accuracy of the server's weights on pictures `x` (n, C, H, W) with labels `y` (n,); `model` is borrowed."
+        """Accuracy of the server's weights on pictures `x` (n, C, H, W) with labels `y` (n,); `model` is
+        borrowed."""
         return accuracy(predict(model, self.weights, x), y)
 
     def steps(self, ids, r):
-        "The exchanges of round `r` with clients `ids`, in order; which they are depends on `ids` and `r` alone, so that a run can be resumed between two."
+        """The exchanges of round `r` with clients `ids`, in order; which they are depends on `ids` and `r`
+        alone, so that a run can be resumed between two."""
         return [Step("fit", self.send, ids, self.merge)]
 
     def state(self): return Msg(dict(self.weights))
@@ -177,13 +195,16 @@ class Server:
 
 # %% ../nbs/06_fedavg.ipynb #8963abec
 class Desk:
-    "Serves clients in one process: makes each when it is first asked for, and restores its state where that is not what the desk last saw."
+    """Serves clients in one process: makes each when it is first asked for, and restores its state where that
+    is not what the desk last saw."""
 
     def __init__(self, make_client): self.make_client, self.clients, self.seen = make_client, {}, {}
 
     def serve(self, id, verb, data, state):
-        "Let client `id` answer the packed message `data`. Takes and returns its packed state (None: it never took part)."
-        if id not in self.clients or (state is None and self.seen[id]): self.clients[id], self.seen[id] = self.make_client(id), None
+        """Let client `id` answer the packed message `data`. Takes and returns its packed state (None: it never
+        took part)."""
+        if id not in self.clients or (state is None and self.seen[id]):
+            self.clients[id], self.seen[id] = self.make_client(id), None
         client = self.clients[id]
         if self.seen[id] != state: client.load(unpack(state))
         try:
@@ -213,6 +234,7 @@ def _serve(desk, call):
 
 def _work(pipe, others, make_client, threads):
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for other in others: other.close()
     torch.set_num_threads(threads)
     desk = Desk(make_client)
@@ -222,7 +244,8 @@ def _work(pipe, others, make_client, threads):
 
 # %% ../nbs/06_fedavg.ipynb #14780c3b
 class Workers:
-    "Processes that serve clients side by side. They are forked, so that data already in memory are shared and not copied."
+    """Processes that serve clients side by side. They are forked, so that data already in memory are shared and
+    not copied."""
 
     def __init__(self, count, make_client, threads=1):
         self.make_client, self.threads, self.context = make_client, threads, multiprocessing.get_context("fork")
@@ -232,7 +255,9 @@ class Workers:
 
     def _start(self):
         ours, theirs = self.context.Pipe()
-        process = self.context.Process(target=_work, args=(theirs, [*self.processes, ours], self.make_client, self.threads), daemon=True)
+        process = self.context.Process(target=_work,
+                                       args=(theirs, [*self.processes, ours], self.make_client, self.threads),
+                                       daemon=True)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             process.start()
@@ -240,7 +265,8 @@ class Workers:
         self.processes[ours] = process
 
     def serve(self, calls):
-        "Yield each of `calls` with its outcome, in their order. At most as many outcomes wait for their turn as there are workers."
+        """Yield each of `calls` with its outcome, in their order. At most as many outcomes wait for their turn
+        as there are workers."""
         calls, started, yielded, busy, done = enumerate(calls), 0, 0, {}, {}
         try:
             while True:
@@ -286,8 +312,9 @@ _FAULTS = ("silent", "crash", "nan", "shape", "names", "dtype", "garbage")
 
 @dataclass(frozen=True)
 class Faults:
-    """Faults to inject, each with its probability per reply: the client goes `silent`, it raises (`crash`), or its reply has a `nan`, a wrong
-    `shape`, wrong `names`, a wrong `dtype`, or is cut to `garbage`. Which reply is struck depends on `seed`, round, verb and client alone."""
+    """Faults to inject, each with its probability per reply: the client goes `silent`, it raises (`crash`), or
+    its reply has a `nan`, a wrong `shape`, wrong `names`, a wrong `dtype`, or is cut to `garbage`. Which
+    reply is struck depends on `seed`, round, verb and client alone."""
     seed: int = 0
     silent: float = 0.0
     crash: float = 0.0
@@ -317,15 +344,17 @@ def spoil(data, kind):
 
 # %% ../nbs/06_fedavg.ipynb #271daca2
 class TooFewReplies(RuntimeError):
-    "Fewer usable replies than `min_replies`. The server is as it was before the exchange, and so is the checkpoint."
+    """Fewer usable replies than `min_replies`. The server is as it was before the exchange, and so is the
+    checkpoint."""
 
 class Federation:
-    """Where server and clients meet, and the only place where anything crosses: it packs and counts every message, injects faults, leaves out
-    clients that fail, and refuses bad replies.
+    """Where server and clients meet, and the only place where anything crosses: it packs and counts every
+    message, injects faults, leaves out clients that fail, and refuses bad replies.
 
-    `make_client(id)` builds a client when it is first asked; `ids` are the clients' numbers (or how many there are). `workers` processes
-    serve the clients of an exchange side by side (None: one per core, on Linux without a GPU; else 1), each with `threads` torch threads; the results are the same for
-    any number. Fewer than `min_replies` usable replies raise `TooFewReplies`."""
+    `make_client(id)` builds a client when it is first asked; `ids` are the clients' numbers (or how many
+    there are). `workers` processes serve the clients of an exchange side by side (None: one per core, on
+    Linux without a GPU; else 1), each with `threads` torch threads; the results are the same for any
+    number. Fewer than `min_replies` usable replies raise `TooFewReplies`."""
 
     def __init__(self, make_client, ids, workers=None, threads=1, min_replies=1, faults=None):
         self.ids = list(range(ids)) if isinstance(ids, int) else list(ids)
@@ -335,8 +364,9 @@ class Federation:
         self._desk, self._pool = Desk(make_client), None
 
     def exchange(self, verb, say, to, accept=None):
-        """Ask clients `to` for `verb`; yield `(id, Msg)` for each usable reply, in the order asked. `say` is a `Msg` or a function from id to
-        `Msg`; `accept(verb, id, reply)` raises `Refused` for what must not be used."""
+        """Ask clients `to` for `verb`; yield `(id, Msg)` for each usable reply, in the order asked. `say` is a
+        `Msg` or a function from id to `Msg`; `accept(verb, id, reply)` raises `Refused` for what must not
+        be used."""
         arrived, failures = 0, []
         with self._serving(self._calls(verb, say, to)) as outcomes:
             for (id, _, said, _), outcome in outcomes:
@@ -358,14 +388,16 @@ class Federation:
         if self.workers == 1:
             with _threads(self.threads): yield ((call, _serve(self._desk, call)) for call in calls)
             return
-        if self._pool is None or not self._pool.processes: self._pool = Workers(self.workers, self.make_client, self.threads)
+        if self._pool is None or not self._pool.processes:
+            self._pool = Workers(self.workers, self.make_client, self.threads)
         outcomes = self._pool.serve(calls)
         try: yield outcomes
         finally: outcomes.close()
 
     def _take(self, verb, id, outcome, accept):
         fault = self.faults.strike(self.round, verb, id) if self.faults else None
-        if fault in ("silent", "crash"): outcome = Failure("did not answer" if fault == "silent" else "RuntimeError: injected crash")
+        if fault in ("silent", "crash"):
+            outcome = Failure("did not answer" if fault == "silent" else "RuntimeError: injected crash")
         if isinstance(outcome, Failure): raise Refused(outcome.reason)
         data, self.states[id] = outcome
         if fault: data = spoil(data, fault)
@@ -393,28 +425,35 @@ class Federation:
 
 def default_workers():
     "One worker per usable core where processes can be forked and no GPU is in play, else one."
-    if "fork" not in multiprocessing.get_all_start_methods() or sys.platform == "darwin" or torch.cuda.is_available(): return 1
+    if "fork" not in multiprocessing.get_all_start_methods() or sys.platform == "darwin" or torch.cuda.is_available():
+        return 1
     return len(os.sched_getaffinity(0))
 
 # %% ../nbs/06_fedavg.ipynb #4ef9b718
 class Place(NamedTuple):
-    "Where a run stands: the next thing to do is step `step` of round `round`, with clients `ids` (None: not picked yet)."
+    """Where a run stands: the next thing to do is step `step` of round `round`, with clients `ids` (None: not
+    picked yet)."""
     round: int = 0
     step: int = 0
     ids: list | None = None
 
 class Checkpoint:
-    """All that a run needs to go on as if nothing had happened, in the file `path`: server, clients' states, ledger, history and place.
+    """All that a run needs to go on as if nothing had happened, in the file `path`: server, clients' states,
+    ledger, history and place.
 
-    `about` is what the run is (any JSON value); a checkpoint of another run, or a damaged one, raises `UserError`."""
+    `about` is what the run is (any JSON value); a checkpoint of another run, or a damaged one, raises
+    `UserError`."""
 
     def __init__(self, path, about=""): self.path, self.about = Path(path), json.loads(json.dumps(about))
 
     def save(self, place, server, federation, history):
         "Write everything, whole or not at all."
-        held = {"server": pack(server.state()), **{f"client/{id}": state for id, state in federation.states.items()}}
-        meta = dict(about=self.about, place=place, ledger=federation.ledger.to_json(), history=history.to_json(), digest=_digest(held))
-        write_atomically(self.path, pack(Msg({name: torch.frombuffer(bytearray(data), dtype=torch.uint8) for name, data in held.items()}, meta)))
+        held = {"server": pack(server.state()),
+                **{f"client/{id}": state for id, state in federation.states.items()}}
+        meta = dict(about=self.about, place=place, ledger=federation.ledger.to_json(),
+                    history=history.to_json(), digest=_digest(held))
+        write_atomically(self.path, pack(Msg({name: torch.frombuffer(bytearray(data), dtype=torch.uint8)
+                                              for name, data in held.items()}, meta)))
 
     def restore(self, server, federation, history):
         "Put everything back and answer the `Place` to go on from; the start, where there is no file yet."
@@ -426,7 +465,8 @@ class Checkpoint:
         except (Refused, KeyError) as reason:
             raise UserError(f"checkpoint {str(self.path)!r} is damaged ({reason}); delete it to start again") from None
         if msg.meta["about"] != self.about:
-            raise UserError(f"checkpoint {str(self.path)!r} belongs to another run ({msg.meta['about']!r}, this one is {self.about!r}); delete it or choose another path")
+            raise UserError(f"checkpoint {str(self.path)!r} belongs to another run ({msg.meta['about']!r}, "
+                            f"this one is {self.about!r}); delete it or choose another path")
         server.load(unpack(held.pop("server")))
         federation.states = {id: held[f"client/{id}"] for id in federation.ids if f"client/{id}" in held}
         federation.ledger = Ledger.from_json(msg.meta["ledger"])
@@ -439,12 +479,13 @@ def _digest(held): return hashlib.sha256(b"".join(held[name] for name in sorted(
 def run(server, federation, rounds, checkpoint=None, test=None, label=""):
     """Pick clients, walk the server's steps, repeat for `rounds` rounds; return the `History`.
 
-    `test(server)` answers a dict of numbers that is kept after every round, beside the bytes so far. With a `checkpoint`, a run that was stopped at
-    any moment goes on where it stood and ends with the same bits."""
+    `test(server)` answers a dict of numbers that is kept after every round, beside the bytes so far. With a
+    `checkpoint`, a run that was stopped at any moment goes on where it stood and ends with the same bits."""
     history = History()
     place = checkpoint.restore(server, federation, history) if checkpoint else Place()
     keep = lambda: checkpoint.save(place, server, federation, history) if checkpoint else None
-    for r in tqdm(range(place.round, rounds), desc=label, initial=place.round, total=rounds, leave=False, mininterval=0.5):
+    for r in tqdm(range(place.round, rounds), desc=label, initial=place.round, total=rounds, leave=False,
+                  mininterval=0.5):
         federation.round, ids = r, place.ids or server.pick(federation.ids, r)
         steps = server.steps(ids, r)
         for i in range(place.step, len(steps)):
@@ -459,9 +500,11 @@ def run(server, federation, rounds, checkpoint=None, test=None, label=""):
 
 # %% ../nbs/06_fedavg.ipynb #639b0593
 def small_cnn(classes=10, channels=1, size=28):
-    "Two 5x5 convolutions of 16 and 32 channels, each with a 2x2 max-pool, then 128 and `classes` units; input (b, channels, size, size)."
+    """Two 5x5 convolutions of 16 and 32 channels, each with a 2x2 max-pool, then 128 and `classes` units; input
+    (b, channels, size, size)."""
     side = ((size - 4) // 2 - 4) // 2
-    return nn.Sequential(nn.Conv2d(channels, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 32, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+    return nn.Sequential(nn.Conv2d(channels, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
+                         nn.Conv2d(16, 32, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
                          nn.Linear(32 * side * side, 128), nn.ReLU(), nn.Linear(128, classes))
 
 def predict(model, weights, x, batch=1000):
@@ -469,15 +512,18 @@ def predict(model, weights, x, batch=1000):
     model.load_state_dict(weights)
     model.eval()
     device = next(model.parameters()).device
-    with torch.no_grad(): return torch.cat([model(as_float(b).to(device)).argmax(1).cpu() for b in x.split(batch)])
+    with torch.no_grad():
+        return torch.cat([model(as_float(b).to(device)).argmax(1).cpu() for b in x.split(batch)])
 
 # %% ../nbs/06_fedavg.ipynb #abbeee92
 def proximal(parameters, anchor, mu):
-    "FedProx's term, mu/2 times the squared distance of `parameters` (iterable of tensors) from `anchor` (as many, no gradient). Li et al. 2020, Eq. 2."
+    """FedProx's term, mu/2 times the squared distance of `parameters` (iterable of tensors) from `anchor` (as
+    many, no gradient). Li et al. 2020, Eq. 2."""
     return mu / 2 * sum(((p - a) ** 2).sum() for p, a in zip(parameters, anchor, strict=True))
 
 class FedProxClient(Client):
-    "FedAvg's client with the proximal term (`mu`) in its loss: it may move away from the weights it was sent, at a price."
+    """FedAvg's client with the proximal term (`mu`) in its loss: it may move away from the weights it was sent,
+    at a price."""
 
     def __init__(self, *args, mu=0.01, **kwargs):
         super().__init__(*args, **kwargs)
@@ -492,7 +538,8 @@ class FedProxClient(Client):
 
 # %% ../nbs/06_fedavg.ipynb #0283ade2
 class LocalOnly(Server):
-    "No federation at all: each client goes on from its own weights. The messages are the engine's; nothing is averaged."
+    """No federation at all: each client goes on from its own weights. The messages are the engine's; nothing is
+    averaged."""
 
     def __init__(self, model, per_round=None, seed=0):
         super().__init__(model, per_round, seed)
@@ -506,7 +553,9 @@ class LocalOnly(Server):
         "Mean over the clients asked so far of the accuracy of their own weights."
         return float(np.mean([accuracy(predict(model, own, x), y) for own in self.own.values()]))
 
-    def state(self): return Msg({f"{id}/{name}": t for id, own in {"first": self.weights, **self.own}.items() for name, t in own.items()})
+    def state(self):
+        return Msg({f"{id}/{name}": t for id, own in {"first": self.weights, **self.own}.items()
+                    for name, t in own.items()})
 
     def load(self, msg):
         held = {}
@@ -518,13 +567,14 @@ class LocalOnly(Server):
 # %% ../nbs/06_fedavg.ipynb #37b3017b
 @dataclass(frozen=True)
 class FedAvgSizes(Profile):
-    "Every number of this chapter's runs. `alpha` is the Dirichlet skew (inf: independent and identically distributed)."
+    """Every number of this chapter's runs. `alpha` is the Dirichlet skew (inf: independent and identically
+    distributed)."""
     data: str = "fashion_mnist_small"
     alpha: float = math.inf
     clients: int = 20
     per_round: int = 10
     rounds: int = 16
-    contest_rounds: int = 4
+    contest_rounds: int = 3
     epochs: int = 1
     batch: int = 16
     lr: float = 0.15
@@ -537,43 +587,52 @@ profiles = {
     "paper": FedAvgSizes(seeds=3, data="fashion_mnist", clients=100, rounds=500, contest_rounds=200, batch=10),
 }
 
-# %% ../nbs/06_fedavg.ipynb #bc3d27a2
+# %% ../nbs/06_fedavg.ipynb #efaa9df8
 @lru_cache(maxsize=2)
 def _pictures(name, split): return pictures(name, split)
 
+def _network(sizes, seed):
+    train = _pictures(sizes.data, "train")
+    return build(partial(small_cnn, len(train.classes), *train.images[0].shape[::2]), seed)
+
 @lru_cache(maxsize=8)
-def _setting(sizes, seed, device="cpu"):
-    train, test = (_pictures(sizes.data, split) for split in ("train", "test"))
-    parts = iid(train.labels, sizes.clients, seed) if sizes.alpha == math.inf else dirichlet(train.labels, sizes.clients, sizes.alpha, seed)
-    channels, size = train.images[0].shape[0], train.images[0].shape[-1]
-    model = build(partial(small_cnn, len(train.classes), channels, size), seed).to(device)
-    return train, test, parts, model
+def _shared(sizes, seed, device):
+    "What the clients of one process share: who holds which pictures, and the network that they borrow."
+    labels = _pictures(sizes.data, "train").labels
+    if sizes.alpha == math.inf: parts = iid(labels, sizes.clients, seed)
+    else: parts = dirichlet(labels, sizes.clients, sizes.alpha, seed)
+    return parts, _network(sizes, seed).to(device)
 
 def make_client(id, sizes, seed, device="cpu"):
     "Client `id` of this chapter's federation: FedAvg's, or FedProx's where `sizes.mu` is positive."
-    train, _, parts, model = _setting(sizes, seed, device)
-    x, y = train.take(parts[id]).tensors()
+    parts, model = _shared(sizes, seed, device)
+    x, y = _pictures(sizes.data, "train").take(parts[id]).tensors()
     options = dict(seed=seed, epochs=sizes.epochs, batch=sizes.batch, lr=sizes.lr)
-    return FedProxClient(id, model, x, y, mu=sizes.mu, **options) if sizes.mu else Client(id, model, x, y, **options)
+    return FedProxClient(id, model, x, y, mu=sizes.mu,
+                         **options) if sizes.mu else Client(id, model, x, y, **options)
 
-def make_server(sizes, seed, device="cpu"):
-    "The server that goes with `make_client`."
-    return Server(_setting(sizes, seed, device)[3], sizes.per_round, seed)
+def make_server(sizes, seed, kind=Server):
+    "The server that goes with `make_client`; with `kind=LocalOnly`, the one that averages nothing."
+    return kind(_network(sizes, seed), sizes.per_round, seed)
 
 # %% ../nbs/06_fedavg.ipynb #57e3013e
 def trial(sizes, seed, device="cpu", checkpoint=None, faults=None, server_kind=Server, label=""):
-    "One run of this chapter's federation with one seed. Returns the server, the `History` (accuracy on the test pictures, bytes so far) and the federation."
-    _, test, _, model = _setting(sizes, seed, str(device))
-    x, y = test.tensors()
-    server = server_kind(model, sizes.per_round, seed)
-    with Federation(partial(make_client, sizes=sizes, seed=seed, device=str(device)), sizes.clients, faults=faults) as federation:
-        history = run(server, federation, sizes.rounds, checkpoint, lambda server: {"accuracy": server.score(model, x, y)}, label)
+    """One run of this chapter's federation with one seed. Returns the server, the `History` (accuracy on the
+    test pictures, bytes so far) and the federation."""
+    x, y = _pictures(sizes.data, "test").tensors()
+    server, model = make_server(sizes, seed, server_kind), _network(sizes, seed).to(device)
+    with Federation(partial(make_client, sizes=sizes, seed=seed, device=str(device)), sizes.clients,
+                    faults=faults) as federation:
+        history = run(server, federation, sizes.rounds, checkpoint,
+                      lambda server: {"accuracy": server.score(model, x, y)}, label)
     return server, history, federation
 
 # %% ../nbs/06_fedavg.ipynb #6b5527ea
 def drift(start, states, weights):
-    "Equation (4): weighted mean distance of `states` from their mean, over the distance of that mean from `start` (all dicts of tensors)."
+    """Equation (4): weighted mean distance of `states` from their mean, over the distance of that mean from
+    `start` (all dicts of tensors)."""
     flat = lambda state: torch.cat([t.double().flatten() for t in state.values()])
-    ends, shares = torch.stack([flat({name: state[name] for name in start}) for state in states]), torch.tensor(weights, dtype=torch.float64) / sum(weights)
+    ends, shares = torch.stack([flat({name: state[name] for name in start})
+                                for state in states]), torch.tensor(weights, dtype=torch.float64) / sum(weights)
     mean = shares @ ends
     return float(shares @ (ends - mean).norm(dim=1) / (mean - flat(start)).norm())

@@ -23,13 +23,16 @@ from time import perf_counter
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
 def style():
-    "Set matplotlib to the course's look: fonts of 9 pt and more, Okabe-Ito colours, no frame where there is no data."
+    """Set matplotlib to the course's look: fonts of 9 pt and more, Okabe-Ito colours, no frame where there is
+    no data."""
     import matplotlib as mpl
 
     mpl.rcParams.update({
         "axes.prop_cycle": mpl.cycler(color=COLOURS), "axes.spines.top": False, "axes.spines.right": False,
-        "axes.titlesize": 11, "axes.titlelocation": "left", "axes.labelsize": 10, "font.size": 10, "legend.fontsize": 9,
-        "legend.frameon": False, "xtick.labelsize": 9, "ytick.labelsize": 9, "figure.dpi": 100, "figure.constrained_layout.use": True})
+        "axes.titlesize": 11, "axes.titlelocation": "left", "axes.labelsize": 10, "font.size": 10,
+        "legend.fontsize": 9,
+        "legend.frameon": False, "xtick.labelsize": 9, "ytick.labelsize": 9, "figure.dpi": 100,
+        "figure.constrained_layout.use": True})
 
 # %% ../nbs/01_lab.ipynb #5fc013b2
 class UserError(ValueError):
@@ -46,27 +49,32 @@ def _read(name, text, now):
     "`text` as the type of the field's present value `now`."
     if not isinstance(text, str) or isinstance(now, str):
         fits = isinstance(text, type(now)) and not (isinstance(text, bool) and not isinstance(now, bool))
-        if not fits and isinstance(now, float) and isinstance(text, int) and not isinstance(text, bool): text, fits = float(text), True
+        if not fits and isinstance(now, float) and isinstance(text, int) and not isinstance(text, bool):
+            text, fits = float(text), True
         if not fits and isinstance(now, tuple) and isinstance(text, list): text, fits = tuple(text), True
         if fits: return text
     elif isinstance(now, bool):
         if text.lower() in ("true", "false"): return text.lower() == "true"
     elif isinstance(now, tuple):
-        return tuple(_read(name, part.strip(), now[0] if now else "") for part in text.split(",") if part.strip())
+        return tuple(_read(name, part.strip(), now[0] if now else "") for part in text.split(",")
+                     if part.strip())
     else:
         try: return type(now)(text)
         except ValueError: pass
     raise UserError(f"{name}={text!r} is not a valid {type(now).__name__} (a value such as {now!r} was expected)")
 
 def choose(profiles, name, changes=None):
-    """The `Profile` called `name` out of `profiles` (a dict), with the fields in `changes` (name to value, or to text) replaced.
+    """The `Profile` called `name` out of `profiles` (a dict), with the fields in `changes` (name to value, or
+    to text) replaced.
 
     Raises `UserError` for an unknown profile, an unknown field, or a value that is not of the field's type."""
-    if name not in profiles: raise UserError(f"profile={name!r} is unknown; choose one of {', '.join(profiles)}")
+    if name not in profiles:
+        raise UserError(f"profile={name!r} is unknown; choose one of {', '.join(profiles)}")
     chosen = profiles[name]
     known = [f.name for f in fields(chosen)]
     for field in changes or {}:
-        if field not in known: raise UserError(f"{field!r} is not a parameter of this chapter; choose one of {', '.join(known)}")
+        if field not in known:
+            raise UserError(f"{field!r} is not a parameter of this chapter; choose one of {', '.join(known)}")
     return replace(chosen, **{k: _read(k, v, getattr(chosen, k)) for k, v in (changes or {}).items()})
 
 # %% ../nbs/01_lab.ipynb #be0db479
@@ -74,14 +82,17 @@ def torch_device(name="auto"):
     "The `torch.device` for `auto` (a GPU where there is one), `cpu` or `cuda`."
     import torch
 
-    if name not in ("auto", "cpu", "cuda"): raise UserError(f"device={name!r} is unknown; choose one of auto, cpu, cuda")
+    if name not in ("auto", "cpu", "cuda"):
+        raise UserError(f"device={name!r} is unknown; choose one of auto, cpu, cuda")
     found = torch.cuda.is_available()
-    if name == "cuda" and not found: raise UserError("device='cuda' was asked for, but PyTorch finds no GPU here; use auto or cpu")
+    if name == "cuda" and not found:
+        raise UserError("device='cuda' was asked for, but PyTorch finds no GPU here; use auto or cpu")
     return torch.device("cuda" if found and name != "cpu" else "cpu")
 
 # %% ../nbs/01_lab.ipynb #5029381e
 def run_dir(name, profile, seed, out="runs"):
-    "The folder `out/NAME-PROFILE-SEED`, made if it is not there. Raises `UserError` where it cannot be written."
+    """The folder `out/NAME-PROFILE-SEED`, made if it is not there. Raises `UserError` where it cannot be
+    written."""
     folder = Path(out) / f"{name}-{profile}-{seed}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -93,7 +104,8 @@ def run_dir(name, profile, seed, out="runs"):
     return folder
 
 def write_atomically(path, data):
-    "Write `data` (bytes or text) to `path` so that a reader, or a power cut, sees the old file or the new one, never half of one."
+    """Write `data` (bytes or text) to `path` so that a reader, or a power cut, sees the old file or the new
+    one, never half of one."""
     path = Path(path)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     with open(draft, "wb") as file:
@@ -104,7 +116,8 @@ def write_atomically(path, data):
 
 # %% ../nbs/01_lab.ipynb #c8951d9d
 def interval(values, level=0.95):
-    "Equation (1): mean of `values` and half the width of its confidence interval (infinite for fewer than two values)."
+    """Equation (1): mean of `values` and half the width of its confidence interval (infinite for fewer than two
+    values)."""
     n, mean = len(values), math.fsum(values) / len(values)
     if n < 2: return mean, math.inf
     from scipy.stats import t
@@ -113,8 +126,8 @@ def interval(values, level=0.95):
     return mean, float(t.ppf(0.5 + level / 2, n - 1)) * deviation / math.sqrt(n)
 
 def verdict(values, at_least=None, at_most=None):
-    """What `values` (one number per seed) say about a bound: `reproduced`, `not reproduced`, `too noisy to say`, `too few seeds`
-    (fewer than three), or `measured` where no bound is given."""
+    """What `values` (one number per seed) say about a bound: `reproduced`, `not reproduced`, `too noisy to
+    say`, `too few seeds` (fewer than three), or `measured` where no bound is given."""
     if at_least is None and at_most is None: return "measured"
     if len(values) < 3: return "too few seeds"
     mean, half = interval(values)
@@ -125,14 +138,17 @@ def verdict(values, at_least=None, at_most=None):
 
 # %% ../nbs/01_lab.ipynb #026f7d4f
 class Results:
-    """What a run measured: rows (a method and a seed, with their numbers) and claims, in `out/NAME-PROFILE-SEED/results.json`.
+    """What a run measured: rows (a method and a seed, with their numbers) and claims, in
+    `out/NAME-PROFILE-SEED/results.json`.
 
-    `sizes` is the chapter's `Profile`, `scale` says in words what was run on what, `device` names the machine's kind."""
+    `sizes` is the chapter's `Profile`, `scale` says in words what was run on what, `device` names the
+    machine's kind."""
 
     def __init__(self, name, profile, sizes=None, seed=0, out="runs", scale="", device="cpu"):
         self.folder = run_dir(name, profile, seed, out)
         self.facts = dict(name=name, profile=profile, seed=seed, scale=scale, device=str(device),
-                          sizes=asdict(sizes) if is_dataclass(sizes) else dict(sizes or {}), stamp=os.environ.get("FEDBOOK_STAMP", ""))
+                          sizes=asdict(sizes) if is_dataclass(sizes) else dict(sizes or {}),
+                          stamp=os.environ.get("FEDBOOK_STAMP", ""))
         self.facts = json.loads(json.dumps(self.facts))
         self.rows, self.claims, self.headline = [], [], ""
         self._keep_old_rows()
@@ -140,10 +156,13 @@ class Results:
     def _keep_old_rows(self):
         try: old = json.loads((self.folder / "results.json").read_text())
         except (OSError, ValueError): return
-        if self.facts["stamp"] and isinstance(old, dict) and all(old.get(k) == v for k, v in self.facts.items()): self.rows = old["rows"]
+        if self.facts["stamp"] and isinstance(old,
+                                              dict) and all(old.get(k) == v for k, v in self.facts.items()):
+            self.rows = old["rows"]
 
     def row(self, what, seed, measure):
-        "The numbers (a dict that JSON can hold) of `what` with `seed`: as kept from before, else `measure()`, timed and written at once."
+        """The numbers (a dict that JSON can hold) of `what` with `seed`: as kept from before, else `measure()`,
+        timed and written at once."""
         for row in self.rows:
             if (row["what"], row["seed"]) == (what, seed): return row["numbers"]
         start = perf_counter()
@@ -157,11 +176,13 @@ class Results:
         return [row["numbers"][number] for row in self.rows if row["what"] == what]
 
     def checkpoint_path(self, what, seed):
-        "Where `what` with `seed` may keep its checkpoint; None in an open notebook, where code may have changed since."
+        """Where `what` with `seed` may keep its checkpoint; None in an open notebook, where code may have
+        changed since."""
         return self.folder / f"{re.sub(r'[^a-zA-Z0-9]+', '-', what)}-{seed}.safetensors" if self.facts["stamp"] else None
 
     def claim(self, text, values, at_least=None, at_most=None, paper="", source="", unit=""):
-        "Judge `values` (one per seed) against a bound; `paper` is the paper's own figure and `source` its table. Returns the verdict."
+        """Judge `values` (one per seed) against a bound; `paper` is the paper's own figure and `source` its
+        table. Returns the verdict."""
         values = [float(v) for v in values]
         judged = dict(claim=text, paper=str(paper), source=source, unit=unit, values=values, at_least=at_least, at_most=at_most,
                       verdict=verdict(values, at_least, at_most))
@@ -194,13 +215,15 @@ class Table(list):
 
 # %% ../nbs/01_lab.ipynb #2639a06b
 def claims_table(bodies):
-    "Markdown table of the claims in `bodies` (each a `results.json` as a dict): claim, paper, ours as mean and deviation, verdict, scale."
+    """Markdown table of the claims in `bodies` (each a `results.json` as a dict): claim, paper, ours as mean
+    and deviation, verdict, scale."""
     lines = ["| chapter | claim | paper | ours | verdict | scale |", "|---|---|---|---|---|---|"]
     for body in bodies:
         scale = ", ".join(filter(None, [body["scale"], f"{body['profile']}", body["device"]]))
         for c in body["claims"]:
             paper = " ".join(filter(None, [c["paper"], f"({c['source']})" if c["source"] else ""])) or "-"
-            lines.append("| " + " | ".join([body["name"], c["claim"], paper, spread(c["values"], c["unit"]), c["verdict"], scale]) + " |")
+            lines.append("| " + " | ".join([body["name"], c["claim"], paper, spread(c["values"], c["unit"]),
+                                            c["verdict"], scale]) + " |")
     return "\n".join(lines)
 
 def spread(values, unit=""):
@@ -219,15 +242,18 @@ def same(a, b, tolerance=1e-6):
     if hasattr(b, "shape") or isinstance(b, (int, float)):
         import numpy as np
 
-        try: return np.shape(a) == np.shape(b) and bool(np.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True))
+        try:
+            return np.shape(a) == np.shape(b) and bool(np.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True))
         except (TypeError, ValueError): return False
-    if isinstance(b, dict): return isinstance(a, dict) and a.keys() == b.keys() and all(same(a[k], b[k], tolerance) for k in b)
-    if isinstance(b, (list, tuple)): return isinstance(a, (list, tuple)) and len(a) == len(b) and all(map(lambda p, q: same(p, q, tolerance), a, b))
+    if isinstance(b, dict):
+        return isinstance(a, dict) and a.keys() == b.keys() and all(same(a[k], b[k], tolerance) for k in b)
+    if isinstance(b, (list, tuple)):
+        return isinstance(a, (list, tuple)) and len(a) == len(b) and all(map(lambda p, q: same(p, q, tolerance), a, b))
     return a == b
 
 def check(attempt, answer, cases, tolerance=1e-6):
-    """Compare the learner's function `attempt` with `answer` on `cases` (each a tuple of arguments). Prints `not attempted yet`,
-    `correct on N cases` or the first counterexample; never raises."""
+    """Compare the learner's function `attempt` with `answer` on `cases` (each a tuple of arguments). Prints
+    `not attempted yet`, `correct on N cases` or the first counterexample; never raises."""
     short = lambda v: (text := repr(v).replace("\n", " ")) if len(repr(v)) < 200 else text[:200] + " ..."
     for i, case in enumerate(cases):
         case = case if isinstance(case, tuple) else (case,)
@@ -255,14 +281,17 @@ def reveal(answer):
 
 def quiz(question, *choices):
     "Ask `question`; each choice is `(text, right, reason)`, and opens to its reason."
-    items = "".join(f"<details style='margin:4px 0 4px 16px'><summary>{text}</summary><i>{'Right' if right else 'Not so'}.</i> {reason}</details>"
+    look = "margin:4px 0 4px 16px"
+    items = "".join(f"<details style='{look}'><summary>{text}</summary><i>{'Right' if right else 'Not so'}.</i> {reason}</details>"
                     for text, right, reason in choices)
-    plain = "\n".join(f"  [{'right' if right else 'wrong'}] {text}: {reason}" for text, right, reason in choices)
+    plain = "\n".join(f"  [{'right' if right else 'wrong'}] {text}: {reason}"
+                      for text, right, reason in choices)
     _show(f"<div><b>{question}</b>{items}</div>", f"{question}\n{plain}")
 
 # %% ../nbs/01_lab.ipynb #e3e93613
 def play(f, **knobs):
-    """Sliders over the pure function `f(...) -> Figure`: each knob is a list of choices, or `(low, high, step)` with an optional start.
+    """Sliders over the pure function `f(...) -> Figure`: each knob is a list of choices, or `(low, high,
+    step)` with an optional start.
 
     Where no kernel is running, the reader sees one line that says what can be moved."""
     import ipywidgets as w
@@ -270,8 +299,11 @@ def play(f, **knobs):
     from IPython.display import display
 
     def slider(name, spec):
-        look = dict(description=name, continuous_update=False, style={"description_width": "initial"}, layout=w.Layout(width="420px"))
-        if isinstance(spec, list): return w.SelectionSlider(options=[(f"{v:g}" if isinstance(v, float) else str(v), v) for v in spec], value=spec[0], **look)
+        look = dict(description=name, continuous_update=False, style={"description_width": "initial"},
+                    layout=w.Layout(width="420px"))
+        if isinstance(spec, list):
+            return w.SelectionSlider(options=[(f"{v:g}" if isinstance(v, float) else str(v), v) for v in spec],
+                                     value=spec[0], **look)
         low, high, step, start = (*spec, spec[0])[:4]
         kind = w.IntSlider if all(isinstance(v, int) for v in (low, high, step)) else w.FloatSlider
         return kind(min=low, max=high, step=step, value=start, **look)
@@ -301,8 +333,9 @@ def _arrow_text(entries, most=3):
     return f"{len(entries)} x [{names}{more}]" if len(entries) > 1 else f"{names}{more}"
 
 def flow(entries, title="One round, drawn from its messages"):
-    """Draw who sends what: one arrow per verb and way, labelled with tensor names and bytes. `entries` are ledger entries
-    (`way`, `client`, `verb`, `nbytes`, `tensors` as (name, bytes) pairs), usually of one round. Returns the figure."""
+    """Draw who sends what: one arrow per verb and way, labelled with tensor names and bytes. `entries` are
+    ledger entries (`way`, `client`, `verb`, `nbytes`, `tensors` as (name, bytes) pairs), usually of one
+    round. Returns the figure."""
     import matplotlib.pyplot as plt
 
     arrows = {}
@@ -311,9 +344,11 @@ def flow(entries, title="One round, drawn from its messages"):
     for row, ((verb, way), group) in enumerate(arrows.items()):
         ends = ((0, row), (1, row)) if way == "down" else ((1, row), (0, row))
         colour = COLOURS[0] if way == "down" else COLOURS[1]
-        ax.annotate("", xytext=ends[0], xy=ends[1], arrowprops=dict(arrowstyle="-|>", lw=2, color=colour, shrinkA=0, shrinkB=0))
+        ax.annotate("", xytext=ends[0], xy=ends[1],
+                    arrowprops=dict(arrowstyle="-|>", lw=2, color=colour, shrinkA=0, shrinkB=0))
         ax.text(0.5, row - 0.12, f"{verb}: {_arrow_text(group)}", ha="center", va="bottom", fontsize=9)
-        ax.text(0.5, row + 0.12, f"{bytes_text(sum(e.nbytes for e in group))} {way}", ha="center", va="top", fontsize=9, color=colour)
+        ax.text(0.5, row + 0.12, f"{bytes_text(sum(e.nbytes for e in group))} {way}", ha="center", va="top",
+                fontsize=9, color=colour)
     clients = len({entry.client for group in arrows.values() for entry in group})
     for x, name in ((0, "server"), (1, f"{clients} clients" if clients > 1 else "client")):
         ax.axvline(x, color="black", lw=1.5)

@@ -26,9 +26,11 @@ class Refused(ValueError):
 # %% ../nbs/04_wire.ipynb #78878acd
 @dataclass
 class Msg:
-    """What crosses between server and client: named `tensors` of any shape and dtype, and `meta`, plain JSON values.
+    """What crosses between server and client: named `tensors` of any shape and dtype, and `meta`, plain JSON
+    values.
 
-    `payload_bytes` counts the tensors alone as they travel (the papers' figures), `nbytes` is the exact length of `pack(msg)`."""
+    `payload_bytes` counts the tensors alone as they travel (the papers' figures), `nbytes` is the exact
+    length of `pack(msg)`."""
     tensors: dict = field(default_factory=dict)
     meta: dict = field(default_factory=dict)
 
@@ -57,18 +59,23 @@ def from_bits(packed, n):
 
 # %% ../nbs/04_wire.ipynb #5844907d
 def encode(t):
-    "The tensor that travels for `t`, and the note (a JSON list, or None) that `decode` needs to restore it bit for bit."
+    """The tensor that travels for `t`, and the note (a JSON list, or None) that `decode` needs to restore it
+    bit for bit."""
     t = t.detach().cpu()
     if t.dtype == torch.bool: return to_bits(t), [list(t.shape)]
-    if t.element_size() not in _AS_INTEGER: raise UserError(f"tensor of dtype {t.dtype}: the wire carries entries of at most 8 bytes")
+    if t.element_size() not in _AS_INTEGER:
+        raise UserError(f"tensor of dtype {t.dtype}: the wire carries entries of at most 8 bytes")
     size, flags = t.element_size(), nonzero_bits(t)
-    if (t.numel() + 7) // 8 + int(flags.sum()) * size + _HEADER_SHARE >= t.numel() * size: return t.contiguous(), None
-    return torch.cat([to_bits(flags), t.contiguous()[flags].view(torch.uint8)]), [list(t.shape), str(t.dtype).removeprefix("torch.")]
+    if (t.numel() + 7) // 8 + int(flags.sum()) * size + _HEADER_SHARE >= t.numel() * size:
+        return t.contiguous(), None
+    packed = torch.cat([to_bits(flags), t.contiguous()[flags].view(torch.uint8)])
+    return packed, [list(t.shape), str(t.dtype).removeprefix("torch.")]
 
 # %% ../nbs/04_wire.ipynb #0b70c08d
 def _shape(note):
     shape = note[0]
-    if not (isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape)): raise Refused(f"shape {shape!r} is not a list of sizes")
+    if not (isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape)):
+        raise Refused(f"shape {shape!r} is not a list of sizes")
     return shape, int(np.prod(shape, dtype=object))
 
 def decode(t, note):
@@ -76,27 +83,32 @@ def decode(t, note):
     if note is None: return t
     shape, n = _shape(note)
     bits = (n + 7) // 8
-    if t.dtype != torch.uint8 or t.numel() < bits: raise Refused(f"{t.numel()} bytes cannot hold the mask of a tensor of shape {shape}")
+    if t.dtype != torch.uint8 or t.numel() < bits:
+        raise Refused(f"{t.numel()} bytes cannot hold the mask of a tensor of shape {shape}")
     flags = from_bits(t[:bits], n).reshape(shape)
     if len(note) == 1: return flags
     dtype = getattr(torch, note[1], None)
     if not isinstance(dtype, torch.dtype) or dtype == torch.bool: raise Refused(f"dtype {note[1]!r} is unknown")
-    if t.numel() - bits != int(flags.sum()) * dtype.itemsize: raise Refused(f"mask and values of a tensor of shape {shape} do not fit each other")
+    if t.numel() - bits != int(flags.sum()) * dtype.itemsize:
+        raise Refused(f"mask and values of a tensor of shape {shape} do not fit each other")
     restored = torch.zeros(shape, dtype=dtype)
     restored[flags] = t[bits:].clone().view(dtype)
     return restored
 
 # %% ../nbs/04_wire.ipynb #b431efa3
 def pack(msg):
-    "The bytes of `msg`: lossless, with no code inside, the same bytes for the same message. Raises `UserError` where `meta` is not plain JSON."
+    """The bytes of `msg`: lossless, with no code inside, the same bytes for the same message. Raises
+    `UserError` where `meta` is not plain JSON."""
     encoded = {name: encode(t) for name, t in msg.tensors.items()}
     notes = {name: note for name, (_, note) in encoded.items() if note is not None}
     try: text = json.dumps({"meta": msg.meta, "notes": notes}, separators=(",", ":"), sort_keys=True)
-    except TypeError as error: raise UserError(f"meta={msg.meta!r} must hold plain numbers, texts and lists: {error}") from None
+    except TypeError as error:
+        raise UserError(f"meta={msg.meta!r} must hold plain numbers, texts and lists: {error}") from None
     return save({name: t.clone() if t.numel() else t for name, (t, _) in encoded.items()}, {"fedbook": text})
 
 def unpack(data):
-    """The message in `data`. Its tensors are new memory, never shared with the sender, in the order in which they lie in `data`.
+    """The message in `data`. Its tensors are new memory, never shared with the sender, in the order in which
+    they lie in `data`.
 
     Raises `Refused` for anything that is not a message."""
     try:
@@ -105,7 +117,8 @@ def unpack(data):
         notes = dict(said["notes"])
         return Msg({name: decode(tensors[name], notes.get(name)) for name in places}, dict(said["meta"]))
     except Refused: raise
-    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, IndexError, RuntimeError, OverflowError) as error:
+    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, IndexError, RuntimeError,
+            OverflowError) as error:
         raise Refused(f"not a message ({type(error).__name__}: {str(error)[:80]})") from None
 
 def header(data):
@@ -115,8 +128,8 @@ def header(data):
 
 # %% ../nbs/04_wire.ipynb #f295fc5e
 def expect(msg, like):
-    """Raise `Refused` unless `msg` has exactly the tensors of `like`, all finite. `like` maps each name to a tensor, or to
-    `(shape, dtype)` in which None stands for any size."""
+    """Raise `Refused` unless `msg` has exactly the tensors of `like`, all finite. `like` maps each name to a
+    tensor, or to `(shape, dtype)` in which None stands for any size."""
     missing, extra = sorted(like.keys() - msg.tensors.keys()), sorted(msg.tensors.keys() - like.keys())
     if missing or extra: raise Refused(f"wrong names: missing {missing[:3]}, unexpected {extra[:3]}")
     for name, wanted in like.items():
@@ -140,12 +153,14 @@ class Entry(NamedTuple):
 # %% ../nbs/04_wire.ipynb #b1dc26df
 def _layout(data):
     "(name, bytes) of each tensor in a packed message; nothing for bytes that are no message."
-    try: return tuple((name, spec["data_offsets"][1] - spec["data_offsets"][0]) for name, spec in header(data).items() if name != "__metadata__")
+    try:
+        return tuple((name, spec["data_offsets"][1] - spec["data_offsets"][0])
+                     for name, spec in header(data).items() if name != "__metadata__")
     except (ValueError, KeyError, TypeError, IndexError, AttributeError): return ()
 
 class Ledger:
-    """Every message that crossed (`entries`), the bytes `so_far` each way, and every reply that did not come or was not used
-    (`absent`: round, client, verb, reason)."""
+    """Every message that crossed (`entries`), the bytes `so_far` each way, and every reply that did not come
+    or was not used (`absent`: round, client, verb, reason)."""
 
     def __init__(self): self.entries, self.absent, self.so_far, self._layouts = [], [], Counter(), {}
 
@@ -162,10 +177,13 @@ class Ledger:
         self.absent.append(dict(round=round, client=client, verb=verb, reason=reason))
 
     def where(self, **wanted):
-        "The entries whose fields have the wanted values, as in `where(way='up', round=3)`; a list, set or range stands for any of its values."
+        """The entries whose fields have the wanted values, as in `where(way='up', round=3)`; a list, set or
+        range stands for any of its values."""
         for name in wanted:
-            if name not in Entry._fields: raise UserError(f"{name!r} is not a field of the ledger; choose one of {', '.join(Entry._fields)}")
-        fits = lambda value, want: value in want if isinstance(want, (list, set, tuple, range)) else value == want
+            if name not in Entry._fields:
+                raise UserError(f"{name!r} is not a field of the ledger; choose one of {', '.join(Entry._fields)}")
+        fits = lambda value, want: value in want if isinstance(want,
+                                                               (list, set, tuple, range)) else value == want
         return [e for e in self.entries if all(fits(getattr(e, k), v) for k, v in wanted.items())]
 
     def total(self, **wanted): return sum(e.nbytes for e in self.where(**wanted))
@@ -173,17 +191,20 @@ class Ledger:
     def payload(self, **wanted): return sum(size for e in self.where(**wanted) for _, size in e.tensors)
 
     def table(self, *by):
-        "Bytes and messages grouped by any of `round`, `way`, `client`, `verb` and `tensor` (which leaves the headers out)."
+        """Bytes and messages grouped by any of `round`, `way`, `client`, `verb` and `tensor` (which leaves the
+        headers out)."""
         total, count = Counter(), Counter()
         for e in self.entries:
             for name, size in e.tensors if "tensor" in by else [(None, e.nbytes)]:
                 key = tuple(name if field == "tensor" else getattr(e, field) for field in by)
                 total[key] += size
                 count[key] += 1
-        return Table({**dict(zip(by, key)), "messages": count[key], "bytes": total[key]} for key in sorted(total))
+        return Table({**dict(zip(by, key)), "messages": count[key], "bytes": total[key]}
+                     for key in sorted(total))
 
     def plot(self, by="way"):
-        "Bytes so far over rounds, a line for each value of `by` (`way`, `verb` or `client`). Returns the figure."
+        """Bytes so far over rounds, a line for each value of `by` (`way`, `verb` or `client`). Returns the
+        figure."""
         import matplotlib.pyplot as plt
 
         fig, ax = plt.subplots(figsize=(6.5, 3))
@@ -192,7 +213,8 @@ class Ledger:
             spent = np.zeros(last + 1)
             for e in self.where(**{by: value}): spent[e.round] += e.nbytes
             ax.plot(range(1, last + 2), np.cumsum(spent) / 1e6, marker="o", ms=3, label=str(value))
-        ax.set(xlabel="rounds done", ylabel="MB so far", ylim=0, title=f"{bytes_text(self.total())} crossed the wire in {last + 1} rounds")
+        ax.set(xlabel="rounds done", ylabel="MB so far", ylim=0,
+               title=f"{bytes_text(self.total())} crossed the wire in {last + 1} rounds")
         ax.legend(title=by)
         plt.close(fig)
         return fig
@@ -201,7 +223,8 @@ class Ledger:
         "The whole ledger as text; `Ledger.from_json` restores it."
         layouts = list(self._layouts)
         place = {layout: i for i, layout in enumerate(layouts)}
-        return json.dumps(dict(layouts=layouts, entries=[[*e[:5], place[e.tensors]] for e in self.entries], absent=self.absent))
+        return json.dumps(dict(layouts=layouts, entries=[[*e[:5], place[e.tensors]] for e in self.entries],
+                               absent=self.absent))
 
     @classmethod
     def from_json(cls, text):

@@ -386,11 +386,17 @@ def test_make_client_and_server_are_functions_of_their_arguments():
     sizes = replace(fedavg.profiles["smoke"], alpha=0.5)
     replies = []
     for _ in range(2):
-        fedavg._setting.cache_clear()
+        fedavg._shared.cache_clear()
         server = fedavg.make_server(sizes, 4)
         replies.append(fedavg.make_client(3, sizes, 4).fit(server.send(3)))
     assert equal(replies[0].tensors, replies[1].tensors)
     assert not equal(replies[0].tensors, fedavg.make_client(3, sizes, 5).fit(fedavg.make_server(sizes, 5).send(3)).tensors)
+
+
+def test_a_second_trial_starts_where_the_first_one_did():
+    sizes = replace(fedavg.profiles["smoke"], rounds=1)
+    first, second = (fedavg.trial(sizes, 0)[0].weights for _ in range(2))
+    assert equal(first, second)
 
 
 def test_global_random_state_is_left_alone():

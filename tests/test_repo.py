@@ -97,6 +97,12 @@ def test_readme_table_is_the_report_of_the_kept_results():
     assert text.split("<!-- results -->\n")[1].split("\n<!-- /results -->")[0] == claims_table(bodies)
 
 
+def test_readme_example_runs(capsys):
+    code = (ROOT / "README.md").read_text().split("```python\n")[1].split("```")[0]
+    exec(code.replace("rounds=10", "rounds=1"), {})
+    assert int(capsys.readouterr().out.split()[0]) > 1_000_000
+
+
 def test_kept_results_have_scale_device_and_at_least_three_seeds_for_a_verdict():
     for body in collect(ROOT / "results"):
         assert body["scale"] and body["device"] and body["profile"] in ("full", "paper")
