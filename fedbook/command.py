@@ -11,7 +11,6 @@ import argparse
 import hashlib
 import html
 import importlib
-import inspect
 import json
 import os
 import re
@@ -22,7 +21,7 @@ from pathlib import Path
 from time import perf_counter
 
 import fedbook
-from .lab import Table, UserError, choose, claims_table, run_dir, torch_device, write_atomically
+from .lab import UserError, choose, claims_table, run_dir, run_name, torch_device, write_atomically
 from .world import data_folder, inventory, shown
 
 # %% ../nbs/30_command.ipynb #81fcfd04
@@ -108,7 +107,7 @@ def run_chapter(path, profile="quick", device="auto", seed=0, engine="local", ou
 
     Returns a dict: chapter, measured (its headline), seconds, notebook (the executed copy), error (None, or
     a sentence)."""
-    folder = run_dir(path.stem, profile, seed, Path(out).resolve())
+    folder = run_dir(path.stem, profile, seed, Path(out).resolve(), changes)
     if fresh:
         for old in folder.iterdir(): shutil.rmtree(old) if old.is_dir() else old.unlink()
     parameters = dict(profile=profile, device=device, seed=seed, engine=engine, out=str(folder.parent),
@@ -123,11 +122,19 @@ def run_chapter(path, profile="quick", device="auto", seed=0, engine="local", ou
                 seconds=round(perf_counter() - start, 1), notebook=str(target), error=error)
 
 # %% ../nbs/30_command.ipynb #05c4670f
+def _read_results(path):
+    try:
+        body = json.loads(path.read_text())
+        if {"name", "profile", "seed", "sizes", "scale", "device", "changes", "claims"} <= body.keys():
+            return body
+    except (ValueError, AttributeError): pass
+    raise UserError(f"file {str(path)!r} is not a results.json of fedbook; delete it or run its chapter again")
+
 def collect(folder):
     "All results below `folder`, as dicts, in the order of their chapters."
     files = [*Path(folder).glob("*/results.json"),
              *(f for f in Path(folder).glob("*.json") if re.match(r"\d\d_", f.name))]
-    bodies = [json.loads(f.read_text()) for f in files]
+    bodies = [_read_results(f) for f in files]
     return sorted(bodies, key=lambda b: (b["name"], ["smoke", "quick", "full", "paper"].index(b["profile"]),
                                          b["seed"]))
 
@@ -145,7 +152,8 @@ def keep(folder, results="results"):
     Path(results).mkdir(exist_ok=True)
     kept = []
     for body in collect(folder):
-        target = Path(results) / f"{body['name']}-{body['profile']}-{body['seed']}-{body['sizes'].get('data', 'none')}.json"
+        run = run_name(body["name"], body["profile"], body["seed"], body["changes"])
+        target = Path(results) / f"{run}-{body['sizes'].get('data', 'none')}.json"
         write_atomically(target, json.dumps(body, indent=1) + "\n")
         kept.append(target)
     return kept
@@ -278,7 +286,7 @@ def main(argv=None):
         args = _parser().parse_args(argv)
         data_folder()
         return dict(run=_run, report=_report, data=_data, book=_book)[args.command](args)
-    except UserError as error:
+    except (UserError, OSError) as error:
         print(f"fedbook: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -19,8 +19,7 @@ import sys
 import traceback
 import warnings
 import weakref
-from collections import deque
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from multiprocessing.connection import wait
@@ -55,7 +54,12 @@ class Mean:
             self.sums = {name: torch.zeros_like(t, dtype=torch.promote_types(t.dtype, torch.float64))
                          for name, t in state.items()}
         if state.keys() != self.sums.keys():
-            raise UserError(f"states must have the same names; these differ: {sorted(state.keys() ^ self.sums.keys())[:3]}")
+            differ = sorted(state.keys() ^ self.sums.keys())[:3]
+            raise UserError(f"states must have the same names; these are not in all: {differ}")
+        for name, t in state.items():
+            if t.shape != self.sums[name].shape:
+                raise UserError(f"states must have the same shapes; {name} has {tuple(t.shape)} "
+                                f"and {tuple(self.sums[name].shape)}")
         for name, t in state.items(): self.sums[name].add_(t, alpha=weight)
         self.weight += weight
 
@@ -82,7 +86,8 @@ def weighted_average(states, weights):
 # %% ../nbs/06_fedavg.ipynb #f19094ba
 def generator(*seeds):
     "A `torch.Generator` that depends on all of `seeds` (integers), and on nothing else."
-    return torch.Generator().manual_seed(int(np.random.SeedSequence(seeds).generate_state(1, np.uint64)[0] >> 1))
+    mixed = np.random.SeedSequence([len(seeds), *seeds]).generate_state(1, np.uint64)[0]
+    return torch.Generator().manual_seed(int(mixed >> 1))
 
 def build(make, seed):
     """`make()`, a network, with initial weights that depend on `seed` alone; the global generator is left as it
@@ -94,7 +99,7 @@ def build(make, seed):
 # %% ../nbs/06_fedavg.ipynb #5e1a4aaf
 def batches(n, size, generator):
     """A random order of `range(n)` in batches of `size`; a last batch of one joins the one before it, since
-    batch norm cannot train on a single picture."""
+    a batch norm may find no variance in it."""
     parts = list(torch.randperm(n, generator=generator).split(size))
     if len(parts) > 1 and len(parts[-1]) == 1: parts[-2:] = [torch.cat(parts[-2:])]
     return parts
@@ -171,8 +176,8 @@ class Server:
         expects of each."""
         expect(msg, self.weights)
         n = msg.meta.get("n")
-        if isinstance(n, bool) or not isinstance(n, (int, float)) or not 0 < n < math.inf:
-            raise Refused(f"n={n!r} is not a positive number of pictures")
+        if type(n) is not int or not 0 < n < 2**31:
+            raise Refused(f"n={n!r:.40} is not a positive number of pictures")
 
     def merge(self, replies):
         mean = Mean()
@@ -267,6 +272,8 @@ class Workers:
     def serve(self, calls):
         """Yield each of `calls` with its outcome, in their order. At most as many outcomes wait for their turn
         as there are workers."""
+        for pipe in [pipe for pipe, process in self.processes.items() if not process.is_alive()]:
+            self._replace(pipe)
         calls, started, yielded, busy, done = enumerate(calls), 0, 0, {}, {}
         try:
             while True:
@@ -294,9 +301,12 @@ class Workers:
     def _receive(self, pipe):
         try: return pipe.recv()
         except (EOFError, OSError):
-            self.processes.pop(pipe).join()
-            self._start()
+            self._replace(pipe)
             return Failure("its worker process died (out of memory?)")
+
+    def _replace(self, pipe):
+        self.processes.pop(pipe).join()
+        self._start()
 
     def close(self): self._end()
 
@@ -332,10 +342,11 @@ class Faults:
             if u < 0: return kind
 
 def spoil(data, kind):
-    "The packed message `data` with a fault of this kind in its first tensor."
-    if kind == "garbage": return data[:len(data) // 2]
+    """The packed message `data` with a fault of this kind in its first float tensor; cut to half where there is
+    none."""
     msg = unpack(data)
-    name, t = next((name, t) for name, t in msg.tensors.items() if t.is_floating_point())
+    name, t = next(((name, t) for name, t in msg.tensors.items() if t.is_floating_point()), (None, None))
+    if kind == "garbage" or t is None: return data[:len(data) // 2]
     if kind == "names": msg.tensors["not_" + name] = msg.tensors.pop(name)
     if kind == "shape": msg.tensors[name] = t.unsqueeze(0)
     if kind == "dtype": msg.tensors[name] = t.half()
@@ -354,19 +365,22 @@ class Federation:
     `make_client(id)` builds a client when it is first asked; `ids` are the clients' numbers (or how many
     there are). `workers` processes serve the clients of an exchange side by side (None: one per core, on
     Linux without a GPU; else 1), each with `threads` torch threads; the results are the same for any
-    number. Fewer than `min_replies` usable replies raise `TooFewReplies`."""
+    number. Fewer than `min_replies` usable replies (or fewer than all, where fewer are asked) raise
+    `TooFewReplies`."""
 
     def __init__(self, make_client, ids, workers=None, threads=1, min_replies=1, faults=None):
         self.ids = list(range(ids)) if isinstance(ids, int) else list(ids)
+        _check_workers(workers, threads)
         self.make_client, self.threads, self.min_replies, self.faults = make_client, threads, min_replies, faults
         self.workers = default_workers() if workers is None else workers
         self.ledger, self.states, self.round = Ledger(), {}, 0
-        self._desk, self._pool = Desk(make_client), None
+        self._desk, self._pool, self._open = Desk(make_client), None, False
 
     def exchange(self, verb, say, to, accept=None):
         """Ask clients `to` for `verb`; yield `(id, Msg)` for each usable reply, in the order asked. `say` is a
         `Msg` or a function from id to `Msg`; `accept(verb, id, reply)` raises `Refused` for what must not
         be used."""
+        if len(set(to)) != len(to): raise UserError(f"to={to} names a client twice; each may be asked once")
         arrived, failures = 0, []
         with self._serving(self._calls(verb, say, to)) as outcomes:
             for (id, _, said, _), outcome in outcomes:
@@ -385,14 +399,19 @@ class Federation:
 
     @contextmanager
     def _serving(self, calls):
-        if self.workers == 1:
-            with _threads(self.threads): yield ((call, _serve(self._desk, call)) for call in calls)
-            return
-        if self._pool is None or not self._pool.processes:
+        if self._open:
+            raise RuntimeError("an exchange of this federation is still open: read all its replies, or close() it")
+        if self.workers > 1 and not (self._pool and self._pool.processes):
             self._pool = Workers(self.workers, self.make_client, self.threads)
-        outcomes = self._pool.serve(calls)
+        outcomes = self._pool.serve(calls) if self.workers > 1 else (self._serve_here(call) for call in calls)
+        self._open = True
         try: yield outcomes
-        finally: outcomes.close()
+        finally:
+            self._open = False
+            outcomes.close()
+
+    def _serve_here(self, call):
+        with _threads(self.threads): return call, _serve(self._desk, call)
 
     def _take(self, verb, id, outcome, accept):
         fault = self.faults.strike(self.round, verb, id) if self.faults else None
@@ -423,11 +442,21 @@ class Federation:
 
     def __exit__(self, *_): self.close()
 
+def _check_workers(workers, threads):
+    for name, value in (("workers", workers), ("threads", threads)):
+        if value is not None and (type(value) is not int or value < 1):
+            raise UserError(f"{name}={value!r} must be a whole number of at least 1")
+    if (workers or 1) > 1 and not _can_fork():
+        raise UserError(f"workers={workers} needs forked processes, which this system does not offer; use 1")
+    if (workers or default_workers()) > 1 and threads > 1:
+        raise UserError(f"threads={threads} does not go with several workers: a forked process cannot start OpenMP threads; use 1")
+
+def _can_fork(): return "fork" in multiprocessing.get_all_start_methods() and sys.platform != "darwin"
+
 def default_workers():
-    "One worker per usable core where processes can be forked and no GPU is in play, else one."
-    if "fork" not in multiprocessing.get_all_start_methods() or sys.platform == "darwin" or torch.cuda.is_available():
-        return 1
-    return len(os.sched_getaffinity(0))
+    "One worker per usable core, at most 8, where processes can be forked and no GPU is in play; else one."
+    if not _can_fork() or torch.cuda.is_available(): return 1
+    return min(8, len(os.sched_getaffinity(0)))
 
 # %% ../nbs/06_fedavg.ipynb #4ef9b718
 class Place(NamedTuple):
@@ -444,16 +473,18 @@ class Checkpoint:
     `about` is what the run is (any JSON value); a checkpoint of another run, or a damaged one, raises
     `UserError`."""
 
-    def __init__(self, path, about=""): self.path, self.about = Path(path), json.loads(json.dumps(about))
+    def __init__(self, path, about=""):
+        self.path, self.about = Path(path), json.loads(json.dumps(about))
+        self.path.parent.mkdir(parents=True, exist_ok=True)
 
     def save(self, place, server, federation, history):
         "Write everything, whole or not at all."
-        held = {"server": pack(server.state()),
+        said = dict(about=self.about, place=place, ledger=federation.ledger.to_json(),
+                    history=history.to_json())
+        held = {"run": json.dumps(said).encode(), "server": pack(server.state()),
                 **{f"client/{id}": state for id, state in federation.states.items()}}
-        meta = dict(about=self.about, place=place, ledger=federation.ledger.to_json(),
-                    history=history.to_json(), digest=_digest(held))
-        write_atomically(self.path, pack(Msg({name: torch.frombuffer(bytearray(data), dtype=torch.uint8)
-                                              for name, data in held.items()}, meta)))
+        tensors = {name: torch.frombuffer(bytearray(data), dtype=torch.uint8) for name, data in held.items()}
+        write_atomically(self.path, pack(Msg(tensors, {"digest": _digest(held)})))
 
     def restore(self, server, federation, history):
         "Put everything back and answer the `Place` to go on from; the start, where there is no file yet."
@@ -462,18 +493,22 @@ class Checkpoint:
             msg = unpack(self.path.read_bytes())
             held = {name: t.numpy().tobytes() for name, t in msg.tensors.items()}
             if msg.meta["digest"] != _digest(held): raise Refused("its contents do not match their digest")
+            said = json.loads(held["run"])
         except (Refused, KeyError) as reason:
             raise UserError(f"checkpoint {str(self.path)!r} is damaged ({reason}); delete it to start again") from None
-        if msg.meta["about"] != self.about:
-            raise UserError(f"checkpoint {str(self.path)!r} belongs to another run ({msg.meta['about']!r}, "
+        if said["about"] != self.about:
+            raise UserError(f"checkpoint {str(self.path)!r} belongs to another run ({said['about']!r}, "
                             f"this one is {self.about!r}); delete it or choose another path")
         server.load(unpack(held.pop("server")))
         federation.states = {id: held[f"client/{id}"] for id in federation.ids if f"client/{id}" in held}
-        federation.ledger = Ledger.from_json(msg.meta["ledger"])
-        history.rows[:] = History.from_json(msg.meta["history"]).rows
-        return Place(*msg.meta["place"])
+        federation.ledger = Ledger.from_json(said["ledger"])
+        history.rows[:] = History.from_json(said["history"]).rows
+        return Place(*said["place"])
 
-def _digest(held): return hashlib.sha256(b"".join(held[name] for name in sorted(held))).hexdigest()
+def _digest(held):
+    digest = hashlib.sha256()
+    for name in sorted(held): digest.update(f"{name} {len(held[name])} ".encode() + held[name])
+    return digest.hexdigest()
 
 # %% ../nbs/06_fedavg.ipynb #1905fd9c
 def run(server, federation, rounds, checkpoint=None, test=None, label=""):
@@ -491,7 +526,9 @@ def run(server, federation, rounds, checkpoint=None, test=None, label=""):
         for i in range(place.step, len(steps)):
             if i: keep()
             verb, say, to, merge = steps[i]
-            merge(federation.exchange(verb, say, to, server.accept))
+            with closing(federation.exchange(verb, say, to, server.accept)) as replies:
+                merge(replies)
+                for _ in replies: pass
             place = Place(r, i + 1, ids)
         place, sent = Place(r + 1), federation.ledger.so_far
         history.add(round=place.round, **(test(server) if test else {}), down=sent["down"], up=sent["up"])
@@ -574,11 +611,16 @@ class FedAvgSizes(Profile):
     clients: int = 20
     per_round: int = 10
     rounds: int = 16
-    contest_rounds: int = 3
+    contest_rounds: int = 4
     epochs: int = 1
     batch: int = 16
     lr: float = 0.15
     mu: float = 0.0
+
+    def __post_init__(self):
+        super().__post_init__()
+        for name in ("clients", "per_round", "rounds", "contest_rounds", "epochs", "batch"):
+            if getattr(self, name) < 1: raise UserError(f"{name}={getattr(self, name)} must be at least 1")
 
 profiles = {
     "smoke": FedAvgSizes(clients=20, per_round=4, rounds=2, contest_rounds=2),
@@ -593,7 +635,8 @@ def _pictures(name, split): return pictures(name, split)
 
 def _network(sizes, seed):
     train = _pictures(sizes.data, "train")
-    return build(partial(small_cnn, len(train.classes), *train.images[0].shape[::2]), seed)
+    channels, _, size = train.images[0].shape
+    return build(partial(small_cnn, len(train.classes), channels, size), seed)
 
 @lru_cache(maxsize=8)
 def _shared(sizes, seed, device):

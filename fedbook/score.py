@@ -17,12 +17,13 @@ import torch
 
 from .lab import Profile, UserError
 
-# %% ../nbs/05_score.ipynb #9bc5044a
+# %% ../nbs/05_score.ipynb #964c51d1
 def _array(values):
     "A tensor on any device, an array or a list, as a numpy array."
     if not isinstance(values, torch.Tensor):
         try: return np.asarray(values)
-        except ValueError: raise UserError("a list whose parts have different lengths cannot be scored") from None
+        except ValueError:
+            raise UserError("a list whose parts have different lengths cannot be scored") from None
     values = values.detach().cpu()
     return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
 
@@ -32,26 +33,32 @@ def _ids(predictions, labels):
     if y.size == 0: raise UserError("labels are empty, expected at least one")
     if y.ndim != 1 or y.dtype.kind not in "biu" or y.min() < 0:
         raise UserError(f"labels={y.dtype} of shape {y.shape} must be class ids: flat, whole numbers from 0")
-    logits = p.ndim == 2 and p.shape[1] > 0 and len(p) == len(y)
-    if not logits and p.shape != y.shape: raise UserError(f"predictions have shape {p.shape}, expected ({len(y)}, classes) for logits or ({len(y)},) for class ids")
-    if p.dtype.kind not in ("biuf" if logits else "biu"): raise UserError(f"predictions={p.dtype} of shape {p.shape} must be {'numbers' if logits else 'whole numbers, for they are class ids'}")
+    logits = p.ndim == 2 and len(p) == len(y) and p.shape[1] > (p.dtype.kind != "f")
+    if not logits and p.shape != y.shape:
+        raise UserError(f"predictions have shape {p.shape}, expected ({len(y)}, classes) for logits or ({len(y)},) for class ids")
+    if p.dtype.kind not in ("biuf" if logits else "biu"):
+        raise UserError(f"predictions={p.dtype} of shape {p.shape} must be {'numbers' if logits else 'whole numbers, for they are class ids'}")
     return (np.where(np.isnan(p).any(1), -1, p.argmax(1)) if logits else p.astype(np.int64)), y.astype(np.int64)
 
 def accuracy(predictions, labels):
     """Equation (1): the share of right answers, from 0 to 1.
 
-    `predictions`: logits (n, classes) or class ids (n,). `labels`: class ids (n,). Tensors, arrays or lists. A row of logits with a NaN
-    counts as wrong. Raises `UserError` for other shapes or types, and where there is nothing to score."""
+    `predictions`: logits (n, classes) or class ids (n,). `labels`: class ids (n,). Tensors, arrays or
+    lists. A row of logits with a NaN counts as wrong. Raises `UserError` for other shapes or types, and
+    where there is nothing to score."""
     p, y = _ids(predictions, labels)
     return float((p == y).mean())
 
 # %% ../nbs/05_score.ipynb #174e75b6
 def class_accuracy(predictions, labels, classes):
-    """Equation (2): a float array (classes,), entry c the share of right answers among pictures of class c, NaN where there are none.
+    """Equation (2): a float array (classes,), entry c the share of right answers among pictures of class c,
+    NaN where there are none.
 
-    `predictions` and `labels` as for `accuracy`; `classes` is the number of classes. Raises `UserError` for a label outside 0..classes-1."""
+    `predictions` and `labels` as for `accuracy`; `classes` is the number of classes. Raises `UserError` for
+    a label outside 0..classes-1."""
     p, y = _ids(predictions, labels)
-    if y.max() >= classes: raise UserError(f"labels go up to {y.max()}, expected class ids below classes={classes}")
+    if y.max() >= classes:
+        raise UserError(f"labels go up to {y.max()}, expected class ids below classes={classes}")
     pictures = np.bincount(y, minlength=classes)
     right = np.bincount(y[p == y], minlength=classes)
     return np.divide(right, pictures, out=np.full(classes, np.nan), where=pictures > 0)
@@ -71,14 +78,18 @@ profiles = {"smoke": ScoreSizes(pictures=60, epochs=4), "quick": ScoreSizes(seed
 def _lower(matrix):
     "The task matrix as a float array (T, T) with NaN above the diagonal; raises `UserError` if it is not one."
     try: a = np.array(_array(matrix), dtype=float)
-    except (TypeError, ValueError): raise UserError("matrix must hold numbers: accuracy on task j after task i in row i, column j") from None
-    if a.ndim != 2 or a.shape[0] != a.shape[1] or len(a) == 0: raise UserError(f"matrix has shape {a.shape}, expected (T, T) with T >= 1")
+    except (TypeError, ValueError):
+        raise UserError("matrix must hold numbers: accuracy on task j after task i in row i, column j") from None
+    if a.ndim != 2 or a.shape[0] != a.shape[1] or len(a) == 0:
+        raise UserError(f"matrix has shape {a.shape}, expected (T, T) with T >= 1")
     a[np.triu_indices(len(a), 1)] = np.nan
-    if not np.isfinite(a[np.tril_indices(len(a))]).all(): raise UserError("matrix has a hole on or below the diagonal, expected a number for every task learnt so far")
+    if not np.isfinite(a[np.tril_indices(len(a))]).all():
+        raise UserError("matrix has a hole on or below the diagonal, expected a number for every task learnt so far")
     return a
 
 def plot_matrix(matrix, names=None, title=None):
-    "A figure of the task matrix (T, T) as a heat map with the numbers in its cells. `names`: T names for the tasks."
+    """A figure of the task matrix (T, T) as a heat map with the numbers in its cells. `names`: T names for the
+    tasks."""
     import matplotlib.pyplot as plt
 
     a = _lower(matrix)
@@ -88,14 +99,16 @@ def plot_matrix(matrix, names=None, title=None):
     image = ax.imshow(a, cmap="cividis", vmin=0, vmax=1, aspect="auto")
     for i, j in zip(*np.tril_indices(len(a))):
         ax.text(j, i, f"{a[i, j]:.2f}", ha="center", va="center", color="white" if a[i, j] < 0.5 else "black")
-    ax.set(xticks=range(len(a)), yticks=range(len(a)), xticklabels=names, yticklabels=[f"after {name}" for name in names], xlabel="tested on")
+    ax.set(xticks=range(len(a)), yticks=range(len(a)), xticklabels=names,
+           yticklabels=[f"after {name}" for name in names], xlabel="tested on")
     if title: ax.set_title(title)
     fig.colorbar(image, label="accuracy")
     return fig
 
 # %% ../nbs/05_score.ipynb #25095e70
 def forgetting(matrix):
-    "Equation (3): mean over all tasks but the last of peak minus final accuracy, from the task matrix (T, T); 0 for T = 1."
+    """Equation (3): mean over all tasks but the last of peak minus final accuracy, from the task matrix (T, T);
+    0 for T = 1."""
     a = _lower(matrix)
     if len(a) == 1: return 0.0
     return float((np.nanmax(a, axis=0) - a[-1])[:-1].mean())
@@ -110,7 +123,8 @@ def _row_means(matrix, sizes):
     return np.array([np.average(a[i, :i + 1], weights=n[:i + 1]) for i in range(len(a))])
 
 def average_incremental(matrix, sizes=None):
-    "Equation (4), mean over i of A_i: task matrix (T, T) and the tasks' sizes (T,), test pictures or classes; `None` for equal tasks."
+    """Equation (4), mean over i of A_i: task matrix (T, T) and the tasks' sizes (T,), test pictures or classes;
+    `None` for equal tasks."""
     return float(_row_means(matrix, sizes).mean())
 
 def final_accuracy(matrix, sizes=None):
@@ -119,11 +133,13 @@ def final_accuracy(matrix, sizes=None):
 
 # %% ../nbs/05_score.ipynb #8e4b246f
 def _plain(name, value):
-    "`value` as JSON knows it (tensors and arrays become numbers and lists); raises `UserError` where that cannot be."
+    """`value` as JSON knows it (tensors and arrays become numbers and lists); raises `UserError` where that
+    cannot be."""
     if hasattr(value, "tolist"): value = value.tolist()
     if value is None or type(value) in (bool, int, float, str): return value
     if isinstance(value, (list, tuple)): return [_plain(name, v) for v in value]
-    if isinstance(value, dict) and all(type(k) is str for k in value): return {k: _plain(name, v) for k, v in value.items()}
+    if isinstance(value, dict) and all(type(k) is str for k in value):
+        return {k: _plain(name, v) for k, v in value.items()}
     raise UserError(f"{name} is a {type(value).__name__}, expected a number, a text, None, or lists and dicts of these")
 
 def _mark(value):
@@ -133,7 +149,8 @@ def _mark(value):
     return {k: _mark(v) for k, v in value.items()} if isinstance(value, dict) else value
 
 def _unmark(value):
-    if isinstance(value, str): return float(value[6:]) if value.startswith("float:") else value.removeprefix("text:")
+    if isinstance(value, str):
+        return float(value[6:]) if value.startswith("float:") else value.removeprefix("text:")
     if isinstance(value, list): return [_unmark(v) for v in value]
     return {k: _unmark(v) for k, v in value.items()} if isinstance(value, dict) else value
 
@@ -141,7 +158,8 @@ def _unmark(value):
 def _html_table(columns, rows, ends=3):
     "The first and last `ends` of `rows` (dicts) as an HTML table."
     text = lambda v: "" if v is None else f"{v:.4g}" if isinstance(v, float) else str(v)
-    line = lambda cells, tag="td": "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+    line = lambda cells, tag="td": "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>"
+                                                    for cell in cells) + "</tr>"
     body = [line(text(row.get(name)) for name in columns) for row in rows]
     if len(body) > 2 * ends + 1: body = body[:ends] + [line(["..."] * len(columns))] + body[-ends:]
     return f"<table>{line(columns, 'th')}{''.join(body)}</table>"
@@ -150,7 +168,8 @@ def _html_table(columns, rows, ends=3):
 class History:
     """What a run measured: `rows`, a list of dicts of JSON values, usually one per round.
 
-    Tensors and arrays are kept as numbers and lists. Asking for an unknown column raises `UserError` with the known ones."""
+    Tensors and arrays are kept as numbers and lists. Asking for an unknown column raises `UserError` with
+    the known ones."""
 
     def __init__(self, rows=()):
         self.rows = []
@@ -166,7 +185,8 @@ class History:
 
     def column(self, name):
         "The values of one column, a list with one entry per row: None where a row lacks it."
-        if name not in self.columns(): raise UserError(f"column {name!r} is unknown; known are: {', '.join(self.columns()) or 'none yet'}")
+        if name not in self.columns():
+            raise UserError(f"column {name!r} is unknown; known are: {', '.join(self.columns()) or 'none yet'}")
         return [row.get(name) for row in self.rows]
 
     def last(self, name):
@@ -181,17 +201,21 @@ class History:
     def from_json(cls, text):
         "The `History` that `to_json` wrote. Raises `UserError` for any other text."
         try: return cls(_unmark(json.loads(text)["rows"]))
-        except (ValueError, TypeError, KeyError): raise UserError(f"text={text!r:.60} is not a history, expected what to_json wrote") from None
+        except (ValueError, TypeError, KeyError):
+            raise UserError(f"text={text!r:.60} is not a history, expected what to_json wrote") from None
 
     def plot(self, *columns, x="round"):
         "A figure with one curve per column over column `x`; rows without a number are skipped."
         import matplotlib.pyplot as plt
 
-        if not columns: raise UserError(f"columns=() is empty, expected some of: {', '.join(self.columns()) or 'none yet'}")
+        if not columns:
+            raise UserError(f"columns=() is empty, expected some of: {', '.join(self.columns()) or 'none yet'}")
         number = lambda v: isinstance(v, (int, float))
-        curves = {name: [p for p in zip(self.column(x), self.column(name)) if all(map(number, p))] for name in columns}
+        curves = {name: [p for p in zip(self.column(x), self.column(name)) if all(map(number, p))]
+                  for name in columns}
         fig, ax = plt.subplots(figsize=(6.5, 2.8))
-        for name, points in curves.items(): ax.plot(*zip(*points) if points else ([], []), marker="o", ms=4, label=name)
+        for name, points in curves.items():
+            ax.plot(*zip(*points) if points else ([], []), marker="o", ms=4, label=name)
         ax.set(xlabel=x, ylabel=columns[0] if len(columns) == 1 else "value")
         ax.xaxis.get_major_locator().set_params(integer=all(isinstance(p, int) for p in self.column(x)))
         if len(columns) > 1: ax.legend()

@@ -28,7 +28,8 @@ def _sorted(parts): return [np.sort(np.asarray(part, dtype=np.int64)) for part i
 
 # %% ../nbs/03_split.ipynb #0bd29db9
 def iid(labels, clients, seed):
-    """Shuffle and deal evenly: a list of `clients` sorted int64 index arrays that hold every position of `labels` (n,) once.
+    """Shuffle and deal evenly: a list of `clients` sorted int64 index arrays that hold every position of
+    `labels` (n,) once.
 
     `seed`: an integer, a list of integers, or a numpy `Generator`, here and in the other splits."""
     labels = _read(labels, clients)
@@ -36,13 +37,15 @@ def iid(labels, clients, seed):
 
 # %% ../nbs/03_split.ipynb #1182128f
 def counts(parts, labels, classes=None):
-    "How many pictures of each class each client holds: int64 array (clients, classes). `classes` defaults to the largest label plus one."
+    """How many pictures of each class each client holds: int64 array (clients, classes). `classes` defaults to
+    the largest label plus one."""
     labels = np.asarray(labels)
     classes = int(labels.max()) + 1 if classes is None else classes
     return np.stack([np.bincount(labels[part], minlength=classes) for part in parts])
 
 def plot_split(parts, labels, names=None, title=None):
-    "Heat map of `counts(parts, labels)`: a row per client, a column per class. `names` are the classes' names. Returns the figure."
+    """Heat map of `counts(parts, labels)`: a row per client, a column per class. `names` are the classes'
+    names. Returns the figure."""
     import matplotlib.pyplot as plt
 
     table = counts(parts, labels, len(names) if names is not None else None)
@@ -51,8 +54,12 @@ def plot_split(parts, labels, names=None, title=None):
     image = ax.imshow(table, cmap="cividis", aspect="auto", vmin=0)
     if rows * columns <= 300:
         for (k, c), n in np.ndenumerate(table):
-            if n: ax.text(c, k, n, ha="center", va="center", fontsize=9, color="black" if n > table.max() / 2 else "white")
-    if columns <= 20: ax.set_xticks(range(columns), names if names is not None else range(columns), rotation=30 if names is not None else 0, ha="right" if names is not None else "center")
+            if n:
+                ax.text(c, k, n, ha="center", va="center", fontsize=9,
+                        color="black" if n > table.max() / 2 else "white")
+    if columns <= 20:
+        ax.set_xticks(range(columns), names if names is not None else range(columns),
+                      rotation=30 if names is not None else 0, ha="right" if names is not None else "center")
     if rows <= 20: ax.set_yticks(range(rows))
     ax.set(xlabel="class", ylabel="client", title=title or f"{rows} clients, skew {skew(parts, labels):.2f}")
     fig.colorbar(image, label="pictures")
@@ -60,16 +67,19 @@ def plot_split(parts, labels, names=None, title=None):
 
 # %% ../nbs/03_split.ipynb #28ee36f9
 def skew(parts, labels):
-    "Equation (1): mean total-variation distance between a client's label distribution and that of `labels`. 0 is even, near 1 is one class each."
+    """Equation (1): mean total-variation distance between a client's label distribution and that of `labels`. 0
+    is even, near 1 is one class each."""
     table = counts(parts, labels)
     sizes = table.sum(1, keepdims=True)
-    if not sizes.all(): raise UserError(f"client {int(np.argmin(sizes))} holds no pictures; skew needs at least one for each")
+    if not sizes.all():
+        raise UserError(f"client {int(np.argmin(sizes))} holds no pictures; skew needs at least one for each")
     whole = np.bincount(np.asarray(labels), minlength=table.shape[1]) / len(labels)
     return float(np.abs(table / sizes - whole).sum(1).mean() / 2)
 
 # %% ../nbs/03_split.ipynb #bc112f6b
 def _cut(shares, sizes, clients):
-    "Pictures (clients, classes) by the balance rule, from Dirichlet `shares` (classes, clients); None if a class finds nobody to go to."
+    """Pictures (clients, classes) by the balance rule, from Dirichlet `shares` (classes, clients); None if a
+    class finds nobody to go to."""
     table, fair = np.zeros((clients, len(sizes)), dtype=np.int64), sum(sizes) / clients
     for c, size in enumerate(sizes):
         open_shares = shares[c] * (table.sum(1) < fair)
@@ -81,23 +91,29 @@ def _cut(shares, sizes, clients):
 
 # %% ../nbs/03_split.ipynb #974e6f99
 def dirichlet(labels, clients, alpha, seed, tries=1000):
-    """Label-skewed split with the balance rule of LANDER and FedCBDR: a list of `clients` sorted int64 index arrays, each position of `labels` (n,) once.
+    """Label-skewed split with the balance rule of LANDER and FedCBDR: a list of `clients` sorted int64 index
+    arrays, each position of `labels` (n,) once.
 
-    Class by class, equation (2) shares the pictures among the clients that hold fewer than n / clients so far; drawn again until each client has at
-    least one picture. `alpha` > 0: small is uneven, infinity is even. Raises `UserError` if `tries` draws leave some client empty."""
+    Class by class, equation (2) shares the pictures among the clients that hold fewer than n / clients so
+    far; drawn again until each client has at least one picture. `alpha` > 0: small is uneven, infinity is
+    even. Raises `UserError` if `tries` draws leave some client empty."""
     labels = _read(labels, clients)
-    if not (isinstance(alpha, (int, float, np.number)) and 0 < alpha < math.inf): raise UserError(f"alpha={alpha!r} must be a finite number above 0")
+    if not (isinstance(alpha, (int, float, np.number)) and 0 < alpha < math.inf):
+        raise UserError(f"alpha={alpha!r} must be a finite number above 0")
     rng, (ids, sizes) = np.random.default_rng(seed), np.unique(labels, return_counts=True)
     for _ in range(tries):
         table = _cut(rng.dirichlet([alpha] * clients, len(ids)), sizes, clients)
         if table is not None and table.sum(1).min() >= 1: break
-    else: raise UserError(f"alpha={alpha:g} with clients={clients} left a client without pictures in {tries} draws; use a larger alpha or fewer clients")
-    pieces = [np.split(rng.permutation(np.flatnonzero(labels == c)), np.cumsum(row)[:-1]) for c, row in zip(ids, table.T)]
+    else:
+        raise UserError(f"alpha={alpha:g} with clients={clients} left a client without pictures in {tries} draws; use a larger alpha or fewer clients")
+    pieces = [np.split(rng.permutation(np.flatnonzero(labels == c)), np.cumsum(row)[:-1])
+              for c, row in zip(ids, table.T)]
     return _sorted(np.concatenate(own) for own in zip(*pieces))
 
 # %% ../nbs/03_split.ipynb #94f317f3
 def shards(labels, clients, seed, per_client=2):
-    """Sort by label, cut into `clients * per_client` shards, deal `per_client` to each (McMahan et al. 2017): sorted int64 index arrays, each position once.
+    """Sort by label, cut into `clients * per_client` shards, deal `per_client` to each (McMahan et al. 2017):
+    sorted int64 index arrays, each position once.
 
     Raises `UserError` if there are more shards than pictures."""
     labels = _read(labels, clients)
@@ -111,12 +127,13 @@ def shards(labels, clients, seed, per_client=2):
 def by_class(labels, clients, seed, classes_each=None):
     """Deal whole classes: a list of `clients` sorted int64 index arrays. No class is held by two clients.
 
-    `classes_each` classes for each client, the rest of the classes for nobody; by default all classes, as evenly as possible. Raises `UserError`
-    if there are too few classes."""
+    `classes_each` classes for each client, the rest of the classes for nobody; by default all classes, as
+    evenly as possible. Raises `UserError` if there are too few classes."""
     labels = _read(labels, clients)
     ids = np.random.default_rng(seed).permutation(np.unique(labels))
     if classes_each is None:
-        if clients > len(ids): raise UserError(f"clients={clients} is more than the {len(ids)} classes; a class cannot be at two clients in this split")
+        if clients > len(ids):
+            raise UserError(f"clients={clients} is more than the {len(ids)} classes; a class cannot be at two clients in this split")
         hands = np.array_split(ids, clients)
     else:
         if not _whole(classes_each) or not 1 <= classes_each <= len(ids) // clients:
@@ -158,8 +175,9 @@ def _superclass_order(classes, tasks):
 def class_stream(classes, tasks, order="random", seed=0):
     """The class ids 0..classes-1 in `tasks` lists, equally many in each; what is left over goes to the last.
 
-    `order`: `random` (by `seed`), `sorted`, `icarl` (numpy's legacy shuffle with seed 1993, as published for 100 classes), or `superclass`
-    (CIFAR-100's 20 groups of five, whole groups to a task). Raises `UserError` for an unknown order, or for more tasks than classes."""
+    `order`: `random` (by `seed`), `sorted`, `icarl` (numpy's legacy shuffle with seed 1993, as published
+    for 100 classes), or `superclass` (CIFAR-100's 20 groups of five, whole groups to a task). Raises
+    `UserError` for an unknown order, or for more tasks than classes."""
     if not _whole(classes) or not _whole(tasks) or not 1 <= tasks <= classes:
         raise UserError(f"tasks={tasks!r} with classes={classes!r} must be whole numbers with at least one class for each task")
     if order == "random": ids = np.random.default_rng(seed).permutation(classes).tolist()

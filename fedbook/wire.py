@@ -17,7 +17,7 @@ import safetensors
 import torch
 from safetensors.torch import load, save
 
-from .lab import COLOURS, Table, UserError, bytes_text
+from .lab import Table, UserError, bytes_text
 
 # %% ../nbs/04_wire.ipynb #0cb6945b
 class Refused(ValueError):
@@ -68,7 +68,8 @@ def encode(t):
     size, flags = t.element_size(), nonzero_bits(t)
     if (t.numel() + 7) // 8 + int(flags.sum()) * size + _HEADER_SHARE >= t.numel() * size:
         return t.contiguous(), None
-    packed = torch.cat([to_bits(flags), t.contiguous()[flags].view(torch.uint8)])
+    values = t.contiguous().view(_AS_INTEGER[size])[flags]
+    packed = torch.cat([to_bits(flags), values.view(torch.uint8)])
     return packed, [list(t.shape), str(t.dtype).removeprefix("torch.")]
 
 # %% ../nbs/04_wire.ipynb #0b70c08d
@@ -88,22 +89,29 @@ def decode(t, note):
     flags = from_bits(t[:bits], n).reshape(shape)
     if len(note) == 1: return flags
     dtype = getattr(torch, note[1], None)
-    if not isinstance(dtype, torch.dtype) or dtype == torch.bool: raise Refused(f"dtype {note[1]!r} is unknown")
+    if not isinstance(dtype, torch.dtype) or dtype == torch.bool or dtype.itemsize not in _AS_INTEGER:
+        raise Refused(f"dtype {note[1]!r} is unknown")
     if t.numel() - bits != int(flags.sum()) * dtype.itemsize:
         raise Refused(f"mask and values of a tensor of shape {shape} do not fit each other")
-    restored = torch.zeros(shape, dtype=dtype)
-    restored[flags] = t[bits:].clone().view(dtype)
-    return restored
+    restored = torch.zeros(shape, dtype=_AS_INTEGER[dtype.itemsize])
+    restored[flags] = t[bits:].clone().view(restored.dtype)
+    return restored.view(dtype)
 
 # %% ../nbs/04_wire.ipynb #b431efa3
+def _text_keys(value):
+    if isinstance(value, dict): return all(isinstance(k, str) and _text_keys(v) for k, v in value.items())
+    return all(map(_text_keys, value)) if isinstance(value, (list, tuple)) else True
+
 def pack(msg):
     """The bytes of `msg`: lossless, with no code inside, the same bytes for the same message. Raises
     `UserError` where `meta` is not plain JSON."""
     encoded = {name: encode(t) for name, t in msg.tensors.items()}
     notes = {name: note for name, (_, note) in encoded.items() if note is not None}
-    try: text = json.dumps({"meta": msg.meta, "notes": notes}, separators=(",", ":"), sort_keys=True)
+    try:
+        text = json.dumps({"meta": msg.meta, "notes": notes}, separators=(",", ":"), sort_keys=True)
+        if not _text_keys(msg.meta): raise TypeError("a key is not a text")
     except TypeError as error:
-        raise UserError(f"meta={msg.meta!r} must hold plain numbers, texts and lists: {error}") from None
+        raise UserError(f"meta={msg.meta!r:.80} must hold plain numbers, texts and lists, under texts: {error}") from None
     return save({name: t.clone() if t.numel() else t for name, (t, _) in encoded.items()}, {"fedbook": text})
 
 def unpack(data):
@@ -150,14 +158,27 @@ class Entry(NamedTuple):
     nbytes: int
     tensors: tuple
 
-# %% ../nbs/04_wire.ipynb #b1dc26df
+# %% ../nbs/04_wire.ipynb #16f8d637
 def _layout(data):
     "(name, bytes) of each tensor in a packed message; nothing for bytes that are no message."
     try:
-        return tuple((name, spec["data_offsets"][1] - spec["data_offsets"][0])
-                     for name, spec in header(data).items() if name != "__metadata__")
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError): return ()
+        places = {name: spec["data_offsets"] for name, spec in header(data).items() if name != "__metadata__"}
+        layout = tuple((name, end - start) for name, (start, end) in places.items())
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError): return ()
+    return layout if all(type(size) is int and 0 <= size <= len(data) for _, size in layout) else ()
 
+def _known(fields, allowed):
+    for name in fields:
+        if name not in allowed:
+            raise UserError(f"{name!r} is not a field of the ledger; choose one of {', '.join(allowed)}")
+
+def _sizes(entry, by):
+    """What `entry` adds to a table by the fields `by`: (values of these fields, bytes), tensor by tensor where
+    `tensor` is among them."""
+    for name, size in entry.tensors if "tensor" in by else [(None, entry.nbytes)]:
+        yield tuple(name if field == "tensor" else getattr(entry, field) for field in by), size
+
+# %% ../nbs/04_wire.ipynb #86e97df0
 class Ledger:
     """Every message that crossed (`entries`), the bytes `so_far` each way, and every reply that did not come
     or was not used (`absent`: round, client, verb, reason)."""
@@ -179,11 +200,8 @@ class Ledger:
     def where(self, **wanted):
         """The entries whose fields have the wanted values, as in `where(way='up', round=3)`; a list, set or
         range stands for any of its values."""
-        for name in wanted:
-            if name not in Entry._fields:
-                raise UserError(f"{name!r} is not a field of the ledger; choose one of {', '.join(Entry._fields)}")
-        fits = lambda value, want: value in want if isinstance(want,
-                                                               (list, set, tuple, range)) else value == want
+        _known(wanted, Entry._fields)
+        fits = lambda value, want: value in want if isinstance(want, (list, set, range)) else value == want
         return [e for e in self.entries if all(fits(getattr(e, k), v) for k, v in wanted.items())]
 
     def total(self, **wanted): return sum(e.nbytes for e in self.where(**wanted))
@@ -193,28 +211,28 @@ class Ledger:
     def table(self, *by):
         """Bytes and messages grouped by any of `round`, `way`, `client`, `verb` and `tensor` (which leaves the
         headers out)."""
+        _known(by, (*Entry._fields[:4], "tensor"))
         total, count = Counter(), Counter()
-        for e in self.entries:
-            for name, size in e.tensors if "tensor" in by else [(None, e.nbytes)]:
-                key = tuple(name if field == "tensor" else getattr(e, field) for field in by)
-                total[key] += size
-                count[key] += 1
+        for key, size in (pair for e in self.entries for pair in _sizes(e, by)):
+            total[key] += size
+            count[key] += 1
         return Table({**dict(zip(by, key)), "messages": count[key], "bytes": total[key]}
                      for key in sorted(total))
 
     def plot(self, by="way"):
-        """Bytes so far over rounds, a line for each value of `by` (`way`, `verb` or `client`). Returns the
-        figure."""
+        """Bytes so far over rounds, a line for each value of `by` (`way`, `verb`, `client` or `tensor`).
+        Returns the figure."""
         import matplotlib.pyplot as plt
 
         fig, ax = plt.subplots(figsize=(6.5, 3))
-        last = max((e.round for e in self.entries), default=0)
-        for value in sorted({getattr(e, by) for e in self.entries}):
+        table, last = self.table("round", by), max((e.round for e in self.entries), default=0)
+        for value in sorted({row[by] for row in table}):
             spent = np.zeros(last + 1)
-            for e in self.where(**{by: value}): spent[e.round] += e.nbytes
+            for row in table: spent[row["round"]] += row["bytes"] * (row[by] == value)
             ax.plot(range(1, last + 2), np.cumsum(spent) / 1e6, marker="o", ms=3, label=str(value))
         ax.set(xlabel="rounds done", ylabel="MB so far", ylim=0,
-               title=f"{bytes_text(self.total())} crossed the wire in {last + 1} rounds")
+               title=f"{bytes_text(sum(row['bytes'] for row in table))} crossed the wire in {last + 1} rounds")
+        ax.xaxis.get_major_locator().set_params(integer=True)
         ax.legend(title=by)
         plt.close(fig)
         return fig

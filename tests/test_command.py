@@ -32,7 +32,7 @@ results.claim("a is at least 0", results.values("a", "v"), at_least=-5)
 @pytest.mark.parametrize("line, said", [
     ("run nosuch", "chapter 'nosuch' is unknown; choose one of 00_start"), ("run 06_fedavg -p lr=abc", "lr='abc' is not a valid float"), ("run fedavg -p speed=3", "'speed' is not a parameter"),
     ("run 06_fedavg -p lr", "not of the form NAME=VALUE"), ("run 02_world -p lr=3", "has no parameters"), ("run all -p lr=1", "-p goes with one chapter"), ("run 01_lab --profile huge", "profile='huge' is unknown; choose one of smoke, quick, full, paper"),
-    ("run 01_lab --device tpu", "device='tpu' is unknown"), ("run 01_lab --seed x", "invalid int value"), ("run 01_lab --seed -1", "seed=-1 must be"), ("run 01_lab --engine warp", "engine='warp' is unknown"),
+    ("run 01_lab --device tpu", "device='tpu' is unknown"), ("run 01_lab --seed x", "invalid int value"), ("run 01_lab --seed -1", "seed=-1 must be"), ("run fedavg -p lr=nan", "lr=nan must be 0 or more"), ("run fedavg -p rounds=-3", "rounds=-3 must be"), ("run fedavg -p seeds=0", "seeds=0 must be at least 1"), ("run 01_lab --engine warp", "engine='warp' is unknown"),
     ("run 01_lab --out /dev/null/runs", "out='/dev/null/runs' cannot be written"), ("report /nowhere/at/all", "holds no results.json"), ("dance", "invalid choice"), ("", "required")])
 def test_a_mistake_is_one_sentence(line, said, capsys):
     assert main(line.split()) != 0
@@ -73,6 +73,28 @@ def test_rows_are_kept_until_the_code_changes(tmp_path):
     path = chapter(tmp_path, ROWS.replace("LOG", str(log)) + "\n# another program", 'results.finish("done")')
     run_chapter(path, "smoke", out=tmp_path / "runs")
     assert log.read_text() == "x" * 9
+
+
+def test_changed_numbers_get_a_folder_of_their_own(tmp_path):
+    run = lambda **changes: run_chapter(path, "smoke", out=tmp_path / "runs", changes=changes)
+    path = chapter(tmp_path, ROWS.replace("LOG", str(tmp_path / "log")).replace('scale="toy"', 'scale="toy", changes=changes'))
+    run(), run(lr="0.05")
+    assert sorted(p.name for p in (tmp_path / "runs").iterdir()) == ["99_demo-smoke-0", "99_demo-smoke-0-lr=0.05"]
+    plain, changed = sorted(command.claims_table(collect(tmp_path / "runs")).splitlines()[2:], key=len)
+    assert "lr=0.05" in changed and "lr" not in plain and len(keep(tmp_path / "runs", tmp_path / "kept")) == 2
+
+
+@pytest.mark.parametrize("text", ["{", "{}", "[]", "3"])
+def test_a_broken_results_file_is_one_sentence(text, tmp_path, capsys):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "results.json").write_text(text)
+    assert main(["report", str(tmp_path)]) == 1 and "is not a results.json" in capsys.readouterr().err
+
+
+def test_a_missing_readme_is_one_sentence(tmp_path, capsys):
+    run_chapter(chapter(tmp_path, ROWS.replace("LOG", str(tmp_path / "log"))), "smoke", out=tmp_path / "runs")
+    assert main(["report", str(tmp_path / "runs"), "--readme", str(tmp_path / "none.md")]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_a_failed_run_says_which_cell_and_keeps_what_was_done(tmp_path):

@@ -72,6 +72,7 @@ def test_weighted_average_refuses_what_is_no_mean():
     for weights in ([-1.0], [math.nan], [math.inf], [0.0]):
         with pytest.raises(UserError): weighted_average([state], weights)
     with pytest.raises(UserError, match="names"): weighted_average([state, {"v": torch.ones(2)}], [1, 1])
+    with pytest.raises(UserError, match="shapes"): weighted_average([state, {"w": torch.ones(1)}], [1, 1])
     with pytest.raises(ValueError): weighted_average([state, state], [1])
     with pytest.raises(UserError, match="at least one"): weighted_average([], [])
 
@@ -167,6 +168,54 @@ def test_replies_come_in_the_order_asked_and_few_wait():
     assert seen == list(range(12))
 
 
+def test_one_exchange_at_a_time():
+    for workers in (1, 2):
+        with Federation(make, 6, workers=workers) as federation:
+            server = Server(build(net, 0))
+            replies = federation.exchange("fit", server.send, [0, 1, 2])
+            next(replies)
+            with pytest.raises(RuntimeError, match="still open"): next(federation.exchange("fit", server.send, [5]))
+            replies.close()
+            assert [id for id, _ in federation.exchange("fit", server.send, [5, 4])] == [5, 4]
+            with pytest.raises(UserError, match="names a client twice"): next(federation.exchange("fit", server.send, [1, 1]))
+
+
+def test_a_merge_that_fails_leaves_the_federation_usable():
+    class Failing(Server):
+        def merge(self, replies):
+            for _ in replies: raise ZeroDivisionError
+
+    with Federation(make, 6, workers=2) as federation:
+        with pytest.raises(ZeroDivisionError) as kept: run(Failing(build(net, 0)), federation, 1)
+        before = len(federation.ledger.where(way="up"))
+        run(Server(build(net, 0), seed=1), federation, 1)
+    assert [e.client for e in federation.ledger.where(way="up")[before:]] == list(range(6))
+
+
+def test_a_merge_that_reads_nothing_still_asks_everybody():
+    class Deaf(Server):
+        def merge(self, replies): pass
+
+    _, federation, _ = federate(1, server=Deaf(build(net, 0)))
+    assert len(federation.ledger.where(way="up")) == 6
+    with pytest.raises(TooFewReplies): federate(1, server=Deaf(build(net, 0)), faults=Faults(silent=1.0))
+
+
+@pytest.mark.parametrize("options, why", [(dict(workers=0), "workers=0"), (dict(workers=1.5), "workers=1.5"), (dict(threads=0), "threads=0"), (dict(workers=2, threads=2), "threads=2")])
+def test_workers_and_threads_are_checked(options, why):
+    with pytest.raises(UserError, match=why): Federation(make, 2, **options)
+
+
+def test_a_worker_killed_while_idle_costs_nothing():
+    server = Server(build(net, 0))
+    with Federation(make, 4, workers=2) as federation:
+        list(federation.exchange("fit", server.send, [0, 1]))
+        victim = next(iter(federation._pool.processes.values()))
+        victim.kill()
+        victim.join()
+        assert [id for id, _ in federation.exchange("fit", server.send, [0, 1, 2, 3])] == [0, 1, 2, 3]
+
+
 def test_stopping_in_the_middle_of_an_exchange_leaves_nothing_behind():
     server = Server(build(net, 0))
     with Federation(make, 6, workers=2) as federation:
@@ -209,7 +258,7 @@ def test_the_round_averages_exactly_the_rest():
 class Liar(Client):
     def fit(self, msg):
         reply = super().fit(msg)
-        reply.meta["n"] = {0: -5, 1: math.nan, 2: math.inf, 3: "many", 4: True}.get(self.id, reply.meta["n"])
+        reply.meta["n"] = {0: -5, 1: math.nan, 2: 1e308, 3: "many", 4: 10**400}.get(self.id, reply.meta["n"])
         if self.id == 5: raise RuntimeError("the disk is full")
         return reply
 
@@ -357,12 +406,23 @@ def test_workers_end_with_their_parent(tmp_path):
     assert not any(map(alive, pids))
 
 
-@pytest.mark.parametrize("harm, why", [(lambda b: b[:len(b) // 2], "damaged"), (lambda b: b"", "damaged"), (lambda b: b[:-40] + bytes([b[-40] ^ 1]) + b[-39:], "damaged")])
+@pytest.mark.parametrize("harm, why", [(lambda b: b[:len(b) // 2], "damaged"), (lambda b: b"", "damaged"), (lambda b: b[:-40] + bytes([b[-40] ^ 1]) + b[-39:], "damaged"),
+                                       (lambda b: b.replace(b'"place": [1, 0', b'"place": [0, 0'), "damaged")])
 def test_a_damaged_checkpoint_is_one_sentence(tmp_path, harm, why):
     checkpoint = Checkpoint(tmp_path / "c", {"lr": 0.1})
     federate(1, checkpoint=checkpoint)
     checkpoint.path.write_bytes(harm(checkpoint.path.read_bytes()))
     with pytest.raises(UserError, match=why): federate(1, checkpoint=checkpoint)
+
+
+def test_a_checkpoint_makes_its_folder(tmp_path):
+    federate(1, checkpoint=Checkpoint(tmp_path / "a" / "b" / "c"))
+    assert (tmp_path / "a" / "b" / "c").exists()
+
+
+def test_generators_of_different_seeds_differ():
+    drawn = {tuple(torch.rand(3, generator=generator(*seeds)).tolist()) for seeds in ((), (0,), (0, 0), (5,), (5, 0), (0, 5))}
+    assert len(drawn) == 6
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):

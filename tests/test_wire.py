@@ -12,7 +12,8 @@ from safetensors.torch import save
 from fedbook.lab import UserError
 from fedbook.wire import Ledger, Msg, Refused, decode, encode, expect, from_bits, header, pack, to_bits, unpack
 
-DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64]
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64,
+          torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn, torch.float8_e5m2]
 
 
 def raw(t): return t.contiguous().flatten().view(torch.uint8).tolist() if t.dtype != torch.bool else t.flatten().tolist()
@@ -104,7 +105,18 @@ def test_a_flipped_byte_never_raises_anything_else(place, value):
     except Refused: pass
 
 
+def test_a_hostile_header_is_counted_and_refused():
+    ledger = Ledger()
+    for text in (b"[" * 100_000, b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[1000000000,0]}}', b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,1e99]}}'):
+        data = len(text).to_bytes(8, "little") + text
+        assert ledger.record(0, "up", 0, "fit", data).tensors == ()
+        with pytest.raises(Refused): unpack(data)
+
+
 def test_meta_must_be_plain():
+    with pytest.raises(UserError, match="a key is not a text"): pack(Msg({}, {"counts": {3: 10}}))
+    with pytest.raises(UserError) as error: pack(Msg({}, {"n": [torch.zeros(9999)] * 999}))
+    assert len(str(error.value)) < 300
     with pytest.raises(UserError, match="plain numbers"): pack(Msg({}, {"n": np.int64(3)}))
 
 
@@ -143,4 +155,8 @@ def test_ledger_counts_every_byte():
     back.record(0, "up", 5, "fit", b"no message at all")
     assert back.entries[-1].tensors == () and back.total(client=5) == 17
     with pytest.raises(UserError, match="choose one of"): ledger.where(day=3)
-    assert ledger.plot("verb").axes[0].get_xlabel() == "rounds done"
+    for by in ("way", "verb", "client", "tensor"):
+        axes = ledger.plot(by).axes[0]
+        assert axes.get_xlabel() == "rounds done" and len(axes.lines) == len(ledger.table(by))
+    for ask in (ledger.table, ledger.plot):
+        with pytest.raises(UserError, match="choose one of"): ask("foo")

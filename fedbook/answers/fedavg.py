@@ -15,8 +15,10 @@ from ..fedavg import weighted_average
 def clipped_average(start, states, weights, bound):
     "Weighted average of the clients' updates, each scaled to norm at most `bound`, added to `start`."
     updates = [{name: state[name] - start[name] for name in start} for state in states]
-    scales = [min(1.0, bound / max(1e-12, sum(t.square().sum() for t in u.values()).sqrt().item())) for u in updates]
-    mean = weighted_average([{name: scale * t for name, t in u.items()} for u, scale in zip(updates, scales)], weights)
+    scales = [min(1.0, bound / max(1e-12, sum(t.square().sum() for t in u.values()).sqrt().item()))
+              for u in updates]
+    mean = weighted_average([{name: scale * t for name, t in u.items()} for u, scale in zip(updates, scales)],
+                            weights)
     return {name: start[name] + mean[name] for name in start}
 
 # %% ../../nbs/answers/06_fedavg.ipynb #406e74b2
@@ -28,10 +30,12 @@ def momentum_step(start, mean, velocity, beta):
 # %% ../../nbs/answers/06_fedavg.ipynb #5cdd9d0f
 def median_state(states):
     "Entry-wise median over the states; the mean of the middle two for an even number."
-    return {name: torch.quantile(torch.stack([state[name] for state in states]), 0.5, dim=0) for name in states[0]}
+    return {name: torch.quantile(torch.stack([state[name] for state in states]), 0.5, dim=0)
+            for name in states[0]}
 
 # %% ../../nbs/answers/06_fedavg.ipynb #6466203f
 def pick_by_size(sizes, count, seed, r):
     "`count` different clients of round `r`, drawn in proportion to their sizes, sorted."
     sizes = np.asarray(sizes, dtype=float)
-    return sorted(np.random.default_rng([seed, r]).choice(len(sizes), count, replace=False, p=sizes / sizes.sum()).tolist())
+    return sorted(np.random.default_rng([seed, r]).choice(len(sizes), count, replace=False,
+                                                          p=sizes / sizes.sum()).tolist())
