@@ -625,7 +625,7 @@ class FedAvgSizes(Profile):
 profiles = {
     "smoke": FedAvgSizes(clients=20, per_round=4, rounds=2, contest_rounds=2),
     "quick": FedAvgSizes(),
-    "full": FedAvgSizes(seeds=3, rounds=40, contest_rounds=30),
+    "full": FedAvgSizes(seeds=3, rounds=30, contest_rounds=20),
     "paper": FedAvgSizes(seeds=3, data="fashion_mnist", clients=100, rounds=500, contest_rounds=200, batch=10),
 }
 

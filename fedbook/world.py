@@ -373,7 +373,7 @@ def inventory():
     rows = [dict(name="fashion_mnist_small", state="embedded", advice="nothing to do")]
     for name, (_, patterns, _) in SETS.items():
         found = next((f for pattern in patterns for f in data_folder().glob(pattern)), None)
-        note = f"in {found}" if found else f"fetched at first use, or {advice(name)}"
+        note = f"in {shown(found)}" if found else f"fetched at first use, or {advice(name)}"
         rows.append(dict(name=name, state="found" if found else "can be downloaded", advice=note))
     return rows + [_weights()]
 
