@@ -447,16 +447,15 @@ def _check_workers(workers, threads):
         if value is not None and (type(value) is not int or value < 1):
             raise UserError(f"{name}={value!r} must be a whole number of at least 1")
     if (workers or 1) > 1 and not _can_fork():
-        raise UserError(f"workers={workers} needs forked processes, which this system does not offer; use 1")
+        raise UserError(f"workers={workers} needs forked processes, which PyTorch supports on Linux without a GPU; use 1")
     if (workers or default_workers()) > 1 and threads > 1:
         raise UserError(f"threads={threads} does not go with several workers: a forked process cannot start OpenMP threads; use 1")
 
-def _can_fork(): return "fork" in multiprocessing.get_all_start_methods() and sys.platform != "darwin"
+def _can_fork(): return sys.platform == "linux" and not torch.cuda.is_available()
 
 def default_workers():
     "One worker per usable core, at most 8, where processes can be forked and no GPU is in play; else one."
-    if not _can_fork() or torch.cuda.is_available(): return 1
-    return min(8, len(os.sched_getaffinity(0)))
+    return min(8, len(os.sched_getaffinity(0))) if _can_fork() else 1
 
 # %% ../nbs/06_fedavg.ipynb #4ef9b718
 class Place(NamedTuple):
