@@ -53,23 +53,18 @@ class Profile:
                 raise UserError(f"{name}={value} must be {'at least 1' if name == 'seeds' else '0 or more'}")
 
 # %% ../nbs/01_lab.ipynb #773dad3e
-def _read(name, text, now):
-    "`text` as the type of the field's present value `now`."
-    if not isinstance(text, str) or isinstance(now, str):
-        fits = isinstance(text, type(now)) and not (isinstance(text, bool) and not isinstance(now, bool))
-        if not fits and isinstance(now, float) and isinstance(text, int) and not isinstance(text, bool):
-            text, fits = float(text), True
-        if not fits and isinstance(now, tuple) and isinstance(text, list): text, fits = tuple(text), True
-        if fits: return text
-    elif isinstance(now, bool):
-        if text.lower() in ("true", "false"): return text.lower() == "true"
-    elif isinstance(now, tuple):
-        return tuple(_read(name, part.strip(), now[0] if now else "") for part in text.split(",")
-                     if part.strip())
-    else:
-        try: return type(now)(text)
+def _read(name, value, now):
+    "`value` (perhaps a text) as the type of the field's present value `now`."
+    kind = type(now)
+    if kind is tuple and isinstance(value, (str, list, tuple)):
+        parts = [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+        return tuple(_read(name, part, now[0] if now else "") for part in parts)
+    if kind is bool and isinstance(value, str): value = {"true": True, "false": False}.get(value.lower(), value)
+    elif kind is float and type(value) is int or isinstance(value, str) and kind in (int, float):
+        try: value = kind(value)
         except ValueError: pass
-    raise UserError(f"{name}={text!r} is not a valid {type(now).__name__} (a value such as {now!r} was expected)")
+    if type(value) is kind: return value
+    raise UserError(f"{name}={value!r} is not a valid {type(now).__name__} (a value such as {now!r} was expected)")
 
 def choose(profiles, name, changes=None):
     """The `Profile` called `name` out of `profiles` (a dict), with the fields in `changes` (name to value, or
@@ -265,20 +260,24 @@ def same(a, b, tolerance=1e-6):
         return isinstance(a, (list, tuple)) and len(a) == len(b) and all(map(lambda p, q: same(p, q, tolerance), a, b))
     return a == b
 
+def _short(value, most=200):
+    text = repr(value).replace("\n", " ")
+    return text if len(text) <= most else text[:most] + " ..."
+
 def check(attempt, answer, cases, tolerance=1e-6):
     """Compare the learner's function `attempt` with `answer` on `cases` (each a tuple of arguments). Prints
     `not attempted yet`, `correct on N cases` or the first counterexample; never raises."""
-    short = lambda v: (text := repr(v).replace("\n", " ")) if len(repr(v)) < 200 else text[:200] + " ..."
     for i, case in enumerate(cases):
         case = case if isinstance(case, tuple) else (case,)
+        said = f"{attempt.__name__}({', '.join(map(_short, case))})"
         try: got = attempt(*copy.deepcopy(case))
         except NotImplementedError: got = None
         except Exception as error:
-            return print(f"not yet: {attempt.__name__}{short(case)} raised {type(error).__name__}: {error}")
+            return print(f"not yet: {said} raised {type(error).__name__}: {error}")
         if i == 0 and (got is None or got is Ellipsis): return print("not attempted yet")
         want = answer(*copy.deepcopy(case))
         if not same(got, want, tolerance):
-            return print(f"not yet: {attempt.__name__}{short(case)} gave {short(got)}, expected {short(want)}")
+            return print(f"not yet: {said} gave {_short(got)}, expected {_short(want)}")
     print(f"correct on {len(cases)} cases")
 
 # %% ../nbs/01_lab.ipynb #22c96afb
@@ -366,7 +365,7 @@ def flow(entries, title="One round, drawn from its messages"):
     clients = len({entry.client for group in arrows.values() for entry in group})
     for x, name in ((0, "server"), (1, f"{clients} clients" if clients > 1 else "client")):
         ax.axvline(x, color="black", lw=1.5)
-        ax.text(x, -0.86, name, ha="center", va="bottom", fontsize=11, weight="bold")
+        ax.text(x, -0.95, name, ha="center", va="bottom", fontsize=11, weight="bold")
     ax.set(xlim=(-0.12, 1.12), ylim=(len(arrows) - 0.4, -0.82))
     ax.set_title(title, pad=18)
     ax.axis("off")

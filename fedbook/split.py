@@ -95,7 +95,7 @@ def dirichlet(labels, clients, alpha, seed, tries=1000):
     arrays, each position of `labels` (n,) once.
 
     Class by class, equation (2) shares the pictures among the clients that hold fewer than n / clients so
-    far; drawn again until each client has at least one picture. `alpha` > 0: small is uneven, infinity is
+    far; drawn again until each client has at least one picture. `alpha` > 0: small is uneven, large is
     even. Raises `UserError` if `tries` draws leave some client empty."""
     labels = _read(labels, clients)
     if not (isinstance(alpha, (int, float, np.number)) and 0 < alpha < math.inf):

@@ -315,7 +315,9 @@ def cifar10(split="train"):
     CIFAR-10."""
     _known_split(split)
     folder, copy = data_folder(), data_folder() / "cifar10-jpg.zip"
-    if (folder / "cifar-10-batches-py").is_dir() or not copy.is_file(): return _cifar("cifar10", split)
+    originals = ("cifar-10-batches-py", "cifar-10-python.tar.gz")
+    if any((folder / name).exists() for name in originals) or not copy.is_file():
+        return _cifar("cifar10", split)
     return Pictures(*_jpeg_zip(copy, split), "CIFAR-10 (JPEG copy)", "not stated; cite Krizhevsky 2009",
                     "https://www.cs.toronto.edu/~kriz/cifar.html")
 

@@ -123,10 +123,15 @@ def spoiling(x): x.append(1); return 2 * (len(x) - 1)
 
 
 @pytest.mark.parametrize("attempt, said", [
-    (blank, "not attempted yet"), (unready, "not attempted yet"), (right, "correct on 2 cases"), (wrong, "not yet: wrong(5,) gave 6, expected 10"), (raising, "raised ZeroDivisionError: by zero")])
+    (blank, "not attempted yet"), (unready, "not attempted yet"), (right, "correct on 2 cases"), (wrong, "not yet: wrong(5) gave 6, expected 10"), (raising, "raised ZeroDivisionError: by zero")])
 def test_check_says_one_of_three_things(attempt, said, capsys):
     assert check(attempt, right, [1, 5]) is None
     assert said in capsys.readouterr().out
+
+
+def test_a_long_case_is_cut(capsys):
+    check(wrong, lambda x: x, [torch.arange(5000)])
+    assert len(capsys.readouterr().out) < 900
 
 
 def test_check_hands_out_copies(capsys):

@@ -12,7 +12,8 @@ from ..world import as_float
 
 # %% ../../nbs/answers/02_world.ipynb #28a98a4a
 def running_statistics(images):
-    "Mean and population deviation of each channel of uint8 tensors (C, H, W) on the scale [-1, 1], one picture at a time."
+    """Mean and population deviation of each channel of uint8 tensors (C, H, W) on the scale [-1, 1], one
+    picture at a time."""
     pixels, total, squares = 0, 0.0, 0.0
     for image in images:
         x = as_float(image).double().flatten(1)
