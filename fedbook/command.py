@@ -148,10 +148,10 @@ def as_html(markdown):
     return f"<!doctype html><meta charset='utf-8'><title>fedbook results</title><style>{look}</style><table>\n{body}\n</table>\n"
 
 def keep(folder, results="results"):
-    "Copy every `results.json` below `folder` to `results/NAME-PROFILE-SEED-DATA.json`. Returns the files."
+    "Copy each `results.json` below `folder` that makes claims to `results/NAME-PROFILE-SEED-DATA.json`. Returns the files."
     Path(results).mkdir(exist_ok=True)
     kept = []
-    for body in collect(folder):
+    for body in filter(lambda body: body["claims"], collect(folder)):
         run = run_name(body["name"], body["profile"], body["seed"], body["changes"])
         target = Path(results) / f"{run}-{body['sizes'].get('data', 'none')}.json"
         write_atomically(target, json.dumps(body, indent=1) + "\n")

@@ -353,7 +353,7 @@ def flow(entries, title="One round, drawn from its messages"):
 
     arrows = {}
     for entry in entries: arrows.setdefault((entry.verb, entry.way), []).append(entry)
-    fig, ax = plt.subplots(figsize=(8, 1.0 + 0.75 * len(arrows)))
+    fig, ax = plt.subplots(figsize=(8, 1.2 + 0.75 * len(arrows)))
     for row, ((verb, way), group) in enumerate(arrows.items()):
         ends = ((0, row), (1, row)) if way == "down" else ((1, row), (0, row))
         colour = COLOURS[0] if way == "down" else COLOURS[1]
@@ -367,6 +367,6 @@ def flow(entries, title="One round, drawn from its messages"):
         ax.axvline(x, color="black", lw=1.5)
         ax.text(x, -0.95, name, ha="center", va="bottom", fontsize=11, weight="bold")
     ax.set(xlim=(-0.12, 1.12), ylim=(len(arrows) - 0.4, -0.82))
-    ax.set_title(title, pad=18)
+    ax.set_title(title, pad=30)
     ax.axis("off")
     return fig
