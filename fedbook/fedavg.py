@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['profiles', 'Mean', 'weighted_average', 'generator', 'build', 'batches', 'Client', 'Step', 'Server', 'Desk', 'Failure',
-           'Workers', 'Faults', 'spoil', 'TooFewReplies', 'Federation', 'default_workers', 'Place', 'Checkpoint', 'run',
+           'Workers', 'default_workers', 'Faults', 'spoil', 'TooFewReplies', 'Federation', 'Place', 'Checkpoint', 'run',
            'small_cnn', 'predict', 'proximal', 'FedProxClient', 'LocalOnly', 'FedAvgSizes', 'make_client',
            'make_server', 'trial', 'drift']
 
@@ -317,6 +317,22 @@ def _stop(processes):
         process.terminate()
         process.join()
 
+# %% ../nbs/06_fedavg.ipynb #07f0dcd0
+def _check_workers(workers, threads):
+    for name, value in (("workers", workers), ("threads", threads)):
+        if value is not None and (type(value) is not int or value < 1):
+            raise UserError(f"{name}={value!r} must be a whole number of at least 1")
+    if (workers or 1) > 1 and not _can_fork():
+        raise UserError(f"workers={workers} needs forked processes, which PyTorch supports on Linux without a GPU; use 1")
+    if (workers or default_workers()) > 1 and threads > 1:
+        raise UserError(f"threads={threads} does not go with several workers: a forked process cannot start OpenMP threads; use 1")
+
+def _can_fork(): return sys.platform == "linux" and not torch.cuda.is_available()
+
+def default_workers():
+    "One worker per usable core, at most 8, where processes can be forked and no GPU is in play; else one."
+    return min(8, len(os.sched_getaffinity(0))) if _can_fork() else 1
+
 # %% ../nbs/06_fedavg.ipynb #1e81f60f
 _FAULTS = ("silent", "crash", "nan", "shape", "names", "dtype", "garbage")
 
@@ -441,21 +457,6 @@ class Federation:
     def __enter__(self): return self
 
     def __exit__(self, *_): self.close()
-
-def _check_workers(workers, threads):
-    for name, value in (("workers", workers), ("threads", threads)):
-        if value is not None and (type(value) is not int or value < 1):
-            raise UserError(f"{name}={value!r} must be a whole number of at least 1")
-    if (workers or 1) > 1 and not _can_fork():
-        raise UserError(f"workers={workers} needs forked processes, which PyTorch supports on Linux without a GPU; use 1")
-    if (workers or default_workers()) > 1 and threads > 1:
-        raise UserError(f"threads={threads} does not go with several workers: a forked process cannot start OpenMP threads; use 1")
-
-def _can_fork(): return sys.platform == "linux" and not torch.cuda.is_available()
-
-def default_workers():
-    "One worker per usable core, at most 8, where processes can be forked and no GPU is in play; else one."
-    return min(8, len(os.sched_getaffinity(0))) if _can_fork() else 1
 
 # %% ../nbs/06_fedavg.ipynb #4ef9b718
 class Place(NamedTuple):
