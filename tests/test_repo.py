@@ -1,6 +1,5 @@
 """What keeps notebooks, package and results in step."""
 import ast
-import json
 import re
 import subprocess
 import sys
@@ -109,7 +108,7 @@ def test_kept_results_have_scale_device_and_at_least_three_seeds_for_a_verdict()
         for c in body["claims"]: assert c["verdict"] not in ("reproduced", "not reproduced") or len(c["values"]) >= 3
 
 
-def test_package_holds_notebooks_and_data(tmp_path):
+def test_package_holds_notebooks_and_data():
     from configparser import ConfigParser
     cfg = ConfigParser(delimiters=["="])
     cfg.read(ROOT / "settings.ini")
