@@ -196,7 +196,7 @@ class ContinualSizes(Profile):
 profiles = {
     "smoke": ContinualSizes(pictures=40, test_pictures=20, tasks=3, clients=3, rounds=1, epochs=1, memory=12,
                              iterations=2, gan_batch=4, consolidation=2, synthetic=64, proxy_steps=3, judge_epochs=1),
-    "quick": ContinualSizes(pictures=300, rounds=3, iterations=12, consolidation=10, others=0, judge_epochs=8),
+    "quick": ContinualSizes(pictures=250, rounds=3, iterations=9, consolidation=6, others=0, judge_epochs=8),
     "full": ContinualSizes(seeds=3),
     "paper": ContinualSizes(seeds=3, data="cifar10", network="resnet18", pictures=5000, test_pictures=1000, rounds=100,
                             batch=128, lr=0.01, memory=300, iterations=100, gan_batch=64, consolidation=50, synthetic=2560, others=3),
