@@ -8,16 +8,15 @@ __all__ = ['networks', 'profiles', 'Finetune', 'FedAvg', 'FedProx', 'FedLwF', 'F
            'GrownLinear', 'widen', 'Expandable', 'expandable_cnn', 'expandable_resnet18', 'Stream', 'make_stream',
            'ContinualSizes', 'part', 'labelled', 'snapshot', 'TaskClient', 'TaskServer', 'accept_count', 'logits',
            'as_named', 'Method', 'Outcome', 'make_client', 'make_server', 'run_stream', 'distillation_loss', 'frozen',
-           'FedLwFClient', 'FLwF2TClient', 'sample_gradients', 'fisher_diagonal', 'overlap', 'FedEWCClient',
-           'FedEWCServer', 'herding', 'unit_features', 'add_exemplars', 'with_exemplars', 'ICaRLClient', 'ICaRLServer',
-           'DERClient', 'importance', 'ReFedClient', 'layer_inputs', 'extend_basis', 'project', 'layer_gradient',
-           'CGoFedClient', 'compensation', 'gradient_network', 'picture_gradients', 'rebuild', 'GLFCClient',
-           'GLFCServer', 'accept_labels', 'as_pixels', 'painter', 'boundary_loss', 'BatchNormStatistics', 'paint',
-           'study', 'synthesise', 'untrained', 'target_images', 'TARGETServer', 'TARGETClient', 'draw',
-           'orthogonal_anchors', 'bounding_loss', 'mapped', 'anchors_of', 'AnchorPainter', 'lander_images',
-           'LANDERServer', 'LANDERClient', 'Generator', 'Discriminator', 'ACGAN', 'half_of', 'ac_gan',
-           'discriminator_loss', 'generator_loss', 'ac_gan_losses', 'Duel', 'ACGANClient', 'consistency_loss',
-           'FedCILServer']
+           'FedLwFClient', 'FLwF2TClient', 'picture_gradients', 'sample_gradients', 'fisher_diagonal', 'overlap',
+           'FedEWCClient', 'FedEWCServer', 'herding', 'unit_features', 'add_exemplars', 'with_exemplars', 'ICaRLClient',
+           'ICaRLServer', 'DERClient', 'importance', 'ReFedClient', 'layer_inputs', 'extend_basis', 'project',
+           'layer_gradient', 'CGoFedClient', 'compensation', 'gradient_network', 'rebuild', 'GLFCClient', 'GLFCServer',
+           'accept_labels', 'as_pixels', 'painter', 'boundary_loss', 'BatchNormStatistics', 'paint', 'study',
+           'synthesise', 'untrained', 'target_images', 'TARGETServer', 'TARGETClient', 'draw', 'orthogonal_anchors',
+           'bounding_loss', 'mapped', 'anchors_of', 'AnchorPainter', 'lander_images', 'LANDERServer', 'LANDERClient',
+           'Generator', 'Discriminator', 'ACGAN', 'half_of', 'ac_gan', 'discriminator_loss', 'generator_loss',
+           'ac_gan_losses', 'Duel', 'ACGANClient', 'consistency_loss', 'FedCILServer']
 
 # %% ../nbs/09_continual.ipynb #b847ff12
 import copy
@@ -503,15 +502,17 @@ class FLwF2TClient(TaskClient):
 
 FLwF2T = Method("FLwF-2T", FLwF2TClient)
 
-# %% ../nbs/09_continual.ipynb #28f636e0
-def sample_gradients(model, x, y, chunk=32):
-    """Gradients of the cross-entropy of each of the pictures `x` (n, C, H, W) with labels `y` (n,) for all parameters: yields
-    dicts of tensors (at most `chunk`, ...)."""
-    def loss(weights, x, y): return F.cross_entropy(functional_call(model, weights, (x[None],)), y[None])
+# %% ../nbs/09_continual.ipynb #983b8cfd
+def picture_gradients(network, x, y):
+    """Gradient of the cross-entropy of each picture of `x` (n, C, H, W) with label `y` (n,): name to tensor (n, ...), itself
+    differentiable in `x`."""
+    weights = {name: p.detach() for name, p in network.named_parameters()}
+    def loss(weights, x, y): return F.cross_entropy(functional_call(network, weights, (x[None],)), y[None])
+    return vmap(grad(loss), (None, 0, 0))(weights, x, y)
 
-    each = vmap(grad(loss), in_dims=(None, 0, 0))
-    for xs, ys in zip(x.split(chunk), y.split(chunk)):
-        yield each({name: p.detach() for name, p in model.named_parameters()}, xs, ys)
+def sample_gradients(model, x, y, chunk=32):
+    "The `picture_gradients` of `x` (n, C, H, W) with labels `y` (n,) in turn, at most `chunk` pictures at a time."
+    for xs, ys in zip(x.split(chunk), y.split(chunk)): yield picture_gradients(model, xs, ys)
 
 def fisher_diagonal(model, x, y):
     "Formula (2), empirical: name to tensor, from pictures `x` (n, C, H, W) with labels `y` (n,). Kirkpatrick et al. 2017."
@@ -867,13 +868,6 @@ def gradient_network(classes, shape):
         for p in network.parameters(): p.uniform_(-0.5, 0.5)
     return network
 
-def picture_gradients(network, x, y):
-    """Gradient of the cross-entropy of each picture of `x` (n, C, H, W) with label `y` (n,): name to tensor (n, ...), itself
-    differentiable in `x`."""
-    weights = {name: p.detach() for name, p in network.named_parameters()}
-    def loss(weights, x, y): return F.cross_entropy(functional_call(network, weights, (x[None],)), y[None])
-    return vmap(grad(loss), (None, 0, 0))(weights, x, y)
-
 # %% ../nbs/09_continual.ipynb #53e23f2e
 def rebuild(network, gradients, y, shape, iterations, generator):
     """Pictures (n, *shape) in [-1, 1] whose `picture_gradients` at labels `y` (n,) are `gradients`: L-BFGS from small noise, all
@@ -962,13 +956,13 @@ class GLFCServer(TaskServer):
     """GLFC's server with its proxy: at the start of a task it rebuilds pictures from the clients' gradients, after each round it
     scores the new weights on them, and the best of the task are the old model of the next.
 
-    `iterations` for all pictures at once; the published proxy has 250 times 20 per picture, and takes the last 20 states of
+    `proxy_steps` of L-BFGS for all pictures at once; the published proxy has 250 times 20 per picture, and takes the last 20 states of
     each as more pictures. New tasks are announced here; clients of the published code notice one by themselves, when the
     entropy of the model on their pictures rises by more than 1.2 (with fewer than 4 classes it cannot)."""
 
-    def __init__(self, *args, iterations=200, **options):
+    def __init__(self, *args, proxy_steps=200, **options):
         super().__init__(*args, **options)
-        self.iterations, self.best, self.top = iterations, {}, -1.0
+        self.proxy_steps, self.best, self.top = proxy_steps, {}, -1.0
         self.rebuilt = torch.zeros(0, *self.model.shape, dtype=torch.uint8), torch.zeros(0, dtype=torch.int64)
 
     def steps(self, ids, r):
@@ -990,7 +984,7 @@ class GLFCServer(TaskServer):
         came = [(msg.tensors, msg.meta["labels"]) for _, msg in replies]
         y = torch.tensor([c for _, labels in came for c in labels])
         gradients = {name: torch.cat([tensors[name] for tensors, _ in came]) for name in came[0][0]}
-        x = rebuild(self.spy(), gradients, y, self.model.shape, self.iterations, generator(self.seed, self.task))
+        x = rebuild(self.spy(), gradients, y, self.model.shape, self.proxy_steps, generator(self.seed, self.task))
         self.rebuilt, self.best, self.top = (as_pixels(x), y), {}, -1.0
 
     def merge(self, replies):
@@ -1020,7 +1014,7 @@ def as_pixels(x):
     "The inverse of `as_float`: float pictures in [-1, 1] as uint8, on the CPU."
     return ((x.cpu() + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
 
-GLFC = Method("GLFC", GLFCClient, GLFCServer, takes=(*_SGD, "memory"))
+GLFC = Method("GLFC", GLFCClient, GLFCServer, takes=(*_SGD, "memory"), server_takes=("proxy_steps",))
 
 # %% ../nbs/09_continual.ipynb #64911ae6
 def painter(codes, shape, width=8):
