@@ -30,8 +30,9 @@ book: .venv/dev
 	$(BIN)/fedbook book $(NAME)
 	$(BIN)/nbdev_clean
 
-bench: .venv/installed
+bench: .venv/dev
 	$(BIN)/python bench/federation.py
+	$(BIN)/python bench/wasserstein.py
 
 .venv/installed: setup.py settings.ini
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("fedbook needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; call make PYTHON=python3.11")'
