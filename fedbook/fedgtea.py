@@ -12,6 +12,7 @@ __all__ = ['settings', 'profiles', 'modes', 'FedGTEA', 'NoCATE', 'NoWasserstein'
 # %% ../nbs/14_fedgtea.ipynb #fafef6db
 import math
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 
@@ -39,7 +40,7 @@ class FedGTEASizes(ContinualSizes):
     `server_steps` are its steps in a round, on `server_batch` old pictures for the distillation and `painted` of each task for the
     Wasserstein loss; `ablations` are the seeds of the ablation rows."""
     setting: str = ""
-    rounds: int = 5
+    rounds: int = 4
     iterations: int = 15
     consolidation: int = 15
     critic_lr: float = 5e-4
@@ -179,6 +180,14 @@ class Gaussian:
         return (-0.5 * (white.square().sum(0) + d * math.log(2 * math.pi)) - log_volume).to(torch.promote_types(x.dtype, self.mean.dtype))
 
 # %% ../nbs/14_fedgtea.ipynb #75434333
+@contextmanager
+def _one_torch_thread():
+    "Our threads are not to start threads of torch's own."
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try: yield
+    finally: torch.set_num_threads(before)
+
 def _mapped(f, size, *batches):
     """Answers of `f` for `size` rows of `batches` at a time, in order. On the CPU as many threads share them as torch may use:
     torch's LAPACK takes the matrices of a batch one after another, and lets go of Python's lock meanwhile."""
@@ -234,48 +243,60 @@ def low_rank_factors(covs, rank):
     wide = covs.double()
     return _Factor.apply((wide + wide.mT) / 2, rank).to(covs.dtype)
 
-# %% ../nbs/14_fedgtea.ipynb #033c151a
+# %% ../nbs/14_fedgtea.ipynb #d9da88e2
+def _poor(squares):
+    """Which matrices m have a condition number above 1e5, by the eigenvalues `squares` (k, r) of m m^T: there squaring could cost
+    more than 1e-11 of the largest singular value."""
+    return ~(squares[:, 0] > 1e-10 * squares[:, -1])
+
 def _nuclear_norm(m):
-    """Sums (k,) of the singular values of `m` (k, r, r): roots of the eigenvalues of m m^T, cheaper than an SVD, where the condition
-    number is below 1e5 and squaring costs at most 1e-11 of the largest, else a proper SVD."""
+    "Sums (k,) of the singular values of `m` (k, r, r): roots of the eigenvalues of m m^T where that is exact enough, else by SVD."
     squares = torch.linalg.eigvalsh(m @ m.mT)
-    answer = squares.clamp_min(0).sqrt().sum(-1)
-    weak = ~(squares[:, 0] > 1e-10 * squares[:, -1])
-    if weak.any(): answer[weak] = torch.linalg.svdvals(m[weak]).sum(-1)
+    answer, poor = squares.clamp_min(0).sqrt().sum(-1), _poor(squares)
+    if poor.any(): answer[poor] = torch.linalg.svdvals(m[poor]).sum(-1)
     return answer
 
-def _polar(m, cut):
-    "Polar factors U V^T (k, r, r) of `m` = U diag(s) V^T, without the directions whose s is at most `cut` (k,)."
-    u, s, vt = torch.linalg.svd(m)
-    return (u * (s > cut[:, None])[:, None]) @ vt
+def _nuclear_norm_and_polar(m, cut):
+    """`_nuclear_norm` of `m` = U diag(s) V^T and its gradient, the polar factors U V^T (k, r, r) without the directions whose s is
+    at most `cut` (k,). One Newton-Schulz step takes back the digits that squaring costs."""
+    squares, u = torch.linalg.eigh(m @ m.mT)
+    s = squares.clamp_min(0).sqrt()
+    norm, polar = s.sum(-1), (u / s[:, None]) @ (u.mT @ m)
+    polar = 1.5 * polar - 0.5 * polar @ (polar.mT @ polar)
+    poor = _poor(squares) | (s[:, 0] <= cut)
+    if poor.any():
+        u, s, vt = torch.linalg.svd(m[poor])
+        norm[poor], polar[poor] = s.sum(-1), (u * (s > cut[poor, None])[:, None]) @ vt
+    return norm, polar
 
 class _Overlap(torch.autograd.Function):
     """Nuclear norms (k,) of L_i^T L_j for pairs `i`, `j` (k,) of `factors` (T, d, r), which are tr (S_i^1/2 S_j S_i^1/2)^1/2.
 
-    The gradient L_j V U^T for L_i (L_i U V^T for L_j) is bounded by the factors; directions whose singular value is rounding, up to
-    d times float64's precision of |L_i| |L_j|, get none. Autograd's SVD would answer nan for singular values that coincide."""
+    The gradient, L_j V U^T for L_i and L_i U V^T for L_j, is bounded by the factors; directions whose singular value is rounding, up
+    to d times float64's precision of |L_i| |L_j|, get none. Autograd's SVD would answer nan for singular values that coincide.
+    Keeps k r^2 numbers for the gradient, if one is wanted."""
 
     @staticmethod
     def forward(ctx, factors, i, j):
-        ctx.save_for_backward(factors, i, j)
-        factors = factors.detach()
-        return torch.cat(_mapped(lambda i, j: _nuclear_norm(factors[i].mT @ factors[j]), _chunk(factors), i, j))
+        wanted, factors = ctx.needs_input_grad[0], factors.detach()
+        sizes = factors.norm(dim=(1, 2)) * math.sqrt(factors.shape[1] * _EPS)
+
+        def of(i, j):
+            m = factors[i].mT @ factors[j]
+            return _nuclear_norm_and_polar(m, sizes[i] * sizes[j]) if wanted else (_nuclear_norm(m),)
+
+        norms, *polars = (torch.cat(part) for part in zip(*_mapped(of, _chunk(factors), i, j)))
+        if wanted: ctx.save_for_backward(factors, i, j, *polars)
+        return norms
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
-        factors, i, j = ctx.saved_tensors
-        factors = factors.detach()
-        cuts = factors.shape[1] * _EPS * factors.norm(dim=(1, 2))[i] * factors.norm(dim=(1, 2))[j]
-
-        def pulls(i, j, cut, grad):
-            polar = _polar(factors[i].mT @ factors[j], cut) * grad[:, None, None]
-            return factors[j] @ polar.mT, factors[i] @ polar
-
+        factors, size = ctx.saved_tensors[0], _chunk(ctx.saved_tensors[0])
         answer = torch.zeros_like(factors)
-        size = _chunk(factors)
-        for a, b, (pull_a, pull_b) in zip(i.split(size), j.split(size), _mapped(pulls, size, i, j, cuts, grad)):
-            answer.index_add_(0, a, pull_a).index_add_(0, b, pull_b)
+        for i, j, polar, g in zip(*(x.split(size) for x in (*ctx.saved_tensors[1:], grad))):
+            pull = polar * g[:, None, None]
+            answer.index_add_(0, i, factors[j] @ pull.mT).index_add_(0, j, factors[i] @ pull)
         return answer, None, None
 
 # %% ../nbs/14_fedgtea.ipynb #f5ad7d2d
