@@ -34,10 +34,10 @@ from .world import as_float
 # %% ../nbs/14_fedgtea.ipynb #d30abaea
 @dataclass(frozen=True)
 class FedGTEASizes(ContinualSizes):
-    """Every number of this chapter's runs. `setting` names one of the paper's sequences (`settings`; empty: the fields as they are).
+    """The numbers of this chapter's runs. `setting` names one of the paper's sequences (`settings`; empty: the fields as they are).
     `critic_lr` is Adam's rate for CATE and discriminator, at the clients and at the server, `generator_lr` the generator's;
     `distillation`, `wasserstein` and `anchor` weigh the server's losses (the paper's alpha, beta, gamma; `alpha` is the Dirichlet skew),
-    `server_steps` are its steps in a round, on `server_batch` old pictures for the distillation and `painted` of each task for the
+    `kind` is that of `wasserstein_loss`, `server_steps` are its steps in every `server_every`-th round, on `server_batch` old pictures for the distillation and `painted` of each task for the
     Wasserstein loss; `ablations` are the seeds of the ablation rows."""
     setting: str = ""
     rounds: int = 4
@@ -48,10 +48,18 @@ class FedGTEASizes(ContinualSizes):
     distillation: float = 0.3
     wasserstein: float = 0.3
     anchor: float = 0.4
+    kind: str = "inverse_sum"
     server_steps: int = 20
+    server_every: int = 1
     server_batch: int = 32
     painted: int = 64
     ablations: int = 3
+
+    def __post_init__(self):
+        super().__post_init__()
+        for name in ("server_steps", "server_every", "server_batch", "painted"):
+            if getattr(self, name) < 1: raise UserError(f"{name}={getattr(self, name)} must be at least 1")
+        if self.kind not in ("inverse_sum", "sum_inverse"): raise UserError(f"kind={self.kind!r} is unknown; choose inverse_sum or sum_inverse")
 
 settings = {
     "cifar10-5x2": dict(data="cifar10", tasks=5, order="random", clients=5, pictures=5000, test_pictures=1000, rounds=60,
@@ -86,12 +94,12 @@ class CATE(nn.Module):
     """Cardinality-agnostic task encoder: pictures (b, *in_shape) to embeddings (b, dim), by linear layers of widths `hidden`.
 
     With `normalise`, each embedding has mean 0 and variance 1 over its `dim` entries. How many parameters there are depends on
-    neither tasks nor batch. FedGTEA (Li and Bidkhori 2025), Sec. 3; widths and normalisation are our choice. Raises `UserError`
+    neither tasks nor batch. Li and Bidkhori 2026; widths and normalisation are our choice. Raises `UserError`
     for pictures of another shape."""
 
     def __init__(self, in_shape, dim=64, hidden=(256, 128), normalise=True):
         super().__init__()
-        self.in_shape, self.dim = tuple(in_shape), dim
+        self.in_shape, self.dim, self.normalised = tuple(in_shape), dim, normalise
         widths = [math.prod(in_shape), *hidden, dim]
         layers = [layer for a, b in zip(widths, widths[1:]) for layer in (nn.Linear(a, b), nn.ReLU())][:-1]
         if normalise: layers.append(nn.LayerNorm(dim, elementwise_affine=False))
@@ -173,11 +181,11 @@ class Gaussian:
         offsets = _expect("x", x, "m", d).double() - self.mean.double()
         cov = self.cov.double()
         ridge = (jitter * cov.diagonal().mean()).clamp_min(1e-12)
-        root, failed = torch.linalg.cholesky_ex(cov + ridge * torch.eye(d, dtype=cov.dtype, device=cov.device))
-        if failed: raise UserError("cov has a negative eigenvalue, expected a positive semi-definite matrix")
-        white = torch.linalg.solve_triangular(root, offsets.mT, upper=False)
-        log_volume = root.diagonal().log().sum()
-        return (-0.5 * (white.square().sum(0) + d * math.log(2 * math.pi)) - log_volume).to(torch.promote_types(x.dtype, self.mean.dtype))
+        values, axes = torch.linalg.eigh((cov + cov.mT) / 2)
+        if values[0] < -1e-4 * values[-1].abs(): raise UserError("cov has a negative eigenvalue, expected a positive semi-definite matrix")
+        variances = values.clamp_min(0) + ridge
+        density = -0.5 * ((offsets @ axes).square() / variances + (2 * math.pi * variances).log()).sum(1)
+        return density.to(torch.promote_types(x.dtype, self.mean.dtype))
 
 # %% ../nbs/14_fedgtea.ipynb #75434333
 @contextmanager
@@ -470,7 +478,7 @@ class FedGTEAClient(TaskClient):
         self.model.train()
         picks = torch.randint(len(y), (self.iterations, self.gan_batch), generator=self.generator)
         for i, (old_x, old_y) in zip(picks, self.replay()):
-            self.step(torch.cat([as_float(x[i]).to(self.device), old_x]), torch.cat([y[i].to(self.device), old_y]))
+            self.step(torch.cat([as_float(x[i].to(self.device)), old_x]), torch.cat([y[i].to(self.device), old_y]))
 
     def replay(self):
         "For each step a batch of old classes from the frozen previous generator; an empty one in the first task."
@@ -498,10 +506,10 @@ class FedGTEAClient(TaskClient):
         return {"mean": mine.mean, "cov": mine.cov}
 
 def embed_all(model, x, batch=500):
-    "Task embeddings (n, dim) of each of the uint8 pictures `x` (n, C, H, W) alone, on the CPU; (n, 0) without CATE."
+    "Task embeddings (n, dim) of each of the uint8 pictures `x` (n, C, H, W) alone, on the CPU; (n, 0) without CATE. Leaves `model` in evaluation mode."
     device = next(model.parameters()).device
     model.eval()
-    with torch.no_grad(): return torch.cat([model.embeddings(as_float(b).to(device)).cpu() for b in x.split(batch)])
+    with torch.no_grad(): return torch.cat([model.embeddings(as_float(b.to(device))).cpu() for b in x.split(batch)])
 
 # %% ../nbs/14_fedgtea.ipynb #6c2e9ea7
 modes = ("per_sample", "gaussian", "task_batch")
@@ -514,29 +522,31 @@ def logits_given(model, x, e, batch=500):
     "Class logits (n, classes) of a `GTEA` for uint8 pictures `x` (n, C, H, W) with task embeddings `e` (n, d), on the CPU."
     device = next(model.parameters()).device
     with torch.no_grad():
-        return torch.cat([model.discriminator(as_float(some).to(device), its.to(device))[1].cpu() for some, its in zip(x.split(batch), e.split(batch))])
+        return torch.cat([model.discriminator(as_float(some.to(device)), its.to(device))[1].cpu() for some, its in zip(x.split(batch), e.split(batch))])
 
 def accept_moments(moments, cate):
     "Raise `Refused` unless `moments` are the mean and covariance of embeddings of `cate` (None: unless there are none)."
     d = cate.dim if cate else 0
     expect(Msg(moments), {"moments/mean": torch.zeros(d), "moments/cov": torch.zeros(d, d)} if cate else {})
     if not cate: return
-    cov = moments["moments/cov"].double()
+    mean, cov = (moments[f"moments/{name}"].double() for name in ("mean", "cov"))
     if not torch.allclose(cov, cov.T, rtol=1e-3, atol=1e-6): raise Refused("moments/cov is not symmetric")
     if torch.linalg.eigvalsh(cov)[0] < -1e-4 * cov.trace().abs(): raise Refused("moments/cov has a negative eigenvalue")
+    if cate.normalised and mean.square().sum() + cov.trace() > 1.01 * d: raise Refused("the moments are larger than those of normalised embeddings")
 
 # %% ../nbs/14_fedgtea.ipynb #56dde073
 class FedGTEAServer(TaskServer):
-    """FedGTEA's server: averages, then takes `server_steps` of Adam at `critic_lr` on formula (5), in every `server_every`-th round from the
-    second task on; its weights alpha, beta, gamma are `distillation`, `wasserstein` and `anchor`.
+    """FedGTEA's server: averages, then takes `server_steps` of Adam at `critic_lr` on formula (5), gradients cut at length 1, in every
+    `server_every`-th round of a task and in its last, from the second task on; alpha, beta, gamma are `distillation`, `wasserstein`, `anchor`.
 
-    Distillation uses `server_batch` pictures of old classes in each step, painted by the generator of the last task's end; the Wasserstein
-    loss `painted` pictures of each task, with covariances divided by `per_batch`, and `kind` and `distances` of `wasserstein_loss`. Steps,
-    their rate and when they are taken are our choice. `gaussians[t]` is the pooled Gaussian of task t as the clients sent it in its last
-    round, `track[t]` means and covariances of all tasks' painted pictures when task t ended, `log` the three terms round by round."""
+    Distillation takes `server_batch` pictures in each step (or a few more, equally many of each old class), painted by the generator of the
+    last task's end; with probability `alone` each has its own embedding, else that of its task. The Wasserstein loss takes `painted` pictures
+    of each task, covariances divided by `per_batch`, and `kind` and `distances` of `wasserstein_loss`. `gaussians[t]` is the pooled Gaussian
+    of task t as the clients sent it last, `track[t]` means and covariances of batches of all tasks, newly painted, when task t ended, `log`
+    the three terms at the end of each round."""
 
-    def __init__(self, *args, distillation=0.3, wasserstein=0.3, anchor=0.4, server_steps=50, critic_lr=1e-4, server_batch=64, painted=256,
-                 per_batch=64, alone=0.5, kind="inverse_sum", distances=pairwise_wasserstein2, server_every=1, **options):
+    def __init__(self, *args, distillation=0.3, wasserstein=0.3, anchor=0.4, kind="inverse_sum", server_steps=50, server_every=1, critic_lr=1e-4,
+                 server_batch=64, painted=256, per_batch=64, alone=0.5, distances=pairwise_wasserstein2, **options):
         super().__init__(*args, **options)
         self.loss = partial(server_loss, alpha=distillation, beta=wasserstein, gamma=anchor)
         self.separate = partial(wasserstein_loss, kind=kind, distances=distances)
@@ -562,8 +572,8 @@ class FedGTEAServer(TaskServer):
         came = []
         super().merge(self.noting(replies, came))
         if self.model.cate: self.gaussians[self.task] = Gaussian.pool(came)
-        if self.task and (self.round + 1) % self.server_every == 0: self.optimise()
-        if self.model.cate and self.ends(self.round): self.track[self.task] = self.batch_moments(self.network(), self.paint())
+        if self.task and ((self.round % self.rounds + 1) % self.server_every == 0 or self.ends(self.round)): self.optimise()
+        if self.model.cate and self.ends(self.round): self.track[self.task] = self.painted_moments()
 
     def noting(self, replies, came):
         "Pass `replies` on; the clients' Gaussians go into `came`."
@@ -573,18 +583,22 @@ class FedGTEAServer(TaskServer):
 
     def optimise(self):
         "From the averaged weights, `server_steps` along the gradient of L_server."
-        random, theta = generator(self.seed, self.round), self.network()
-        teacher, average, pictures = frozen(theta, self.before), frozen(theta), self.paint()
+        random, theta = generator(self.seed, self.round, 0), self.network()
+        teacher, average, pictures = frozen(theta, self.before), frozen(theta), self.paint(theta.generator)
+        def terms(): return self.distil(teacher, theta, random), self.separation(theta, pictures), anchor_loss(theta.parameters(), average.parameters())
         optimiser = torch.optim.Adam(theta.parameters(), self.critic_lr, betas=(0.5, 0.999))
         for _ in range(self.server_steps):
-            kd = self.distil(teacher, theta, random)
-            separation = self.separate(*self.batch_moments(theta, pictures)) if theta.cate else torch.zeros(())
-            away = anchor_loss(theta.parameters(), average.parameters())
             optimiser.zero_grad()
-            self.loss(kd, separation.to(kd), away).backward()
+            self.loss(*terms()).backward()
+            nn.utils.clip_grad_norm_(theta.parameters(), 1.0)
             optimiser.step()
-        self.log.append({"round": self.round, "distillation": kd.item(), "wasserstein": separation.item(), "anchor": away.item()})
+        with torch.no_grad(): self.log.append({"round": self.round, **dict(zip(("distillation", "wasserstein", "anchor"), map(float, terms())))})
         self.weights = snapshot(theta)
+
+    def separation(self, theta, pictures):
+        "L_W on a list of pictures for each task; worked out on the CPU, where many small singular value decompositions are at home."
+        if not theta.cate: return torch.zeros((), device=pictures[0].device)
+        return self.separate(*(m.cpu() for m in self.batch_moments(theta, pictures))).to(pictures[0])
 
     def distil(self, teacher, theta, random):
         "L_KD on pictures that `teacher` paints, equally many of each old class."
@@ -593,15 +607,21 @@ class FedGTEAServer(TaskServer):
         groups = None if torch.rand((), generator=random) < self.alone else task_of(y, self.classes).to(x.device)
         return distillation_loss(teacher(x, groups)[:, :self.old], theta(x, groups))
 
-    def paint(self):
-        "`painted` pictures of each task so far, by the present generator: a list of (painted, C, H, W)."
-        artist, last = self.network().generator, np.cumsum([0, *self.classes[:self.task + 1]]).tolist()
+    def paint(self, artist, again=0):
+        "`painted` pictures of each task so far, by the generator `artist`: a list of (painted, C, H, W); others for another number `again`."
+        last = np.cumsum([0, *self.classes[:self.task + 1]]).tolist()
         labels = [torch.arange(self.painted) % (end - first) + first for first, end in zip(last, last[1:])]
-        return [artist.sample(y, generator(self.seed, self.round, t)) for t, y in enumerate(labels)]
+        return [artist.sample(y, generator(self.seed, self.round, t, again)) for t, y in enumerate(labels)]
+
+    @torch.no_grad()
+    def painted_moments(self):
+        "`batch_moments` of all tasks so far on pictures painted anew, as the server stands, on the CPU."
+        theta = self.network()
+        return tuple(m.cpu() for m in self.batch_moments(theta, self.paint(theta.generator, again=1)))
 
     def batch_moments(self, theta, pictures):
-        "Means (T, d) and covariances (T, d, d) of the embeddings of batches, by the CATE of `theta`, from a list of pictures for each task."
-        tasks = [Gaussian.from_samples(theta.cate(x)) for x in pictures]
+        "Means (T, d) and covariances (T, d, d), float64, of the embeddings of batches, by the CATE of `theta`, from a list of pictures for each task."
+        tasks = [Gaussian.from_samples(theta.cate(x).double()) for x in pictures]
         return torch.stack([g.mean for g in tasks]), torch.stack([g.cov for g in tasks]) / self.per_batch
 
     def classify(self, x, mode="per_sample", gaussians=None, batch=64):
@@ -621,19 +641,19 @@ class FedGTEAServer(TaskServer):
     def state(self):
         held = super().state()
         gaussians = {f"gaussians/{t}/{name}": getattr(g, name) for t, g in self.gaussians.items() for name in ("mean", "cov")}
-        track = {f"track/{t}/{name}": value.detach().cpu() for t, pair in self.track.items() for name, value in zip(("means", "covs"), pair)}
-        return Msg({**held.tensors, **gaussians, **track}, {**held.meta, "counts": [g.n for g in self.gaussians.values()], "log": self.log})
+        track = {f"track/{t}/{name}": value for t, pair in self.track.items() for name, value in zip(("means", "covs"), pair)}
+        return Msg({**held.tensors, **gaussians, **track}, {**held.meta, "round": self.round, "counts": [g.n for g in self.gaussians.values()], "log": list(self.log)})
 
     def load(self, msg):
         super().load(msg)
         gaussians, track = part(msg.tensors, "gaussians"), part(msg.tensors, "track")
         self.gaussians = {t: Gaussian(**part(gaussians, str(t)), n=n) for t, n in enumerate(msg.meta["counts"])}
         self.track = {t: (track[f"{t}/means"], track[f"{t}/covs"]) for t in range(len(track) // 2)}
-        self.log = msg.meta["log"]
+        self.round, self.log = msg.meta["round"], list(msg.meta["log"])
 
 # %% ../nbs/14_fedgtea.ipynb #5facf23f
 _GAN = ("iterations", "gan_batch", "critic_lr", "generator_lr")
-_SERVER = ("distillation", "wasserstein", "anchor", "server_steps", "critic_lr", "server_batch", "painted")
+_SERVER = ("distillation", "wasserstein", "anchor", "kind", "server_steps", "server_every", "critic_lr", "server_batch", "painted")
 
 FedGTEA = Method("FedGTEA", FedGTEAClient, FedGTEAServer, gtea, _GAN, _SERVER)
 

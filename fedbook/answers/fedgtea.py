@@ -31,10 +31,12 @@ def anchor_by_part(weights, anchor):
     squares = {}
     for name, t in weights.items():
         key = name.split(".")[0]
-        squares[key] = squares.get(key, 0.0) + float((t - anchor[name]).square().sum())
-    return sum(math.sqrt(s) for s in squares.values())
+        squares[key] = squares.get(key, 0.0) + (t - anchor[name]).square().sum()
+    return sum((s + 1e-12).sqrt() for s in squares.values())
 
-# %% ../../nbs/answers/14_fedgtea.ipynb #448aa584
-def pictures_needed(distance, trace1, trace2, sigmas):
-    "The smallest number of pictures in a batch for which the means are `sigmas` standard deviations apart."
-    return max(1, math.ceil(sigmas**2 * max(trace1, trace2) / distance**2))
+# %% ../../nbs/answers/14_fedgtea.ipynb #f995d4f8
+def pictures_needed(m1, c1, m2, c2, sigmas):
+    "The smallest batch whose mean embeddings are `sigmas` standard deviations apart, for means (d,) and covariances (d, d) of single pictures."
+    distance2 = ((m1 - m2) ** 2).sum()
+    if not distance2: return math.inf
+    return max(1, math.ceil(sigmas**2 * max(np.trace(c1), np.trace(c2)) / distance2))

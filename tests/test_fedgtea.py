@@ -1,0 +1,794 @@
+"""FedGTEA: the task encoder's invariants, the server's three losses and what each does, moments on the wire, and whole runs."""
+import itertools
+import math
+import subprocess
+import sys
+import zipfile
+from dataclasses import asdict, replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import settings as tries
+from hypothesis import strategies as st
+
+import fedbook.continual as continual
+import fedbook.fedgtea as fedgtea
+from fedbook import world
+from fedbook.continual import TaskServer, distillation_loss, frozen, half_of, make_client, make_server, make_stream, part, run_stream, snapshot
+from fedbook.fedavg import Checkpoint, Faults, build, generator
+from fedbook.fedgtea import (CATE, GTEA, FedGTEA, FedGTEAClient, FedGTEAServer, Gaussian, Generator, NoAnchor, NoCATE, NoDistillation, NoTasks,
+                             NoWasserstein, anchor_loss, embed_all, group_means, pairwise_wasserstein2, profiles, server_loss, settings, sized, task_of)
+from fedbook.lab import UserError
+from fedbook.split import CIFAR100_SUPERCLASSES, class_stream
+from fedbook.wire import Msg, Refused, pack, unpack
+from fedbook.world import as_float
+
+SMOKE = profiles["smoke"]
+METHODS = (FedGTEA, NoCATE, NoWasserstein, NoAnchor, NoDistillation, NoTasks)
+every_method = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+BRISK = replace(SMOKE, iterations=8, gan_batch=8, critic_lr=2e-3, generator_lr=2e-3, server_steps=12, server_batch=24, painted=24)
+
+
+@pytest.fixture(scope="module")
+def stream(): return make_stream(SMOKE, 0)
+
+
+def equal(a, b): return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def fit(client, msg):
+    "The reply of `client` as it arrives: clients of one process share a network, and a reply points at its weights."
+    return unpack(pack(client.fit(unpack(pack(msg)))))
+
+
+def only(half, tensors): return {name: t for name, t in tensors.items() if name.startswith(half)}
+
+
+class Scene:
+    "The server of `method` with the replies of the first round of task `task`, which are not merged yet."
+
+    def __init__(self, stream, sizes=BRISK, method=FedGTEA, task=1, seed=0):
+        self.stream, self.sizes, self.method, self.seed, self.ids = stream, sizes, method, seed, list(range(sizes.clients))
+        self.clients = [make_client(id, sizes, seed, method, stream) for id in self.ids]
+        server = make_server(sizes, seed, method, stream)
+        for r in range(task * sizes.rounds):
+            server.steps(self.ids, r)
+            server.merge([(c.id, fit(c, server.send(c.id))) for c in self.clients])
+        self.round = task * sizes.rounds
+        server.steps(self.ids, self.round)
+        self.opened = server.state()
+        self.replies = [(c.id, fit(c, server.send(c.id))) for c in self.clients]
+        self.n = np.array([msg.meta["n"] for _, msg in self.replies])
+        self.average = {name: sum(msg.tensors[f"model/{name}"].double() * n for (_, msg), n in zip(self.replies, self.n)) / self.n.sum() for name in server.weights}
+
+    def server(self, **changes):
+        "A server that stands right before the merge, with other sizes."
+        server = make_server(replace(self.sizes, **changes), self.seed, self.method, self.stream)
+        server.load(unpack(pack(self.opened)))
+        server.steps(self.ids, self.round)
+        return server
+
+    def merged(self, **changes):
+        server = self.server(**changes)
+        server.merge(self.replies)
+        return server
+
+
+@pytest.fixture(scope="module")
+def scene(stream): return Scene(stream)
+
+
+@pytest.fixture(scope="module")
+def merged(scene): return scene.merged()
+
+
+def test_importing_it_imports_little():
+    heavy = ["matplotlib", "ipywidgets", "torchvision", "sklearn", "flwr", "IPython", "scipy"]
+    code = f"import sys, fedbook.fedgtea; print([m for m in {heavy} if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+
+
+def test_it_hands_on_the_baselines():
+    for name in ("FedAvg", "FedProx", "ACGANFedAvg", "ACGANFedProx", "FLwF2T", "ICaRL", "DER", "FedCIL", "GLFC", "distillation_loss", "Generator"):
+        assert getattr(fedgtea, name) is getattr(continual, name)
+
+
+def test_every_method_has_a_name_of_its_own_and_its_fields():
+    assert len({m.name for m in METHODS}) == len(METHODS)
+    for method, sizes in itertools.product((*METHODS, *(getattr(fedgtea, name) for name in ("FedAvg", "ACGANFedAvg", "FedCIL", "GLFC"))), profiles.values()):
+        assert {*method.takes, *method.server_takes} <= asdict(sizes).keys()
+
+
+# ---- sizes
+def test_the_three_sequences_are_the_papers():
+    want = {"cifar10-5x2": ("cifar10", 5, 5, 60, 100, 1e-4, 10), "cifar100-10x10": ("cifar100", 10, 10, 40, 400, 1e-3, 100),
+            "cifar100-20x5": ("cifar100", 20, 10, 40, 400, 1e-3, 100)}
+    assert settings.keys() == want.keys()
+    for name, (data, tasks, clients, rounds, iterations, rate, classes) in want.items():
+        s = sized("paper", {"setting": name})
+        assert (s.data, s.tasks, s.clients, s.rounds, s.iterations, s.critic_lr, s.generator_lr) == (data, tasks, clients, rounds, iterations, rate, rate)
+        assert (s.gan_batch, s.distillation, s.wasserstein, s.anchor) == (64, 0.3, 0.3, 0.4) and s.pictures * classes == 50000 and s.test_pictures * classes == 10000
+        tasks = class_stream(classes, s.tasks, s.order, 0)
+        assert {len(task) for task in tasks} == {classes // s.tasks} and sorted(sum(tasks, [])) == list(range(classes))
+
+
+def test_each_task_of_the_third_sequence_is_one_superclass():
+    s, fine = sized("paper", {"setting": "cifar100-20x5"}), sorted(sum(CIFAR100_SUPERCLASSES.values(), []))
+    tasks = [{fine[c] for c in task} for task in class_stream(100, s.tasks, s.order, 0)]
+    assert len(tasks) == 20 and all(len(task) == 5 for task in tasks)
+    assert sorted(map(sorted, tasks)) == sorted(map(sorted, CIFAR100_SUPERCLASSES.values()))
+
+
+def test_the_second_sequence_has_icarls_order():
+    s = sized("paper", {"setting": "cifar100-10x10"})
+    assert class_stream(100, s.tasks, s.order, 0)[0] == [68, 56, 78, 8, 23, 84, 90, 65, 74, 76]
+
+
+def test_changes_win_over_the_setting():
+    s = sized("paper", {"setting": "cifar100-20x5", "rounds": "3", "clients": 2})
+    assert (s.rounds, s.clients, s.tasks, s.iterations) == (3, 2, 20, 400)
+    assert sized("smoke", {"setting": "cifar10-5x2"}).data == "cifar10" and sized("paper").tasks == 5
+    assert sized("paper", {"setting": ""}) == replace(profiles["paper"], setting="")
+
+
+@pytest.mark.parametrize("profile, changes, said", [("paper", {"setting": "cifar10-2x5"}, "setting='cifar10-2x5'.*cifar100-20x5"), ("paper", {"alfa": 1}, "'alfa'"),
+                                                    ("tiny", {}, "profile='tiny'"), ("smoke", {"rounds": "two"}, "rounds='two'"), ("smoke", {"anchor": -0.1}, "anchor=-0.1")])
+def test_sizes_refuse_what_cannot_be(profile, changes, said):
+    with pytest.raises(UserError, match=said): sized(profile, changes)
+
+
+@pytest.mark.parametrize("name", profiles)
+def test_every_profile_is_sound(name):
+    s = sized(name)
+    assert replace(s) == s and (s.distillation, s.wasserstein, s.anchor) == (0.3, 0.3, 0.4)
+    assert min(s.server_steps, s.server_batch, s.painted, s.iterations, s.gan_batch) > 0 and s.critic_lr > 0 and s.generator_lr > 0
+    assert s.network in continual.networks and sized(name, {k: str(v) for k, v in asdict(s).items()}) == s
+    assert s.data == "fashion_mnist_small" or name == "paper"
+
+
+# ---- CATE
+def cate(seed=0, shape=(1, 4, 4), dim=4): return build(partial(CATE, shape, dim, (16,)), seed)
+
+
+@tries(max_examples=40, deadline=None)
+@given(st.integers(1, 60), st.integers(0, 10**6), st.lists(st.integers(1, 59), max_size=5, unique=True), st.booleans())
+def test_an_embedding_is_the_mean_over_any_split_in_any_order(n, seed, cuts, training):
+    net, x = cate(seed).double().train(training), torch.randn(n, 1, 4, 4, generator=generator(seed), dtype=torch.float64)
+    parts = [p for p in torch.tensor_split(x, sorted(cuts)) if len(p)]
+    whole = net.embed(x)
+    torch.testing.assert_close(sum(len(p) * net.embed(p) for p in parts) / n, whole)
+    torch.testing.assert_close(torch.stack([net.embed(one[None]) for one in x]).mean(0), whole)
+    torch.testing.assert_close(net.embed(x[torch.randperm(n, generator=generator(seed, 1))]), whole)
+    assert torch.equal(net.train(not training).embed(x), whole) and whole.shape == (4,)
+
+
+def test_an_embedding_has_mean_0_and_variance_1():
+    z = cate()(torch.randn(30, 1, 4, 4, generator=generator(1)) * 40)
+    torch.testing.assert_close(z.mean(1), torch.zeros(30), atol=1e-5, rtol=0)
+    torch.testing.assert_close(z.var(1, unbiased=False), torch.ones(30), atol=1e-3, rtol=0)
+
+
+def test_cate_does_not_grow_with_tasks():
+    count = lambda net: sum(p.numel() for p in net.cate.parameters())
+    few, many = (build(partial(GTEA, classes, (1, 28, 28)), 0) for classes in (2, 40))
+    before = snapshot(few.cate)
+    few.widen(6, generator(0))
+    assert count(few) == count(many) and equal(snapshot(few.cate), before)
+
+
+def test_the_covariance_of_a_batch_embedding_falls_with_its_size():
+    net, x, b = cate(3), torch.randn(400, 1, 4, 4, generator=generator(4)), 8
+    with torch.no_grad():
+        draws = torch.stack([net.embed(x[torch.randint(400, (b,), generator=random)]) for random in [generator(5)] for _ in range(6000)]).double().numpy()
+        z = net(x).double().numpy()
+    got, want = np.cov(draws.T, bias=True), np.cov(z.T, bias=True) / b
+    assert np.linalg.norm(got - want) < 0.05 * np.linalg.norm(want) and np.trace(got) == pytest.approx(np.trace(want), rel=0.05)
+
+
+def test_cate_refuses_other_pictures_and_none():
+    with pytest.raises(UserError, match=r"x has shape \(2, 1, 5, 4\)"): cate()(torch.zeros(2, 1, 5, 4))
+    with pytest.raises(UserError, match="no picture"): cate().embed(torch.zeros(0, 1, 4, 4))
+
+
+# ---- groups
+def test_tasks_of_labels_by_hand():
+    assert task_of(torch.tensor([0, 2, 3, 4, 5, 9]), [3, 2, 5]).tolist() == [0, 0, 1, 1, 2, 2]
+    assert task_of(torch.tensor([0, 1]), [1, 1]).tolist() == [0, 1]
+
+
+def test_group_means_by_hand():
+    z, groups = torch.tensor([[1.0, 0], [4, 4], [3, 2], [5, 0], [0, 0]]), torch.tensor([0, 2, 0, 2, 3])
+    assert group_means(z, groups).tolist() == [[2, 1], [4.5, 2], [2, 1], [4.5, 2], [0, 0]]
+
+
+def test_groups_never_mix_tasks():
+    net = build(partial(GTEA, 4, (1, 28, 28)), 0).eval()
+    x, y = torch.randn(8, 1, 28, 28, generator=generator(1)), torch.tensor([0, 2, 1, 3, 0, 2, 3, 1])
+    groups = task_of(y, [2, 2])
+    e = net.embeddings(x, groups)
+    for t in (0, 1): torch.testing.assert_close(e[groups == t], net.cate.embed(x[groups == t]).expand(4, -1))
+    other = torch.where((groups == 1)[:, None, None, None], -x, x)
+    torch.testing.assert_close(net(other, groups)[groups == 0], net(x, groups)[groups == 0])
+    assert not torch.allclose(net(other, groups)[groups == 1], net(x, groups)[groups == 1])
+    torch.testing.assert_close(net(x), torch.cat([net(one[None], torch.zeros(1, dtype=torch.int64)) for one in x]))
+
+
+# ---- networks
+@pytest.mark.parametrize("shape, dim", [((1, 28, 28), 64), ((3, 32, 32), 8), ((1, 28, 28), 0)])
+def test_widening_keeps_old_pictures_and_logits(shape, dim):
+    net = build(partial(GTEA, 4, shape, dim), 0).eval()
+    z, y, x = torch.randn(6, 100, generator=generator(1)), torch.arange(6) % 4, torch.randn(6, *shape, generator=generator(2))
+    groups, rest = torch.arange(6) % 2, {name: t for name, t in snapshot(net).items() if "head" not in name and "labels" not in name}
+    painted, said, told = net.generator(z, y), net(x), net(x, groups)
+    net.widen(3, generator(0))
+    assert torch.equal(net.generator(z, y), painted) and torch.equal(net(x)[:, :4], said) and torch.equal(net(x, groups)[:, :4], told)
+    assert net(x).shape == (6, 7) and all(torch.equal(snapshot(net)[name], t) for name, t in rest.items())
+    assert net.generator(z, y + 3).shape == (6, *shape)
+
+
+def test_a_network_takes_the_width_of_the_weights_it_is_given():
+    wide, narrow, x = build(partial(GTEA, 6, (1, 28, 28)), 0), build(partial(GTEA, 2, (1, 28, 28)), 1), torch.zeros(3, 1, 28, 28)
+    narrow.load_state_dict(snapshot(wide))
+    assert torch.equal(narrow(x), wide(x)) and narrow.generator.classes == 6
+
+
+def test_the_class_head_sees_the_embedding_and_the_other_head_does_not():
+    d, x, e = build(partial(fedgtea.Discriminator, 3, (1, 28, 28), 5), 0), torch.randn(2, 1, 28, 28, generator=generator(0)), torch.randn(2, 5, generator=generator(1))
+    (real, z), (same, other) = d(x, e), d(x, e + 1)
+    assert torch.equal(real, same) and real.shape == (2,)
+    torch.testing.assert_close(other - z, d.head.weight[:, -5:].sum(1).expand(2, 3))
+
+
+# ---- losses of the server
+def test_the_anchor_by_hand():
+    p, a = [torch.tensor([1.0, 2.0]), torch.tensor([[5.0]])], [torch.tensor([1.0, -1.0]), torch.tensor([[1.0]])]
+    assert anchor_loss(p, a).item() == pytest.approx(5) and anchor_loss(p, a, squared=True).item() == 25
+    with pytest.raises(ValueError): anchor_loss(p, a[:1])
+
+
+@pytest.mark.parametrize("squared", [False, True])
+def test_the_anchor_is_0_with_a_finite_gradient_where_it_starts(squared):
+    p = torch.randn(5, generator=generator(0)).requires_grad_()
+    loss = anchor_loss([p], [p.detach().clone()], squared)
+    loss.backward()
+    assert loss.item() <= 1.01e-6 and not p.grad.any() and p.grad.isfinite().all()
+
+
+def test_the_anchors_gradient_has_length_one_away_from_the_start():
+    p = torch.tensor([3.0, 4.0], requires_grad=True)
+    anchor_loss([p], [torch.zeros(2)]).backward()
+    torch.testing.assert_close(p.grad, torch.tensor([0.6, 0.8]))
+
+
+def test_the_servers_loss_weighs_its_terms_as_the_paper():
+    one, none = torch.ones(()), torch.zeros(())
+    assert [server_loss(*terms).item() for terms in ((one, none, none), (none, one, none), (none, none, one))] == pytest.approx([0.3, 0.3, 0.4])
+    assert server_loss(2 * one, 3 * one, 5 * one, 1, 10, 100).item() == 532
+
+
+@pytest.fixture
+def pair(scene):
+    "A server in the second task, its teacher and a network to train."
+    server = scene.server()
+    TaskServer.merge(server, scene.replies)
+    theta = server.network()
+    return server, frozen(theta, server.before), theta
+
+
+def test_distillation_is_0_where_student_and_teacher_agree(pair):
+    server, teacher, _ = pair
+    student = frozen(teacher).requires_grad_(True)
+    loss = server.distil(teacher, student, generator(0))
+    loss.backward()
+    grads = [p.grad for p in student.parameters() if p.grad is not None]
+    assert abs(loss.item()) < 1e-6 and grads and max(g.abs().max() for g in grads) < 1e-5
+
+
+def test_distillation_looks_at_old_logits_up_to_a_constant(pair):
+    server, teacher, theta = pair
+    bias = theta.discriminator.head.bias.data
+    want = server.distil(teacher, theta, generator(1)).item()
+    bias[:server.old] += 5
+    bias[server.old:] -= 9
+    assert server.distil(teacher, theta, generator(1)).item() == pytest.approx(want, abs=1e-5) and want > 1e-4
+    bias[0] += 3
+    assert abs(server.distil(teacher, theta, generator(1)).item() - want) > 0.05
+
+
+def test_distillation_moves_cate_and_the_way_to_the_classes_alone(pair):
+    server, teacher, theta = pair
+    server.distil(teacher, theta, generator(2)).backward()
+    moved = {name for name, p in theta.named_parameters() if p.grad is not None and p.grad.any()}
+    assert moved == {name for name, _ in theta.named_parameters() if not name.startswith(("generator.", "discriminator.real."))}
+    assert not theta.discriminator.head.weight.grad[server.old:].any()
+    assert all(p.grad is None for p in teacher.parameters())
+
+
+def test_the_wasserstein_loss_moves_cate_alone(pair):
+    server, _, theta = pair
+    server.separate(*server.batch_moments(theta, server.paint(theta.generator))).backward()
+    moved = {name for name, p in theta.named_parameters() if p.grad is not None and p.grad.any()}
+    assert moved == {name for name, _ in theta.named_parameters() if name.startswith("cate.")}
+    assert all(p.grad.isfinite().all() for p in theta.cate.parameters())
+
+
+def test_the_server_asks_for_every_old_class_equally_often(pair, monkeypatch):
+    server, teacher, theta = pair
+    asked, sample = [], Generator.sample
+    monkeypatch.setattr(Generator, "sample", lambda self, y, *args: (asked.append((self, y)), sample(self, y, *args))[1])
+    server.distil(teacher, theta, generator(0))
+    assert asked[0][0] is teacher.generator and asked[0][1].bincount().tolist() == [8, 8, 8] and server.old == 3
+    asked.clear()
+    assert [x.shape for x in server.paint(server.network().generator)] == [(24, 1, 28, 28)] * 2
+    assert [y.unique().tolist() for _, y in asked] == [[0, 1, 2], [3, 4, 5]] and all(y.unique(return_counts=True)[1].eq(8).all() for _, y in asked)
+
+
+@pytest.mark.parametrize("alone", [0.0, 0.5, 1.0])
+def test_the_server_distils_with_means_by_task_or_each_pictures_own(pair, monkeypatch, alone):
+    server, teacher, theta = pair
+    seen, judge = [], GTEA.judge
+    monkeypatch.setattr(GTEA, "judge", lambda self, x, groups=None: (seen.append(groups), judge(self, x, groups))[1])
+    assert server.alone == 0.5
+    server.alone = alone
+    for seed in range(12): server.distil(teacher, theta, generator(seed))
+    grouped = [groups is not None for groups in seen]
+    assert grouped[::2] == grouped[1::2] and set(grouped) == {0.0: {True}, 0.5: {True, False}, 1.0: {False}}[alone]
+
+
+def test_moments_are_those_of_batches(pair):
+    server, _, theta = pair
+    pictures = server.paint(theta.generator)
+    means, covs = server.batch_moments(theta, pictures)
+    for mean, cov, x in zip(means, covs, pictures):
+        z = theta.cate(x).detach().double().numpy()
+        np.testing.assert_allclose(mean.detach(), z.mean(0), atol=1e-5)
+        np.testing.assert_allclose(cov.detach(), np.cov(z.T, bias=True) / 64, atol=1e-6)
+
+
+# ---- the server's step
+def close(got, want):
+    for name in want: torch.testing.assert_close(got[name].double(), want[name].double(), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("anchor", [0.4, 0.0])
+def test_without_distillation_and_wasserstein_the_average_stays(scene, anchor):
+    server, plain = scene.merged(distillation=0.0, wasserstein=0.0, anchor=anchor), scene.server()
+    TaskServer.merge(plain, scene.replies)
+    assert equal(server.weights, plain.weights) and len(server.log) == 1
+    close(server.weights, scene.average)
+
+
+def test_the_first_task_has_no_step_of_the_server(stream):
+    first = Scene(stream, BRISK, task=0)
+    server = first.merged()
+    assert server.log == []
+    close(server.weights, first.average)
+
+
+def test_a_single_client_is_its_own_average(stream):
+    one = replace(SMOKE, clients=1)
+    first = Scene(make_stream(one, 0), one, task=0)
+    [(_, reply)] = first.replies
+    server = first.merged()
+    assert equal(server.weights, part(reply.tensors, "model"))
+    torch.testing.assert_close(server.gaussians[0].mean, reply.tensors["moments/mean"])
+    torch.testing.assert_close(server.gaussians[0].cov, reply.tensors["moments/cov"])
+
+
+def test_the_generator_does_not_move_in_the_step(scene, merged):
+    close(only("generator.", merged.weights), only("generator.", scene.average))
+    close(only("discriminator.real.", merged.weights), only("discriminator.real.", scene.average))
+    for half in ("cate.", "discriminator.body."): assert all((t - scene.average[name]).abs().max() > 1e-4 for name, t in only(half, merged.weights).items())
+
+
+def test_weights_of_the_losses_reach_the_server(stream):
+    sizes = replace(SMOKE, distillation=0.11, wasserstein=0.22, anchor=0.33, server_steps=7, critic_lr=0.044, server_batch=5, painted=9)
+    server = make_server(sizes, 0, FedGTEA, stream)
+    assert server.loss(torch.tensor(1.0), torch.tensor(10.0), torch.tensor(100.0)).item() == pytest.approx(0.11 + 2.2 + 33)
+    assert (server.server_steps, server.critic_lr, server.server_batch, server.painted) == (7, 0.044, 5, 9)
+    for method, at in ((NoDistillation, 0), (NoWasserstein, 1), (NoAnchor, 2), (NoCATE, 1), (NoTasks, 1)):
+        weights = [0.11, 0.22, 0.33]
+        weights[at] = 0
+        loss = make_server(sizes, 0, method, stream).loss
+        assert [loss(*terms).item() for terms in torch.eye(3)] == pytest.approx(weights), method.name
+
+
+@pytest.mark.parametrize("name", ["distillation", "wasserstein", "anchor"])
+def test_each_weight_changes_the_step(scene, merged, name):
+    other = scene.merged(**{name: 2.0})
+    assert not equal(other.weights, merged.weights)
+
+
+def test_the_step_is_taken_every_so_many_rounds(stream):
+    sizes = replace(SMOKE, tasks=2, rounds=4, server_every=3)
+    outcome = run_stream(FedGTEA, make_stream(sizes, 0), sizes, 0, workers=1)
+    assert [row["round"] for row in outcome.server.log] == [6, 7] and outcome.server.track.keys() == {0, 1} == outcome.server.gaussians.keys()
+    assert [len(outcome.server.track[t][0]) for t in (0, 1)] == [1, 2]
+
+
+@pytest.fixture(scope="module")
+def steps(stream, scene, merged):
+    "For some seeds a scene, the server after the full step and the one after a step without each term: all else is the same."
+    def without(scene, full=None): return {None: full or scene.merged()} | {name: scene.merged(**{name: 0.0}) for name in ("distillation", "wasserstein", "anchor")}
+    other = Scene(make_stream(SMOKE, 1), BRISK, seed=1)
+    return [(scene, without(scene, merged)), (other, without(other))]
+
+
+def test_the_wasserstein_loss_parts_the_tasks(steps):
+    for _, after in steps:
+        apart = {name: pairwise_wasserstein2(*after[name].track[1]).detach().sum().item() for name in (None, "wasserstein")}
+        assert apart[None] > 2 * apart["wasserstein"], apart
+
+
+def test_without_the_anchor_the_weights_drift_further(steps):
+    for scene, after in steps:
+        drift = {name: math.sqrt(sum((t - scene.average[key]).square().sum().item() for key, t in after[name].weights.items())) for name in (None, "anchor")}
+        assert drift["anchor"] > 2 * drift[None], drift
+
+
+def test_with_distillation_old_logits_move_less(steps):
+    for _, after in steps:
+        moved = {}
+        for name in (None, "distillation"):
+            theta, old = after[name].network(), after[name].old
+            teacher = frozen(theta, after[name].before)
+            x = teacher.generator.sample(torch.arange(120) % old, generator(99))
+            moved[name] = distillation_loss(teacher(x)[:, :old], theta(x)).item()
+        assert moved["distillation"] > 2 * moved[None], moved
+
+
+def test_the_track_holds_numbers_and_no_graph(merged):
+    "A graph would keep every task's painted pictures in memory."
+    assert all(not t.requires_grad for pair in merged.track.values() for t in pair)
+
+
+# ---- the client
+def at_task_1(scene, id=0, **options):
+    "A client with a network of its own that has begun the second task."
+    client = FedGTEAClient(id, build(partial(GTEA, 3, scene.stream.shape), 0), scene.stream.clients[id], iterations=2, gan_batch=4, **options)
+    server = scene.server()
+    client.fit(server.send(id))
+    return client, server
+
+
+def test_nothing_is_replayed_in_the_first_task():
+    client = FedGTEAClient(0, build(partial(GTEA, 6, (1, 28, 28)), 0), [], iterations=30, gan_batch=8)
+    assert len(client.replay()) == 30 and all(x.shape == (0, 1, 28, 28) and len(y) == 0 for x, y in client.replay())
+
+
+def test_replay_has_old_classes_alone_and_all_alike(scene):
+    client, _ = at_task_1(scene)
+    client.iterations = 300
+    y = torch.cat([y for _, y in client.replay()])
+    share = y.bincount(minlength=6) / len(y)
+    assert len(y) == 1200 and not share[3:].any() and (share[:3] - 1 / 3).abs().max() < 0.05
+
+
+def test_replay_paints_with_the_generator_from_before_the_task(scene):
+    client, server = at_task_1(scene)
+    before = half_of(part(scene.opened.tensors, "model"), "generator")
+    assert equal(client.kept["previous"], before) and not equal(snapshot(client.model.generator), before)
+    state = client.generator.get_state()
+    got = list(client.replay())
+    random = torch.Generator()
+    random.set_state(state)
+    y = torch.randint(3, (8,), generator=random)
+    want = frozen(client.model.generator, before).sample(y, random)
+    assert torch.equal(torch.cat([y for _, y in got]), y) and torch.equal(torch.cat([x for x, _ in got]), want)
+    client.fit(server.send(0))
+    assert equal(client.kept["previous"], before)
+
+
+def test_every_task_has_a_frozen_generator_of_its_own(stream):
+    third = Scene(stream, SMOKE, task=2)
+    for client in third.clients: assert equal(client.kept["previous"], half_of(part(third.opened.tensors, "model"), "generator"))
+
+
+def test_a_latecomer_replays_what_was_there_before_the_task(stream):
+    sizes, late = replace(SMOKE, rounds=2), 1
+    scene = Scene(stream, sizes)
+    server = scene.server()
+    server.merge(scene.replies[:1])
+    server.steps(scene.ids, scene.round + 1)
+    client = make_client(late, sizes, 0, FedGTEA, stream)
+    fit(client, server.send(late))
+    before = half_of(part(scene.opened.tensors, "model"), "generator")
+    assert equal(client.kept["previous"], before) and not equal(before, half_of(server.weights, "generator"))
+
+
+@pytest.mark.parametrize("alone", [0.0, 1.0])
+def test_embeddings_in_training_are_means_by_task_or_each_pictures_own(scene, monkeypatch, alone):
+    seen, judge = [], GTEA.judge
+    monkeypatch.setattr(GTEA, "judge", lambda self, x, groups=None: (seen.append(groups), judge(self, x, groups))[1])
+    at_task_1(scene, alone=alone)
+    assert len(seen) == 2 * 3
+    for groups in seen: assert groups is None if alone else groups.tolist() == [1] * 4 + [0] * 4
+
+
+def test_the_generators_step_leaves_the_critic_alone(scene):
+    client, _ = at_task_1(scene)
+    x, y = as_float(scene.stream.clients[0][1][0][:4]), scene.stream.clients[0][1][1][:4]
+    client.optimisers = [torch.optim.SGD([p for n, p in client.model.named_parameters() if not n.startswith("generator.")], 0.0), client.optimisers[1]]
+    before = snapshot(client.model)
+    client.step(x, y)
+    changed = {name.split(".")[0] for name, t in snapshot(client.model).items() if not torch.equal(t, before[name])}
+    assert changed == {"generator"}
+
+
+def test_moments_in_a_reply_are_those_of_cate_on_the_tasks_pictures(scene):
+    for id, reply in scene.replies:
+        model = build(partial(GTEA, 6, scene.stream.shape), 5)
+        model.load_state_dict(part(reply.tensors, "model"))
+        x = scene.stream.clients[id][1][0]
+        z = model.cate(as_float(x)).detach().double().numpy()
+        np.testing.assert_allclose(reply.tensors["moments/mean"], z.mean(0), atol=1e-5)
+        np.testing.assert_allclose(reply.tensors["moments/cov"], np.cov(z.T, bias=True), atol=1e-5)
+        assert reply.meta["n"] == len(x)
+
+
+def test_the_servers_gaussian_is_that_of_all_clients_embeddings(scene, merged):
+    model, z = build(partial(GTEA, 6, scene.stream.shape), 5), []
+    for id, reply in scene.replies:
+        model.load_state_dict(part(reply.tensors, "model"))
+        z.append(embed_all(model, scene.stream.clients[id][1][0]).double().numpy())
+    z, got = np.concatenate(z), merged.gaussians[1]
+    np.testing.assert_allclose(got.mean, z.mean(0), atol=1e-5)
+    np.testing.assert_allclose(got.cov, np.cov(z.T, bias=True), atol=1e-5)
+    assert got.n == len(z) == scene.n.sum() and merged.gaussians.keys() == {0, 1}
+
+
+def test_without_cate_no_moments_cross(stream):
+    server, client = make_server(SMOKE, 0, NoCATE, stream), make_client(0, SMOKE, 0, NoCATE, stream)
+    server.steps([0], 0)
+    reply = fit(client, server.send(0))
+    server.accept("fit", 0, reply)
+    server.merge([(0, reply)])
+    assert all(name.startswith("model/") and "cate" not in name for name in reply.tensors) and server.gaussians == {} == server.track
+    with pytest.raises(Refused): server.accept("fit", 0, Msg({**reply.tensors, "moments/mean": torch.zeros(64), "moments/cov": torch.eye(64)}, reply.meta))
+    with pytest.raises(UserError, match="Gaussian"): server.classify(stream.test[0][0][:3], "gaussian")
+
+
+def spoiled(kind, tensors):
+    mean, cov = tensors["moments/mean"].clone(), tensors["moments/cov"].clone()
+    if kind == "asymmetric": cov[0, 1] += 1
+    if kind == "negative": cov -= 0.1 * cov.trace() * torch.eye(len(cov))
+    if kind == "nan in cov": cov[2, 2] = math.nan
+    if kind == "nan in mean": mean[2] = math.nan
+    if kind == "infinite": mean[0] = math.inf
+    if kind == "short mean": mean = mean[:-1]
+    if kind == "wrong shape": cov = cov[:-1]
+    if kind == "double": cov = cov.double()
+    if kind == "far mean": mean = torch.full_like(mean, 1e30)
+    if kind == "wide cov": cov = 1e30 * torch.eye(len(cov))
+    tensors = {**tensors, "moments/mean": mean, "moments/cov": cov}
+    if kind == "missing": del tensors["moments/cov"]
+    if kind == "extra": tensors["moments/skew"] = mean
+    return tensors
+
+
+KINDS = ("asymmetric", "negative", "nan in cov", "nan in mean", "infinite", "short mean", "wrong shape", "double", "missing", "extra", "far mean", "wide cov")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_wrong_moments_are_refused(scene, kind):
+    server, (id, reply) = scene.server(), scene.replies[0]
+    server.accept("fit", id, reply)
+    with pytest.raises(Refused): server.accept("fit", id, Msg(spoiled(kind, reply.tensors), reply.meta))
+
+
+class Liar(FedGTEAClient):
+    "Client 1 sends a covariance that is none."
+
+    def fit(self, msg):
+        reply = super().fit(msg)
+        return Msg(spoiled("negative", reply.tensors), reply.meta) if self.id == 1 else reply
+
+
+def test_a_round_goes_on_without_a_refused_reply(stream):
+    sizes = replace(SMOKE, tasks=2)
+    here = make_stream(sizes, 0)
+    with pytest.warns(UserWarning, match="2 of 3"): got = run_stream(FedGTEA._replace(client=Liar), here, sizes, 0, workers=1)
+    assert {(miss["client"], miss["round"]) for miss in got.federation.ledger.absent} == {(1, 0), (1, 1)}
+    assert all("negative eigenvalue" in miss["reason"] for miss in got.federation.ledger.absent)
+    assert got.server.gaussians[1].n == sum(len(here.clients[k][1][1]) for k in (0, 2)) and np.isfinite(got.accuracy)
+
+
+# ---- test modes
+@pytest.fixture
+def told(scene):
+    "A server whose class head looks at the embedding alone, so that what the classifier is told can be read off, with pictures."
+    server = scene.merged()
+    weights, random = {name: t.clone() for name, t in server.weights.items()}, generator(8)
+    head = weights["discriminator.head.weight"]
+    head[:, :-64], head[:, -64:] = 0, torch.randn(6, 64, generator=random)
+    server.weights = weights
+    x = torch.cat([scene.stream.test[0][0][:20], scene.stream.test[1][0][:20]])
+    return server, x[torch.randperm(40, generator=random)]
+
+
+def test_by_default_each_picture_stands_alone(scene, merged):
+    x = torch.cat([x[:15] for x, _ in scene.stream.test[:2]])
+    got = merged.classify(x)
+    assert torch.equal(got, merged.classify(x, "per_sample")) and torch.equal(got, torch.cat([merged.classify(one[None]) for one in x]))
+    with torch.no_grad(): assert torch.equal(got, merged.network()(as_float(x)).argmax(1))
+    assert torch.equal(merged.classify(x.flip(0)).flip(0), got) and got.dtype == torch.int64
+
+
+def test_a_batch_of_a_task_depends_on_neighbours(told):
+    server, x = told
+    single, model = server.classify(x), server.network()
+    together = server.classify(x, "task_batch", batch=8)
+    with torch.no_grad(): want = torch.cat([model(as_float(b), torch.zeros(len(b), dtype=torch.int64)).argmax(1) for b in x.split(8)])
+    assert torch.equal(together, want) and all(len(b.unique()) == 1 for b in together.split(8)) and len(single.unique()) > 1
+    assert not torch.equal(together, single) and torch.equal(server.classify(x, "task_batch", batch=1), single)
+    padded = torch.cat([x[:1], x[20:27]])
+    assert any(server.classify(torch.cat([x[i:i + 1], padded]), "task_batch")[0] != single[i] for i in range(len(x)))
+
+
+def test_the_nearest_gaussian_says_which_task(told):
+    server, x = told
+    z = embed_all(server.network(), x)
+    gaussians = [Gaussian(z[0], torch.eye(64), 5), Gaussian(z[1], torch.eye(64), 5), Gaussian(z[:9].mean(0), torch.eye(64), 5)]
+    means = torch.stack([g.mean for g in gaussians])
+    nearest = torch.cdist(z.double(), means.double()).argmin(1)
+    w, b = (server.weights[f"discriminator.head.{name}"] for name in ("weight", "bias"))
+    want = (means[nearest] @ w[:, -64:].T + b).argmax(1)
+    assert torch.equal(server.classify(x, "gaussian", gaussians), want) and len(nearest.unique()) > 1 and nearest[:2].tolist() == [0, 1]
+    assert torch.equal(server.classify(x, "gaussian"), server.classify(x, "gaussian", [server.gaussians[0], server.gaussians[1]]))
+
+
+def test_the_likeliest_gaussian_minds_the_width():
+    z = torch.tensor([[0.0, 0.0], [3.0, 0.0], [0.9, 0.0]])
+    narrow, wide = Gaussian(torch.zeros(2), 0.01 * torch.eye(2), 9), Gaussian(torch.tensor([1.0, 0.0]), 4 * torch.eye(2), 9)
+    assert fedgtea.likeliest([narrow, wide], z).tolist() == [0, 1, 1] and fedgtea.likeliest([wide, narrow], z).tolist() == [1, 0, 0]
+
+
+def test_an_unknown_mode_is_refused(merged, stream):
+    with pytest.raises(UserError, match="mode='oracle'.*per_sample"): merged.classify(stream.test[0][0][:2], "oracle")
+
+
+# ---- states
+def test_a_server_comes_back_from_its_state(scene, merged):
+    other = make_server(BRISK, 7, FedGTEA, scene.stream)
+    other.load(unpack(pack(merged.state())))
+    a, b = merged.state(), other.state()
+    assert equal(a.tensors, b.tensors) and a.meta == b.meta and equal(other.weights, merged.weights) and other.log == merged.log
+    assert equal(other.before, merged.before) and other.briefed == merged.briefed and other.task == merged.task == 1
+    x = scene.stream.test[1][0]
+    for mode in fedgtea.modes: assert torch.equal(other.classify(x, mode), merged.classify(x, mode))
+
+
+def test_a_client_comes_back_from_its_state(scene):
+    client, server = at_task_1(scene)
+    other = FedGTEAClient(0, build(partial(GTEA, 3, scene.stream.shape), 3), scene.stream.clients[0], seed=9, iterations=2, gan_batch=4)
+    other.load(unpack(pack(client.state())))
+    a, b = client.state(), other.state()
+    assert equal(a.tensors, b.tensors) and a.meta == b.meta
+    one, two = fit(client, server.send(0)), fit(other, server.send(0))
+    assert equal(one.tensors, two.tensors) and one.meta == two.meta
+
+
+# ---- whole runs
+@pytest.fixture(scope="module")
+def outcomes(stream): return {m.name: run_stream(m, stream, SMOKE, 0, workers=1) for m in METHODS}
+
+
+@every_method
+def test_every_method_runs(method, outcomes, stream):
+    outcome = outcomes[method.name]
+    a = np.array(outcome.matrix)
+    assert a.shape == (3, 3) and np.isnan(a[np.triu_indices(3, 1)]).all() and np.isfinite(a[np.tril_indices(3)]).all()
+    assert outcome.forgetting == pytest.approx(np.mean(np.nanmax(a, 0)[:-1] - a[-1, :-1])) and np.nanmax(a, 0).min() >= 0
+    assert outcome.accuracy == pytest.approx(np.average(a[-1], weights=[len(y) for _, y in stream.test])) and not outcome.federation.ledger.absent
+    assert all(t.isfinite().all() for t in outcome.server.weights.values()) and [row["round"] for row in outcome.server.log] == [1, 2]
+
+
+def test_every_method_ends_with_weights_of_its_own(outcomes):
+    for a, b in itertools.combinations(outcomes.values(), 2): assert not equal(a.server.weights, b.server.weights)
+
+
+def test_methods_that_train_alike_agree_in_the_first_task(stream):
+    "What the server's losses weigh changes nothing before the second task."
+    sizes = replace(SMOKE, tasks=1, rounds=2, pictures=20)
+    one = make_stream(sizes, 0)
+    want = run_stream(FedGTEA, one, sizes, 0, workers=1).server.weights
+    for method in (NoWasserstein, NoAnchor, NoDistillation): assert equal(run_stream(method, one, sizes, 0, workers=1).server.weights, want)
+    assert not equal(run_stream(NoTasks, one, sizes, 0, workers=1).server.weights, want)
+
+
+def test_a_run_is_a_function_of_its_seed(outcomes, stream):
+    again, other = run_stream(FedGTEA, stream, SMOKE, 0, workers=2), run_stream(FedGTEA, stream, SMOKE, 1, workers=1)
+    assert equal(again.server.weights, outcomes["FedGTEA"].server.weights) and again.matrix[-1] == outcomes["FedGTEA"].matrix[-1]
+    assert not equal(other.server.weights, again.server.weights)
+
+
+class Killed(BaseException): pass
+
+
+@pytest.mark.parametrize("method", [FedGTEA, NoCATE], ids=lambda m: m.name)
+def test_a_run_resumes_to_the_same_bits(method, tmp_path, monkeypatch):
+    short = replace(SMOKE, tasks=2, rounds=2, pictures=20)
+    stream = make_stream(short, 0)
+    want = run_stream(method, stream, short, 0, workers=1)
+    path, save = tmp_path / "run.safetensors", Checkpoint.save
+    for stop in (1, 1, 1):
+        calls = itertools.count(1)
+        def save_or_die(self, *args):
+            save(self, *args)
+            if next(calls) == stop: raise Killed
+        monkeypatch.setattr(Checkpoint, "save", save_or_die)
+        with pytest.raises(Killed): run_stream(method, stream, short, 0, checkpoint=Checkpoint(path), workers=1)
+    monkeypatch.setattr(Checkpoint, "save", save)
+    got = run_stream(method, stream, short, 0, checkpoint=Checkpoint(path), workers=1)
+    a, b = got.server.state(), want.server.state()
+    assert equal(a.tensors, b.tensors) and a.meta == b.meta and len(got.server.log) == 2
+    assert got.server.gaussians.keys() == got.server.track.keys() == (set() if method is NoCATE else {0, 1})
+    assert str(got.matrix) == str(want.matrix) and (got.up, got.down) == (want.up, want.down)
+
+
+def test_a_run_survives_faults(stream):
+    faults = Faults(seed=5, silent=0.15, crash=0.1, nan=0.1, shape=0.1, names=0.1)
+    outcome = run_stream(FedGTEA, stream, replace(SMOKE, rounds=2), 0, workers=1, faults=faults)
+    assert np.isfinite(outcome.accuracy) and len({miss["reason"] for miss in outcome.federation.ledger.absent}) > 2
+    assert outcome.server.gaussians.keys() == {0, 1, 2}
+
+
+def test_the_global_generator_is_left_alone(stream):
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    run_stream(FedGTEA, stream, SMOKE, 0, workers=1)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_tasks_may_have_one_class_or_seven():
+    narrow = replace(SMOKE, pictures=12, test_pictures=5, clients=2)
+    whole = make_stream(replace(narrow, tasks=10), 0)
+    def joined(tasks, of): return [tuple(torch.cat(parts) for parts in zip(*[of[t] for t in group])) for group in tasks]
+    groups = [[0], [1, 2], [3, 4, 5, 6, 7, 8, 9]]
+    uneven = continual.Stream([sum((whole.tasks[t] for t in g), []) for g in groups], [joined(groups, c) for c in whole.clients], joined(groups, whole.test), "uneven")
+    outcome = run_stream(FedGTEA, uneven, narrow, 0, workers=1)
+    assert uneven.classes == [1, 2, 7] and np.isfinite(outcome.accuracy) and len(outcome.server.track[2][0]) == 3
+
+
+@pytest.mark.parametrize("name", ["server_steps", "server_every", "server_batch", "painted"])
+def test_a_server_needs_something_to_do(name):
+    with pytest.raises(UserError, match=f"{name}=0 must be at least 1"): replace(SMOKE, **{name: 0})
+
+
+# ---- real pictures
+@pytest.fixture
+def few_of_cifar10(tmp_path, monkeypatch):
+    "The data set where there is one; of the large file of JPEGs, a few pictures of each class."
+    try: folder = world.data_folder()
+    except UserError as reason: pytest.skip(str(reason))
+    if {row["name"]: row["state"] for row in world.inventory()}["cifar10"] != "found": pytest.skip("CIFAR-10 is not in the data folder")
+    continual._pictures.cache_clear()
+    if not any((folder / name).exists() for name in ("cifar-10-batches-py", "cifar-10-python.tar.gz")):
+        seen = {}
+        with zipfile.ZipFile(folder / "cifar10-jpg.zip") as whole, zipfile.ZipFile(tmp_path / "cifar10-jpg.zip", "w") as few:
+            for name in sorted(n for n in whole.namelist() if n.endswith(".jpg")):
+                place = name.rsplit("/", 1)[0]
+                seen[place] = seen.get(place, 0) + 1
+                if seen[place] <= 20: few.writestr(name, whole.read(name))
+        monkeypatch.setenv("FEDBOOK_DATA", str(tmp_path))
+    yield
+    continual._pictures.cache_clear()
+
+
+def test_the_papers_profile_starts_and_resumes_on_cifar10(few_of_cifar10, tmp_path, monkeypatch):
+    sizes = sized("paper", dict(pictures=20, test_pictures=5, tasks=2, clients=2, rounds=1, iterations=1, gan_batch=4, server_steps=1, server_batch=5, painted=5))
+    here = make_stream(sizes, 0)
+    assert here.shape == (3, 32, 32) and here.classes == [5, 5] and sizes.network == "resnet18"
+    want, path, save = run_stream(FedGTEA, here, sizes, 0, workers=1), tmp_path / "run.safetensors", Checkpoint.save
+    def save_and_die(self, *args):
+        save(self, *args)
+        raise Killed
+    monkeypatch.setattr(Checkpoint, "save", save_and_die)
+    with pytest.raises(Killed): run_stream(FedGTEA, here, sizes, 0, checkpoint=Checkpoint(path), workers=1)
+    monkeypatch.setattr(Checkpoint, "save", save)
+    got = run_stream(FedGTEA, here, sizes, 0, checkpoint=Checkpoint(path), workers=1)
+    assert equal(got.server.weights, want.server.weights) and str(got.matrix) == str(want.matrix) and len(got.server.log) == 1
+    assert got.server.model.cate.in_shape == (3, 32, 32) and all(t.isfinite().all() for t in got.server.weights.values())
