@@ -13,8 +13,6 @@ import statistics
 from functools import partial
 from time import perf_counter
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-
 import torch
 from ot.gaussian import bures_wasserstein_distance
 
