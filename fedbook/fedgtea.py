@@ -531,7 +531,8 @@ def accept_moments(moments, cate):
     if not cate: return
     mean, cov = (moments[f"moments/{name}"].double() for name in ("mean", "cov"))
     if not torch.allclose(cov, cov.T, rtol=1e-3, atol=1e-6): raise Refused("moments/cov is not symmetric")
-    if torch.linalg.eigvalsh(cov)[0] < -1e-4 * cov.trace().abs(): raise Refused("moments/cov has a negative eigenvalue")
+    values = torch.linalg.eigvalsh(cov)
+    if values[0] < -1e-5 * values[-1].abs(): raise Refused("moments/cov has a negative eigenvalue")
     if cate.normalised and mean.square().sum() + cov.trace() > 1.01 * d: raise Refused("the moments are larger than those of normalised embeddings")
 
 # %% ../nbs/14_fedgtea.ipynb #56dde073
