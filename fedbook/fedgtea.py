@@ -32,13 +32,16 @@ from .wire import Msg, Refused, expect
 from .world import as_float
 
 # %% ../nbs/14_fedgtea.ipynb #d30abaea
+def _check_kind(kind):
+    if kind not in ("inverse_sum", "sum_inverse"): raise UserError(f"kind={kind!r} is unknown; choose inverse_sum or sum_inverse")
+
 @dataclass(frozen=True)
 class FedGTEASizes(ContinualSizes):
     """The numbers of this chapter's runs. `setting` names one of the paper's sequences (`settings`; empty: the fields as they are).
     `critic_lr` is Adam's rate for CATE and discriminator, at the clients and at the server, `generator_lr` the generator's;
     `distillation`, `wasserstein` and `anchor` weigh the server's losses (the paper's alpha, beta, gamma; `alpha` is the Dirichlet skew),
-    `kind` is that of `wasserstein_loss`, `server_steps` are its steps in every `server_every`-th round, on `server_batch` old pictures for the distillation and `painted` of each task for the
-    Wasserstein loss; `ablations` are the seeds of the ablation rows."""
+    `kind` is that of `wasserstein_loss`, `server_steps` are its steps in every `server_every`-th round, on `server_batch` old pictures for
+    the distillation and `painted` of each task for the Wasserstein loss; `ablations` are the seeds of the ablation rows."""
     setting: str = ""
     rounds: int = 4
     iterations: int = 15
@@ -59,7 +62,7 @@ class FedGTEASizes(ContinualSizes):
         super().__post_init__()
         for name in ("server_steps", "server_every", "server_batch", "painted"):
             if getattr(self, name) < 1: raise UserError(f"{name}={getattr(self, name)} must be at least 1")
-        if self.kind not in ("inverse_sum", "sum_inverse"): raise UserError(f"kind={self.kind!r} is unknown; choose inverse_sum or sum_inverse")
+        _check_kind(self.kind)
 
 settings = {
     "cifar10-5x2": dict(data="cifar10", tasks=5, order="random", clients=5, pictures=5000, test_pictures=1000, rounds=60,
@@ -366,7 +369,7 @@ def wasserstein_loss(means, covs, kind="inverse_sum", eps=None, distances=pairwi
     Raises `UserError` for an unknown `kind`, a negative `eps` and what `distances` refuses."""
     d = _expect("means", means, "T", "d").shape[1]
     eps = 1e-3 * d if eps is None else eps
-    if kind not in ("inverse_sum", "sum_inverse"): raise UserError(f"kind={kind!r} is unknown; choose inverse_sum or sum_inverse")
+    _check_kind(kind)
     if not eps >= 0: raise UserError(f"eps={eps} must be 0 or more")
     between = distances(means, covs)
     if len(means) < 2: return between.sum()

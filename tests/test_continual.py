@@ -404,22 +404,13 @@ def test_every_method_runs_and_is_a_function_of_its_seed(method, stream):
     assert equal(outcome.server.weights, again.server.weights) and outcome.matrix[-1] == again.matrix[-1]
 
 
-class Killed(BaseException): pass
-
-
 @every_method
-def test_every_method_resumes_to_the_same_bits(method, stream, tmp_path, monkeypatch):
+def test_every_method_resumes_to_the_same_bits(method, stream, tmp_path, kill):
     short = replace(SMOKE, rounds=2)
     want = run_stream(method, stream, short, 0, workers=1)
-    path, save = tmp_path / "run.safetensors", Checkpoint.save
+    path = tmp_path / "run.safetensors"
     for stop in (1, 3, 2):
-        calls = itertools.count(1)
-        def save_or_die(self, *args):
-            save(self, *args)
-            if next(calls) == stop: raise Killed
-        monkeypatch.setattr(Checkpoint, "save", save_or_die)
-        with pytest.raises(Killed): run_stream(method, stream, short, 0, checkpoint=Checkpoint(path), workers=1)
-    monkeypatch.setattr(Checkpoint, "save", save)
+        kill(lambda: run_stream(method, stream, short, 0, checkpoint=Checkpoint(path), workers=1), stop)
     got = run_stream(method, stream, short, 0, checkpoint=Checkpoint(path), workers=1)
     assert equal(got.server.weights, want.server.weights) and str(got.matrix) == str(want.matrix)
     assert torch.equal(got.server.classify(stream.test[0][0]), want.server.classify(stream.test[0][0]))

@@ -705,23 +705,14 @@ def test_a_run_is_a_function_of_its_seed(outcomes, stream):
     assert not equal(other.server.weights, again.server.weights)
 
 
-class Killed(BaseException): pass
-
-
 @pytest.mark.parametrize("method", [FedGTEA, NoCATE], ids=lambda m: m.name)
-def test_a_run_resumes_to_the_same_bits(method, tmp_path, monkeypatch):
+def test_a_run_resumes_to_the_same_bits(method, tmp_path, kill):
     short = replace(SMOKE, tasks=2, rounds=2, pictures=20)
     stream = make_stream(short, 0)
     want = run_stream(method, stream, short, 0, workers=1)
-    path, save = tmp_path / "run.safetensors", Checkpoint.save
+    path = tmp_path / "run.safetensors"
     for stop in (1, 1, 1):
-        calls = itertools.count(1)
-        def save_or_die(self, *args):
-            save(self, *args)
-            if next(calls) == stop: raise Killed
-        monkeypatch.setattr(Checkpoint, "save", save_or_die)
-        with pytest.raises(Killed): run_stream(method, stream, short, 0, checkpoint=Checkpoint(path), workers=1)
-    monkeypatch.setattr(Checkpoint, "save", save)
+        kill(lambda: run_stream(method, stream, short, 0, checkpoint=Checkpoint(path), workers=1), stop)
     got = run_stream(method, stream, short, 0, checkpoint=Checkpoint(path), workers=1)
     a, b = got.server.state(), want.server.state()
     assert equal(a.tensors, b.tensors) and a.meta == b.meta and len(got.server.log) == 2
@@ -778,17 +769,12 @@ def few_of_cifar10(tmp_path, monkeypatch):
     continual._pictures.cache_clear()
 
 
-def test_the_papers_profile_starts_and_resumes_on_cifar10(few_of_cifar10, tmp_path, monkeypatch):
+def test_the_papers_profile_starts_and_resumes_on_cifar10(few_of_cifar10, tmp_path, kill):
     sizes = sized("paper", dict(pictures=20, test_pictures=5, tasks=2, clients=2, rounds=1, iterations=1, gan_batch=4, server_steps=1, server_batch=5, painted=5))
     here = make_stream(sizes, 0)
     assert here.shape == (3, 32, 32) and here.classes == [5, 5] and sizes.network == "resnet18"
-    want, path, save = run_stream(FedGTEA, here, sizes, 0, workers=1), tmp_path / "run.safetensors", Checkpoint.save
-    def save_and_die(self, *args):
-        save(self, *args)
-        raise Killed
-    monkeypatch.setattr(Checkpoint, "save", save_and_die)
-    with pytest.raises(Killed): run_stream(FedGTEA, here, sizes, 0, checkpoint=Checkpoint(path), workers=1)
-    monkeypatch.setattr(Checkpoint, "save", save)
+    want, path = run_stream(FedGTEA, here, sizes, 0, workers=1), tmp_path / "run.safetensors"
+    kill(lambda: run_stream(FedGTEA, here, sizes, 0, checkpoint=Checkpoint(path), workers=1), stop=1)
     got = run_stream(FedGTEA, here, sizes, 0, checkpoint=Checkpoint(path), workers=1)
     assert equal(got.server.weights, want.server.weights) and str(got.matrix) == str(want.matrix) and len(got.server.log) == 1
     assert got.server.model.cate.in_shape == (3, 32, 32) and all(t.isfinite().all() for t in got.server.weights.values())
