@@ -285,13 +285,74 @@ def test_cifar10_jpeg_copy_is_sound():
     assert (world.nearest_mean(data.images[~half], means) == data.labels[~half]).float().mean() > 0.2
 
 
-@pytest.mark.parametrize("loader", [fashion_mnist_small, world.fashion_mnist, world.cifar10, world.cifar100])
+WNIDS = ("n03", "n01", "n02")
+
+
+@pytest.fixture
+def tiny(folder):
+    "Tiny-ImageNet-200 with three classes, two training pictures and one validation picture of each; that of n01 is grey."
+    root, shades = folder / "tiny-imagenet-200", dict(zip(WNIDS, (30, 100, 220)))
+    def save(path, wnid):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L" if wnid == "n01" else "RGB", (64, 64), shades[wnid] if wnid == "n01" else (shades[wnid],) * 3).save(path)
+
+    for wnid in WNIDS:
+        for i in range(2): save(root / "train" / wnid / "images" / f"{wnid}_{i}.JPEG", wnid)
+    for i, wnid in enumerate(("n01", "n02", "n03")): save(root / "val" / "images" / f"val_{i}.JPEG", wnid)
+    (root / "wnids.txt").write_text("".join(f"{wnid}\n" for wnid in WNIDS))
+    (root / "words.txt").write_text("n00\tentity\nn01\tgoldfish, Carassius auratus\nn03\tEgyptian cat\n")
+    (root / "val" / "val_annotations.txt").write_text("".join(f"val_{i}.JPEG\tn0{i + 1}\t0\t32\t44\t62\n" for i in range(3)))
+    return root
+
+
+@pytest.mark.parametrize("split, labels, shades", [("train", [0, 0, 1, 1, 2, 2], [30, 30, 100, 100, 220, 220]), ("test", [1, 2, 0], [100, 220, 30])])
+def test_tiny_imagenet(tiny, split, labels, shades):
+    data = pictures("tiny_imagenet", split)
+    assert data.name == "Tiny-ImageNet-200" and data.classes == ["Egyptian cat", "goldfish", "n02"], "in the order of wnids.txt, a wnid without words as it is"
+    x, y = data.tensors()
+    assert isinstance(data.images, Files) and x.shape == (len(labels), 3, 64, 64) and x.dtype == torch.uint8 and y.tolist() == labels
+    assert (x.float().mean((1, 2, 3)) - torch.tensor(shades)).abs().max() < 2
+
+
+def test_tiny_imagenet_is_never_downloaded(folder):
+    row = {row["name"]: row for row in world.inventory()}["tiny_imagenet"]
+    with pytest.raises(UserError, match="is missing.*unpack .*tiny-imagenet-200.zip in ") as error: pictures("tiny_imagenet")
+    assert row["state"] == "not found" and row["advice"] in str(error.value) and str(folder) in row["advice"] and "\n" not in str(error.value)
+
+
+def test_inventory_finds_tiny_imagenet(tiny):
+    row = {row["name"]: row for row in world.inventory()}["tiny_imagenet"]
+    assert row["state"] == "found" and row["advice"] == f"in {tiny / 'wnids.txt'}"
+
+
+@pytest.mark.parametrize("line", ["val_1.JPEG", "val_1.JPEG n02 0 32 44 62", "val_1.JPEG\tn09\t0", "", "\xff\t\xfe"])
+def test_tiny_imagenet_with_a_damaged_annotation(tiny, line):
+    path = tiny / "val" / "val_annotations.txt"
+    first, _, last = path.read_text().splitlines()
+    path.write_bytes("\n".join((first, line, last)).encode("latin-1"))
+    with pytest.raises(UserError, match="line 2 of .*val_annotations.txt.*unpack") as error: pictures("tiny_imagenet", "test")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("gone, split, says", [("words.txt", "train", "no file .*words.txt"), ("val/val_annotations.txt", "test", "no file .*val_annotations.txt"),
+                                               ("train/n02/images/n02_1.JPEG", "train", "1 to 2 train pictures of a class")])
+def test_tiny_imagenet_half_unpacked(tiny, gone, split, says):
+    (tiny / gone).unlink()
+    with pytest.raises(UserError, match=f"{says}.*unpack"): pictures("tiny_imagenet", split)
+
+
+def test_tiny_imagenet_without_classes(tiny):
+    (tiny / "wnids.txt").write_text("\n")
+    with pytest.raises(UserError, match="0 to 0 train pictures"): pictures("tiny_imagenet")
+
+
+@pytest.mark.parametrize("loader", [fashion_mnist_small, world.fashion_mnist, world.cifar10, world.cifar100, world.tiny_imagenet])
 def test_unknown_split(loader):
     with pytest.raises(UserError, match="split='valid'"): loader("valid")
 
 
 def test_unknown_name_lists_the_choices():
-    with pytest.raises(UserError, match="fashion_mnist_small, fashion_mnist, cifar10, cifar100"): pictures("mnist")
+    with pytest.raises(UserError, match="fashion_mnist_small, fashion_mnist, cifar10, cifar100, tiny_imagenet"): pictures("mnist")
 
 
 def test_inventory(folder):
