@@ -103,13 +103,13 @@ def expandable_cnn(classes, shape=(1, 28, 28)):
     return Expandable(body, 128, classes, shape)
 
 def expandable_resnet18(classes, shape=(3, 32, 32)):
-    """torchvision's ResNet-18 with the usual stem for small pictures (3x3, stride 1, no max-pool), features of 512, and a
-    head that grows: the network of FedCBDR, LANDER and TARGET."""
+    """torchvision's ResNet-18 with features of 512 and a head that grows: the network of FedCBDR, LANDER and TARGET. Pictures
+    below 64 pixels get the usual small stem (3x3, stride 1, no max-pool), larger ones its own (7x7, stride 2, max-pool)."""
     from torchvision.models import resnet18
 
-    body = resnet18()
-    body.conv1 = nn.Conv2d(shape[0], 64, 3, padding=1, bias=False)
-    body.maxpool, body.fc = nn.Identity(), nn.Identity()
+    body, small = resnet18(), shape[1] < 64
+    body.conv1 = nn.Conv2d(shape[0], 64, 3, padding=1, bias=False) if small else nn.Conv2d(shape[0], 64, 7, 2, 3, bias=False)
+    body.maxpool, body.fc = nn.Identity() if small else body.maxpool, nn.Identity()
     return Expandable(body, 512, classes, shape)
 
 networks = {"cnn": expandable_cnn, "resnet18": expandable_resnet18}

@@ -7,8 +7,8 @@ __all__ = ['policies', 'settings', 'profiles', 'RANK_CUT', 'GRAM_CUT', 'FedCBDR'
            'printed_scores', 'whitening', 'leverage_scores', 'BlockDiagonal', 'random_orthogonal', 'mask',
            'unmask_rows', 'LeverageScoreCalculator', 'sampling_probabilities', 'draw', 'uniform', 'fair_shares',
            'class_quota', 'repo_local', 'ReplayBuffer', 'tts_loss', 'FedCBDRTrainer', 'FedCBDRAggregator',
-           'default_network', 'FedCBDRClient', 'configured', 'ReplayServer', 'FedCBDRServer', 'stemmed',
-           'stream_client', 'stream_server', 'variant']
+           'default_network', 'FedCBDRClient', 'configured', 'ReplayServer', 'FedCBDRServer', 'stream_client',
+           'stream_server', 'variant']
 
 # %% ../nbs/13_fedcbdr.ipynb #fafb1ba8
 import copy
@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from .continual import (CGoFed, ContinualSizes, Expandable, FedEWC, FedLwF, Finetune, LANDER, Method, ReFed, TARGET, TaskServer,
-                               expandable_resnet18, herding, labelled, make_client, make_server, make_stream, part, run_stream, snapshot)
+                               herding, labelled, make_client, make_server, make_stream, part, run_stream, snapshot)
 from .fedavg import Federation, Mean, Step, batches, build, generator
 from .lab import UserError, choose
 from .score import History, accuracy
@@ -39,11 +39,12 @@ _CHOICES = {"gdr_mode": ("global_leverage", "repo_local", "uniform", "class_quot
 class FedCBDRSizes(ContinualSizes):
     """The numbers of this chapter's runs, and the configuration of `FedCBDRServer`. `setting` names a row of the paper's table
     (`settings`; empty: the fields as they are). `buffer_size` is M, the pictures kept of each task, all clients together; `gdr_mode` says how
-    they are chosen, `norm` and `replace` how they are drawn, `buffer_policy` what a client's buffer does when its capacity is reached,
-    `mask_block` cuts P into blocks of so many rows (0: whole). `tts_mode` is the form of the loss, with temperatures `tau_old`, `tau_new`
+    they are chosen, `norm` how scores become chances and `replace` whether a picture may come twice (neither is asked by "repo_local" and
+    "class_quota"), `buffer_policy` what a client's buffer does when its `capacity` (0: none) is reached, `mask_block` cuts P into blocks of so many rows (0: whole). `tts_mode` is the form of the loss, with temperatures `tau_old`, `tau_new`
     and weights `omega_old`, `omega_new`. `replay_ratio` is the share of replayed pictures in a batch (0: the buffer is shuffled among the
     new ones), `use_replay` whether there is a buffer at all, `aggregation` whether clients count alike or by size;
-    `ablations` are the seeds of rows that take the method apart, `digit_seeds` and `map_seeds` those of the small experiments on digits."""
+    `ablations` are the seeds of rows that take the method apart, `digit_seeds` and `map_seeds` those of the small experiments on digits, `digit_rounds` their
+    rounds."""
     setting: str = ""
     rounds: int = 6
     batch: int = 32
@@ -56,6 +57,7 @@ class FedCBDRSizes(ContinualSizes):
     norm: str = "global"
     replace: bool = True
     mask_block: int = 0
+    capacity: int = 0
     buffer_policy: str = "class_balanced"
     tts_mode: str = "paper"
     tau_old: float = 0.9
@@ -64,52 +66,55 @@ class FedCBDRSizes(ContinualSizes):
     omega_new: float = 0.9
     aggregation: str = "uniform"
     ablations: int = 3
-    digit_seeds: int = 10
-    map_seeds: int = 5
+    digit_seeds: int = 8
+    map_seeds: int = 3
+    digit_rounds: int = 15
 
     def __post_init__(self):
         super().__post_init__()
         for name, known in _CHOICES.items():
             if getattr(self, name) not in known: raise UserError(f"{name}={getattr(self, name)!r} is unknown; choose one of {', '.join(known)}")
-        for name in ("buffer_size", "digit_seeds", "map_seeds"):
+        for name in ("buffer_size", "digit_seeds", "map_seeds", "digit_rounds"):
             if getattr(self, name) < 1: raise UserError(f"{name}={getattr(self, name)} must be at least 1")
         for name in ("tau_old", "tau_new"):
             if not getattr(self, name) > 0: raise UserError(f"{name}={getattr(self, name)} must be above 0")
         if not self.replay_ratio < 1: raise UserError(f"replay_ratio={self.replay_ratio} must be below 1, for new pictures are part of each batch")
 
 settings = {
-    "cifar10-3": dict(data="cifar10", tasks=3, buffer_size=450, memory=270, pictures=5000, test_pictures=1000),
-    "cifar10-5": dict(data="cifar10", tasks=5, buffer_size=300, memory=300, pictures=5000, test_pictures=1000),
-    "cifar100-5": dict(data="cifar100", tasks=5, buffer_size=1000, memory=1000, pictures=500, test_pictures=100),
-    "cifar100-10": dict(data="cifar100", tasks=10, buffer_size=500, memory=1000, pictures=500, test_pictures=100),
-    "tiny-10": dict(data="tiny_imagenet", tasks=10, buffer_size=2000, memory=4000, pictures=500, test_pictures=50),
-    "tiny-20": dict(data="tiny_imagenet", tasks=20, buffer_size=1000, memory=4000, pictures=500, test_pictures=50),
+    "cifar10-3": dict(data="cifar10", tasks=3, buffer_size=450, pictures=5000, test_pictures=1000),
+    "cifar10-5": dict(data="cifar10", tasks=5, buffer_size=300, pictures=5000, test_pictures=1000),
+    "cifar100-5": dict(data="cifar100", tasks=5, buffer_size=1000, pictures=500, test_pictures=100),
+    "cifar100-10": dict(data="cifar100", tasks=10, buffer_size=500, pictures=500, test_pictures=100),
+    "tiny-10": dict(data="tiny_imagenet", tasks=10, buffer_size=2000, pictures=500, test_pictures=50),
+    "tiny-20": dict(data="tiny_imagenet", tasks=20, buffer_size=1000, pictures=500, test_pictures=50),
 }
 
 profiles = {
-    "smoke": FedCBDRSizes(pictures=40, test_pictures=20, tasks=3, clients=3, rounds=1, epochs=1, memory=12, buffer_size=10, synthetic=64,
-                          digit_seeds=1, map_seeds=1, ablations=1),
-    "quick": FedCBDRSizes(pictures=250, rounds=3, batch=16, others=0, ablations=0, digit_seeds=2, map_seeds=1),
+    "smoke": FedCBDRSizes(pictures=40, test_pictures=20, tasks=3, clients=3, rounds=1, epochs=1, buffer_size=10, synthetic=64,
+                          ablations=1, digit_seeds=1, map_seeds=1, digit_rounds=1),
+    "quick": FedCBDRSizes(pictures=200, rounds=3, batch=16, others=0, ablations=0, digit_seeds=2, map_seeds=1, digit_rounds=4),
     "full": FedCBDRSizes(seeds=3),
     "paper": FedCBDRSizes(seeds=3, setting="cifar10-5", network="resnet18", rounds=100, batch=128, synthetic=10240, mask_block=2000, others=3),
 }
 
 def sized(profile, changes=None):
-    """The sizes called `profile` with the fields of its setting, and then with `changes` (name to value or text).
+    """The sizes called `profile` with the fields of its setting, and then with `changes` (name to value or text). `memory`, what a client of Re-Fed
+    may hold, is its part of M pictures of all tasks, unless `changes` have it.
 
     Raises `UserError` for a setting that is not known, and where `choose` does."""
     chosen = choose(profiles, profile, changes)
-    if not chosen.setting: return chosen
-    if chosen.setting not in settings:
+    if chosen.setting and chosen.setting not in settings:
         raise UserError(f"setting={chosen.setting!r} is unknown; choose one of {', '.join(settings)}")
-    return choose({profile: replace(chosen, **settings[chosen.setting])}, profile, changes)
+    chosen = choose({profile: replace(chosen, **settings.get(chosen.setting, {}))}, profile, changes)
+    if "memory" in (changes or {}): return chosen
+    return replace(chosen, memory=max(1, chosen.buffer_size * chosen.tasks // chosen.clients))
 
 # %% ../nbs/13_fedcbdr.ipynb #d18ca0ae
 def features(model, x, batch=500):
     "Features (n, d) of pictures `x` (n, C, H, W), on the CPU. Leaves `model` in evaluation mode."
     device = next(model.parameters()).device
     model.eval()
-    with torch.no_grad(): return torch.cat([model.features(as_float(some).to(device)).cpu() for some in x.split(batch)])
+    with torch.no_grad(): return torch.cat([model.features(as_float(some.to(device))).cpu() for some in x.split(batch)])
 
 # %% ../nbs/13_fedcbdr.ipynb #54266bb6
 def _expect_matrix(name, x):
@@ -255,7 +260,7 @@ def random_orthogonal(n, generator, block=None):
 
 # %% ../nbs/13_fedcbdr.ipynb #0893544d
 def _expect_mask(name, mask, size, what):
-    if tuple(mask.shape) != (size, size): raise UserError(f"{name} has shape {tuple(mask.shape)}, expected ({size}, {size}) for {what}")
+    if tuple(getattr(mask, "shape", ())) != (size, size): raise UserError(f"{name} has shape {tuple(getattr(mask, 'shape', ()))}, expected ({size}, {size}) for {what}")
 
 def mask(x, P, Q):
     """P X Q: the features `x` (n, d) as the client sends them (Eq. 1), float64. P (n, n) is the client's own, Q (d, d) common to all
@@ -376,7 +381,7 @@ def class_quota(scores, labels, m, generator):
     `scores` (n_k,) and `labels` (n_k,), int64, for each client. Ours, not the paper's: it needs the clients to reveal the labels of
     their candidates, a cost in privacy. Samples of score 0 come only when a class has no others left. Raises `UserError` for labels
     that do not go with the scores, and m above the number of samples."""
-    scores, labels = _expect_weights("scores", scores), list(labels)
+    scores, labels = _expect_weights("scores", scores), [torch.as_tensor(each) for each in labels]
     sizes = [len(each) for each in scores]
     if [len(each) for each in labels] != sizes: raise UserError(f"labels are {[len(each) for each in labels]} per client, expected {sizes} as of scores")
     labels = torch.cat(labels).cpu()
@@ -401,11 +406,17 @@ def repo_local(masked, m, generator):
     counts = {k: m // len(holders) + (lot < m % len(holders)) for k, lot in zip(holders, luck)}
     return [_draw(each, counts.get(k, 0), True, generator).sort().values for k, each in enumerate(p)]
 
-# %% ../nbs/13_fedcbdr.ipynb #ee02d056
+# %% ../nbs/13_fedcbdr.ipynb #e3b9d4bf
+def _without_copies(x, y):
+    "Pictures `x` (n, C, H, W) and labels `y` (n,) without those that came before, in their order."
+    _, which = x.flatten(1).unique(dim=0, return_inverse=True)
+    first = torch.full((int(which.max()) + 1,), len(y)).scatter_reduce(0, which, torch.arange(len(y)), "amin").sort().values
+    return x[first], y[first]
+
 class ReplayBuffer:
     """The pictures `x` (m, C, H, W) with labels `y` (m,) that a client keeps; both None while it is empty.
 
-    Without `capacity` it only grows, as in the published code. With one, classes get equal room, and what a class does not fill goes to the
+    Without `capacity` it only grows, as in the published code. With one, copies (of a picture drawn twice) go first; then classes get equal room, and what a class does not fill goes to the
     others; policy "class_balanced" keeps the pictures of a class that came first, "herding" those whose mean feature stays closest to the
     mean of all of them (iCaRL), and "append" is for no such rule: once full, it takes no more. Raises `UserError` for a capacity
     below 1 and an unknown policy."""
@@ -421,9 +432,10 @@ class ReplayBuffer:
     def add(self, x, y, features=None):
         "Take in pictures `x` (n, C, H, W) with labels `y` (n,); herding needs `features`, a function from pictures to features (n, d)."
         if len(self): x, y = torch.cat([self.x, x]), torch.cat([self.y, y])
-        keep = slice(self.capacity)
-        if self.capacity and len(y) > self.capacity and self.policy != "append": keep = self._best(x, y, features)
-        self.x, self.y = x[keep], y[keep]
+        if self.capacity and len(y) > self.capacity and self.policy != "append":
+            x, y = _without_copies(x, y)
+            if len(y) > self.capacity: x, y = (t[keep] for keep in [self._best(x, y, features)] for t in (x, y))
+        self.x, self.y = x[:self.capacity], y[:self.capacity]
 
     def _best(self, x, y, features):
         "Positions of the `capacity` pictures to keep, in the order in which they came."
@@ -439,10 +451,11 @@ class ReplayBuffer:
 def _old_columns(logits, y, old_classes):
     "Which columns of `logits` (b, C) are old (C,), once labels `y` (b,) and `old_classes` are found to fit."
     classes = logits.shape[1]
-    places = list(range(old_classes)) if isinstance(old_classes, int) else list(old_classes)
-    if not len(y) or not 0 <= y.min() <= y.max() < classes:
-        raise UserError(f"y={y.tolist()!r:.60} must be at least one label, each in 0..{classes - 1}, for the logits know {classes} classes")
-    if isinstance(old_classes, int) and not 0 <= old_classes <= classes or not all(0 <= c < classes for c in places):
+    if y.shape != logits.shape[:1] or y.is_floating_point() or not len(y) or not 0 <= y.min() <= y.max() < classes:
+        raise UserError(f"y={y.tolist()!r:.60} must be a label for each of {len(logits)} rows, at least one, each in 0..{classes - 1}, for the logits know {classes} classes")
+    try: places = [int(c) for c in old_classes]
+    except TypeError: places = [*range(old_classes)] if old_classes >= 0 else [old_classes]
+    if not all(0 <= c < classes for c in places):
         raise UserError(f"old_classes={old_classes!r:.60} must be a number of columns up to {classes}, or a list of columns in 0..{classes - 1}")
     is_old = torch.zeros(classes, dtype=torch.bool, device=logits.device)
     is_old[places] = True
@@ -499,7 +512,7 @@ class FedCBDRTrainer:
         for _ in range(self.epochs):
             for x, y in self.batches(new, replayed, generator):
                 optimiser.zero_grad()
-                self.loss(model(as_float(x).to(device)), y.to(device), old).backward()
+                self.loss(model(as_float(x.to(device))), y.to(device), old).backward()
                 optimiser.step()
 
     def batches(self, new, replayed, generator):
@@ -540,26 +553,27 @@ def default_network(classes, shape):
 
 def _labelled_pictures(name, x, y):
     "Tensors of pictures (n, C, H, W), uint8 or floating, and int64 labels (n,), or a `UserError` that names the argument."
-    try: x, y = torch.as_tensor(x), torch.as_tensor(y)
+    try: x, y = torch.as_tensor(x).cpu(), torch.as_tensor(y).cpu()
     except (TypeError, ValueError) as error: raise UserError(f"{name}: x and y must be tensors or arrays of numbers ({error})") from None
     if x.dim() != 4 or not (x.is_floating_point() or x.dtype == torch.uint8):
         raise UserError(f"{name}: x is {x.dtype} of shape {tuple(x.shape)}, expected floating or uint8 pictures (n, C, H, W)")
     if y.shape != (len(x),) or y.is_floating_point():
         raise UserError(f"{name}: y is {y.dtype} of shape {tuple(y.shape)}, expected {len(x)} whole numbers, a label for each picture")
-    return x, y.long()
+    if len(y) and y.min() < 0: raise UserError(f"{name}: y holds {int(y.min())}, expected labels of at least 0")
+    return x.float() if x.is_floating_point() else x, y.long()
 
 # %% ../nbs/13_fedcbdr.ipynb #047ccae9
 class FedCBDRClient:
-    """FedCBDR's client `cid`: holds pictures `x` (n, C, H, W), float or uint8, with labels `y` (n,) of all its tasks, and looks only at those of the
+    """FedCBDR's client `cid`, a number: holds pictures `x` (n, C, H, W), float or uint8, with labels `y` (n,) of all its tasks, and looks only at those of the
     classes that the server names. Verbs: `fit`, and after a task `sketch`, `scores`, `keep`. How to train comes with the message.
 
     `buffer_size` is the capacity of its `buffer` (None: append-only). `model` is the network it borrows; without one, it builds the
     default for its pictures. The mask P comes from `seed`, Q from `key`, which all clients share; a deployment keeps both from the
-    server, while our runs derive everything from one seed. Raises `UserError` for pictures and labels that do not go together."""
+    server, while our runs derive everything from one seed. `block` cuts P into blocks of so many rows (`random_orthogonal`). Raises `UserError` for pictures and labels that do not go together."""
 
-    def __init__(self, cid, x, y, buffer_size=None, model=None, seed=0, key=0):
-        if type(cid) is not int or cid < 0: raise UserError(f"cid={cid!r} must be a whole number of at least 0")
-        self.id, self.model, self.seed, self.key = cid, model, seed, key
+    def __init__(self, cid, x, y, buffer_size=None, model=None, seed=0, key=0, block=None):
+        if not hasattr(cid, "__index__") or cid < 0: raise UserError(f"cid={cid!r} must be a whole number of at least 0")
+        self.id, self.model, self.seed, self.key, self.block = index(cid), model, seed, key, block
         self.x, self.y = _labelled_pictures(f"client {cid}", x, y)
         self.buffer, self.generator = ReplayBuffer(buffer_size), generator(seed, cid)
         self.task, self.old, self.classes, self.new, self.P = None, 0, None, None, None
@@ -590,21 +604,21 @@ class FedCBDRClient:
         new = len(self.new[1])
         return Msg(labelled(self.model.state_dict(), "model"), {"n": new + len(self.buffer), "new": new})
 
-    def masks(self, n, block):
-        "P for `n` rows: drawn once for a task, and the same again when it is drawn again."
-        if self.P is None or self.P.shape[0] != n: self.P = random_orthogonal(n, generator(self.seed, self.id, self.task, 1), block or None)
+    def mask_of_rows(self):
+        "P for the task's pictures: drawn once, and the same again when it is drawn again."
+        if self.P is None: self.P = random_orthogonal(len(self.new[1]), generator(self.seed, self.id, self.task, 1), self.block)
         return self.P
 
     def sketch(self, msg):
         "X'_k = P_k X_k Q (n_k, d), float64: the masked features of the task's pictures under the weights in `msg` (Eq. 1)."
         self.enter(msg)
         x = features(self.model, self.new[0])
-        return Msg({"features": mask(x, self.masks(len(x), msg.meta["block"]), random_orthogonal(x.shape[1], generator(self.key, self.task)))})
+        return Msg({"features": mask(x, self.mask_of_rows(), random_orthogonal(x.shape[1], generator(self.key, self.task, 3)))})
 
     def scores(self, msg):
         "Leverage scores (n_k,) from the block of U' (n_k, r) in `msg`, masks undone (Eq. 4 and 5); with the task's labels if the server asks for them."
         u = msg.tensors["u"]
-        scores = LeverageScoreCalculator().scores(u, self.masks(len(u), msg.meta["block"])) if len(u) else u.new_zeros(0)
+        scores = LeverageScoreCalculator().scores(u, self.mask_of_rows()) if len(u) else u.new_zeros(0)
         labels = self.new[1] - self.old if len(u) else torch.zeros(0, dtype=torch.int64)
         return Msg({"scores": scores} | ({"labels": labels} if msg.meta["labels"] else {}))
 
@@ -625,12 +639,12 @@ class FedCBDRClient:
         if msg.meta["classes"]: self.begin(msg.meta)
 
 # %% ../nbs/13_fedcbdr.ipynb #2ca27f59
-_FIELDS = ("epochs", "batch", "lr", "momentum", "weight_decay", "buffer_size", "use_replay", "replay_ratio", "gdr_mode", "norm", "replace", "mask_block",
-           "buffer_policy", "tts_mode", "tau_old", "tau_new", "omega_old", "omega_new", "aggregation")
+_FIELDS = (*(field.name for field in fields(FedCBDRTrainer)), "buffer_size", "use_replay", "gdr_mode", "norm", "replace", "buffer_policy", "aggregation")
 
 def configured(config=None):
-    """`FedCBDRSizes` with the fields in `config` (name to value; None leaves a field as it is), or `config` if it is one already. Raises
-    `UserError` for unknown keys and values that are not of the field's type."""
+    """`FedCBDRSizes` with the fields in `config` (name to value; None leaves a field as it is), or `config` if it is one already. Those
+    that describe a stream (data, tasks, rounds, ...) or belong to a client (capacity, mask_block) are taken and do nothing here. Raises `UserError` for unknown keys and
+    values that are not of the field's type."""
     if isinstance(config, FedCBDRSizes): return config
     if not isinstance(config or {}, dict): raise UserError(f"config is a {type(config).__name__}, expected a dict or FedCBDRSizes")
     known = {field.name for field in fields(FedCBDRSizes)}
@@ -668,7 +682,7 @@ class ReplayServer(TaskServer):
 
     def send(self, id):
         msg, trainer = super().send(id), {field.name: getattr(self.config, field.name) for field in fields(FedCBDRTrainer)}
-        return Msg(msg.tensors, {**msg.meta, "classes": self.seen, "train": trainer, "block": self.config.mask_block})
+        return Msg(msg.tensors, {**msg.meta, "classes": self.seen, "train": trainer})
 
     def merge(self, replies):
         new = {}
@@ -682,7 +696,7 @@ class ReplayServer(TaskServer):
     def merge_sketch(self, replies):
         "Eq. 2 and 3: stack the X'_k and factor them, so that each client can have its rows of U'."
         came = {id: msg.tensors["features"] for id, msg in replies}
-        if self.config.gdr_mode == "repo_local": self.drawn = dict(zip(came, repo_local(came.values(), self.config.buffer_size, self.lots())))
+        if self.config.gdr_mode == "repo_local": self.assign(came, lambda: repo_local(came.values(), self.config.buffer_size, self.lots()))
         else: self.blocks = dict(zip(came, LeverageScoreCalculator().blocks(came.values())))
 
     def block(self, id):
@@ -690,29 +704,37 @@ class ReplayServer(TaskServer):
         rank = next((u.shape[1] for u in self.blocks.values()), 0)
         return self.blocks.get(id, torch.zeros(0, rank, dtype=torch.float64))
 
-    def say_block(self, id): return Msg({"u": self.block(id)}, {"labels": self.config.gdr_mode == "class_quota", "block": self.config.mask_block})
+    def say_block(self, id): return Msg({"u": self.block(id)}, {"labels": self.config.gdr_mode == "class_quota"})
 
     def merge_scores(self, replies):
-        came = dict(replies)
-        self.decide({id: msg.tensors["scores"] for id, msg in came.items()}, [msg.tensors.get("labels") for msg in came.values()])
+        came = {id: msg.tensors for id, msg in replies}
+        scores, labels = ([tensors.get(name) for tensors in came.values()] for name in ("scores", "labels"))
+        self.assign(dict(zip(came, scores)), lambda: self.decide(scores, labels))
         self.blocks = {}
 
-    def decide(self, scores, labels=None):
-        "Draw M of the pictures whose `scores` (n_k,) came, a dict by client (Eq. 6)."
-        m, own, present, held = self.config.buffer_size, [*scores.values()], sum(map(len, scores.values())), sum(self.new.values())
-        quota = self.config.gdr_mode == "class_quota"
-        if quota or not self.config.replace:
-            if m > held: raise UserError(f"buffer_size={m} is more than the {held} pictures of task {self.task}; without replacement each is kept at most once")
-            m = min(m, present)
-        if not present: picks = []
-        elif quota: picks = class_quota(own, labels, m, self.lots())
-        else: picks = draw(sampling_probabilities(own, self.config.norm), m, self.config.replace, self.lots())
-        self.drawn = dict(zip(scores, picks))
+    def assign(self, rows, pick):
+        "Give each client the indices that `pick` answers; none, where nobody's `rows` (by client) came."
+        self.drawn = dict(zip(rows, pick())) if any(map(len, rows.values())) else {}
+
+    def places(self, present):
+        "How many of the `present` pictures to draw: M, or all where M is more, draws must not repeat, and some clients' answers were lost."
+        m, held = self.config.buffer_size, max(present, sum(self.new.values()))
+        if self.config.replace and self.config.gdr_mode != "class_quota": return m
+        if m > held: raise UserError(f"buffer_size={m} is more than the {held} pictures of task {self.task}; without replacement each is kept at most once")
+        return min(m, present)
+
+    def decide(self, scores, labels):
+        "Draw by the `scores` (n_k,) that came (Eq. 6), within each class if there are `labels`: lists, in the clients' order."
+        m = self.places(sum(map(len, scores)))
+        if self.config.gdr_mode == "class_quota": return class_quota(scores, labels, m, self.lots())
+        return draw(sampling_probabilities(scores, self.config.norm), m, self.config.replace, self.lots())
 
     def lots(self): return generator(self.seed, self.task, 2)
 
     def say_keep(self, id):
-        if self.drawn is None: self.decide({id: torch.ones(n, dtype=torch.float64) for id, n in self.new.items()})
+        if self.drawn is None:
+            sizes = [*self.new.values()]
+            self.drawn = dict(zip(self.new, uniform(sizes, self.places(sum(sizes)), self.config.replace, self.lots())))
         weights = self.send(id) if self.config.buffer_policy == "herding" else Msg()
         return Msg({**weights.tensors, "indices": self.drawn.get(id, torch.zeros(0, dtype=torch.int64))}, {**weights.meta, "policy": self.config.buffer_policy})
 
@@ -725,7 +747,7 @@ class ReplayServer(TaskServer):
     def accept_fit(self, id, msg):
         expect(msg, labelled(self.weights, "model"))
         for name in ("n", "new"):
-            if type(msg.meta.get(name)) is not int or not 0 <= msg.meta[name] < 2**31: raise Refused(f"{name}={msg.meta.get(name)!r:.40} is not a number of pictures")
+            if type(msg.meta.get(name)) is not int or not 0 <= msg.meta[name] < 2**24: raise Refused(f"{name}={msg.meta.get(name)!r:.40} is not a number of pictures")
         if msg.meta["new"] > msg.meta["n"]: raise Refused(f"new={msg.meta['new']} pictures are more than all n={msg.meta['n']}")
 
     def accept_sketch(self, id, msg):
@@ -756,7 +778,7 @@ class ReplayServer(TaskServer):
         self.blocks, drawn = ({int(id): t for id, t in part(msg.tensors, group).items()} for group in ("blocks", "drawn"))
         self.drawn = drawn if msg.meta["decided"] else None
 
-# %% ../nbs/13_fedcbdr.ipynb #d3edbe48
+# %% ../nbs/13_fedcbdr.ipynb #f3b8c789
 def _expandable(model):
     "`model`, if it is a network whose head grows."
     if isinstance(model, nn.Module) and all(hasattr(model, name) for name in ("features", "head", "widen")): return model
@@ -764,7 +786,7 @@ def _expandable(model):
 
 def _gather(clients, model):
     "A Federation of the objects in the list `clients`; those without a network borrow one like `model`."
-    if not isinstance(clients, (list, tuple)): raise UserError(f"clients is a {type(clients).__name__}, expected a list of clients or a Federation")
+    if not isinstance(clients, (list, tuple)) or not all(isinstance(client, FedCBDRClient) for client in clients): raise UserError(f"clients={clients!r:.60} must be a list of FedCBDRClient, or a Federation of them")
     used = [client.id for client in clients if client.classes]
     if used: raise UserError(f"clients {used} took part in another run, and remember it; a new server needs new clients")
     by_id, lent = {client.id: client for client in clients}, copy.deepcopy(model)
@@ -849,17 +871,10 @@ class FedCBDRServer:
         return accuracy(*(v[sum(tasks) > 0] for v in (said, y))), [accuracy(said[own], y[own]) for own in tasks]
 
 # %% ../nbs/13_fedcbdr.ipynb #d1ded3d2
-def stemmed(make, classes, shape):
-    "The network `make` names; a ResNet-18 for pictures of 64 pixels and more gets its usual stem back (7x7, stride 2, max-pool), as in the paper's Tiny-ImageNet runs."
-    network = make(classes, shape)
-    if make is expandable_resnet18 and shape[1] >= 64:
-        network.body.conv1, network.body.maxpool = nn.Conv2d(shape[0], 64, 7, 2, 3, bias=False), nn.MaxPool2d(3, 2, 1)
-    return network
-
-def stream_client(id, model, tasks, seed):
+def stream_client(id, model, tasks, seed, capacity=0, mask_block=0):
     "A `FedCBDRClient` for a `Stream`, whose labels are numbered already: `tasks` is a list of (pictures, labels)."
     x, y = (torch.cat(parts) for parts in zip(*tasks))
-    return FedCBDRClient(id, x, y, model=model, seed=seed)
+    return FedCBDRClient(id, x, y, capacity or None, model, seed, block=mask_block or None)
 
 def stream_server(model, classes, rounds, seed, **config):
     "A `ReplayServer` for a `Stream` with `classes[t]` new classes in task t."
@@ -868,6 +883,6 @@ def stream_server(model, classes, rounds, seed, **config):
 
 def variant(name, **fixed):
     "FedCBDR under another `name`, with `fixed` fields of its configuration."
-    return Method(name, stream_client, partial(stream_server, **fixed), stemmed, takes=(), server_takes=tuple(field for field in _FIELDS if field not in fixed))
+    return Method(name, stream_client, partial(stream_server, **fixed), takes=("capacity", "mask_block"), server_takes=tuple(field for field in _FIELDS if field not in fixed))
 
 FedCBDR = variant("FedCBDR")

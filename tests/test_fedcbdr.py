@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings, strategies as st
 from torch import nn
 
-from fedbook.continual import Expandable, FedAvg, Stream, expandable_cnn, herding, labelled, run_stream, widen
+from fedbook.continual import Expandable, FedAvg, Stream, expandable_cnn, expandable_resnet18, herding, labelled, run_stream, widen
 from fedbook.fedavg import Checkpoint, Faults, Federation, build, generator
 from fedbook.fedcbdr import settings as settings_of
 from fedbook.fedcbdr import (BlockDiagonal, FedCBDR, FedCBDRAggregator, FedCBDRClient, FedCBDRServer, FedCBDRSizes, FedCBDRTrainer,
@@ -491,6 +491,13 @@ def test_herding_is_icarls_class_by_class():
 def test_buffer_refuses_a_bad_capacity(capacity):
     with pytest.raises(UserError, match="capacity="): ReplayBuffer(capacity)
 
+@pytest.mark.parametrize("policy", ["class_balanced", "herding"])
+def test_copies_go_first_where_room_is_short(policy):
+    x, y = coded([1, 1, 2, 2])
+    buffer = ReplayBuffer(4, policy)
+    buffer.add(x[[0, 0, 0, 1, 2, 3]], y[[0, 0, 0, 1, 2, 3]], lambda x: x.flatten(1))
+    assert buffer.x.flatten().tolist() == x.flatten().tolist() and buffer.y.tolist() == [1, 1, 2, 2]
+
 def test_buffer_refuses_a_bad_policy_and_herding_without_features():
     with pytest.raises(UserError, match="policy='newest'.*herding"): ReplayBuffer(3, "newest")
     with pytest.raises(UserError, match="features=None"): ReplayBuffer(2, "herding").add(*coded([1, 1, 2]))
@@ -671,7 +678,7 @@ def sent(seen, verb, task): return {id: msg.tensors for t, v, id, msg in seen if
 @pytest.mark.parametrize("mode", ["global_leverage", "class_quota"])
 @pytest.mark.parametrize("block", [0, 4, 100])
 def test_clients_answer_the_leverage_of_the_stacked_features(mode, block):
-    server = server_of(team(), gdr_mode=mode, mask_block=block)
+    server = server_of(team(block=block or None), gdr_mode=mode)
     seen = watched(server)
     for task, classes in enumerate(TASKS.values()):
         loop(server, {task: classes})
@@ -720,7 +727,7 @@ def task_split(server, k):
 
 @every_mode
 def test_unmasked_features_never_go_up(mode):
-    server = server_of(team(), gdr_mode=mode, mask_block=5)
+    server = server_of(team(block=5), gdr_mode=mode)
     seen = watched(server)
     for task, classes in enumerate(TASKS.values()):
         loop(server, {task: classes})
@@ -742,8 +749,8 @@ def test_masks_are_new_for_each_task_and_client_and_Q_is_shared():
     for task, classes in enumerate(TASKS.values()):
         loop(server, {task: classes})
         x = features(server.server.network(), clients[0].new[0]).double()
-        masks += [client.masks(len(x), 0) for client in clients]
-        qs += [torch.linalg.lstsq(client.masks(len(x), 0) @ x, sent(seen, "sketch", task)[client.id]["features"]).solution for client in clients]
+        masks += [client.mask_of_rows() for client in clients]
+        qs += [torch.linalg.lstsq(client.mask_of_rows() @ x, sent(seen, "sketch", task)[client.id]["features"]).solution for client in clients]
     assert all(not close(a, b, 0.1) for a, b in itertools.combinations(masks, 2))
     assert all(close(qs[0], q, 1e-6) for q in qs[:3]) and all(close(qs[3], q, 1e-6) for q in qs[3:]) and not close(qs[0], qs[3], 0.1)
 
@@ -1012,11 +1019,20 @@ def plain(): return loop(server_of(team()), rounds=2)
 def test_every_field_of_the_configuration_counts(changes, plain): assert not equal(loop(server_of(team(), **changes), rounds=2).server.weights, plain.server.weights)
 
 def test_mask_block_changes_what_is_sent_and_not_what_is_kept():
-    plain, other = server_of(team()), server_of(team(), mask_block=3)
+    plain, other = server_of(team()), server_of(team(block=3))
     seen = watched(plain), watched(other)
     loop(plain), loop(other)
     assert not close(sent(seen[0], "sketch", 0)[0]["features"], sent(seen[1], "sketch", 0)[0]["features"], 0.01)
     assert equal(plain.server.weights, other.server.weights)
+
+def test_the_uniform_control_draws_in_proportion_to_pictures_whatever_the_norm():
+    counts = {}
+    for norm in ("global", "per_client"):
+        server = server_of([FedCBDRClient(0, *held(0)), FedCBDRClient(1, held(1)[0][:4], held(1)[1][:4])], gdr_mode="uniform", norm=norm, buffer_size=200)
+        server.set_task("a", [30, 7])
+        server.train_round()
+        counts[norm] = server.coordinate_gdr()
+    assert counts["global"] == counts["per_client"]
 
 @pytest.mark.parametrize("policy", ["class_balanced", "herding", "append"])
 def test_a_clients_buffer_keeps_to_its_capacity(policy):
@@ -1345,3 +1361,16 @@ def test_importing_it_imports_little():
     heavy = ["matplotlib", "ipywidgets", "torchvision", "sklearn", "flwr", "IPython", "scipy"]
     code = f"import sys, fedbook.fedcbdr; print([m for m in {heavy} if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+
+def test_memory_of_refed_is_its_part_of_all_that_is_kept():
+    assert [sized("paper", {"setting": name}).memory for name in settings_of] == [270, 300, 1000, 1000, 4000, 4000]
+    assert sized("paper", {"clients": 10}).memory == 150 and sized("paper", {"memory": 7}).memory == 7
+
+def test_capacity_reaches_the_clients_of_a_run():
+    outcome = run_stream(FedCBDR, streamed(), replace(SIZES, capacity=3, buffer_size=12), 0, workers=1)
+    assert all(len(unpack(state).tensors["y"]) == 3 for state in outcome.federation.states.values())
+
+@pytest.mark.parametrize("pixels, stride", [(32, 1), (64, 2)])
+def test_resnets_stem_goes_by_the_size_of_the_pictures(pixels, stride):
+    network = expandable_resnet18(2, (3, pixels, pixels))
+    assert network.body.conv1.stride == (stride, stride) and network(torch.zeros(2, 3, pixels, pixels)).shape == (2, 2)
