@@ -416,10 +416,10 @@ def _without_copies(x, y):
 class ReplayBuffer:
     """The pictures `x` (m, C, H, W) with labels `y` (m,) that a client keeps; both None while it is empty.
 
-    Without `capacity` it only grows, as in the published code. With one, copies (of a picture drawn twice) go first; then classes get equal room, and what a class does not fill goes to the
-    others; policy "class_balanced" keeps the pictures of a class that came first, "herding" those whose mean feature stays closest to the
-    mean of all of them (iCaRL), and "append" is for no such rule: once full, it takes no more. Raises `UserError` for a capacity
-    below 1 and an unknown policy."""
+    Without `capacity` it only grows, as in the published code. With one, copies (of a picture drawn twice) go first. Then classes get equal
+    room, and what a class does not fill goes to the others; policy "class_balanced" keeps the pictures of a class that came first, "herding"
+    those whose mean feature stays closest to the mean of all of them (iCaRL). Policy "append" lets nobody go: once full, it takes no more.
+    Raises `UserError` for a capacity below 1 and an unknown policy."""
 
     def __init__(self, capacity=None, policy="class_balanced"):
         if capacity is not None and (type(capacity) is not int or capacity < 1):
@@ -434,14 +434,15 @@ class ReplayBuffer:
         if len(self): x, y = torch.cat([self.x, x]), torch.cat([self.y, y])
         if self.capacity and len(y) > self.capacity and self.policy != "append":
             x, y = _without_copies(x, y)
-            if len(y) > self.capacity: x, y = (t[keep] for keep in [self._best(x, y, features)] for t in (x, y))
+            best = self._best(x, y, features)
+            x, y = x[best], y[best]
         self.x, self.y = x[:self.capacity], y[:self.capacity]
 
     def _best(self, x, y, features):
-        "Positions of the `capacity` pictures to keep, in the order in which they came."
+        "Positions of the pictures to keep, at most `capacity`, in the order in which they came."
         if self.policy == "herding" and features is None: raise UserError("features=None: herding needs a function from pictures to features")
         members = [(y == c).nonzero().squeeze(1) for c in y.unique()]
-        shares = fair_shares([len(own) for own in members], self.capacity)
+        shares = fair_shares([len(own) for own in members], min(self.capacity, len(y)))
         if self.policy == "herding":
             f = features(x).cpu()
             members = [own[herding(f[own], share)] for own, share in zip(members, shares)]
