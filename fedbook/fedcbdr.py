@@ -22,8 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .continual import (CGoFed, ContinualSizes, Expandable, FedEWC, FedLwF, Finetune, LANDER, Method, ReFed, TARGET, TaskServer,
-                               herding, labelled, make_client, make_server, make_stream, part, run_stream, snapshot)
+from .continual import ContinualSizes, Expandable, Method, TaskServer, herding, labelled, part, snapshot
 from .fedavg import Federation, Mean, Step, batches, build, generator
 from .lab import UserError, choose
 from .score import History, accuracy
@@ -37,14 +36,14 @@ _CHOICES = {"gdr_mode": ("global_leverage", "repo_local", "uniform", "class_quot
 
 @dataclass(frozen=True)
 class FedCBDRSizes(ContinualSizes):
-    """The numbers of this chapter's runs, and the configuration of `FedCBDRServer`. `setting` names a row of the paper's table
-    (`settings`; empty: the fields as they are). `buffer_size` is M, the pictures kept of each task, all clients together; `gdr_mode` says how
-    they are chosen, `norm` how scores become chances and `replace` whether a picture may come twice (neither is asked by "repo_local" and
-    "class_quota"), `buffer_policy` what a client's buffer does when its `capacity` (0: none) is reached, `mask_block` cuts P into blocks of so many rows (0: whole). `tts_mode` is the form of the loss, with temperatures `tau_old`, `tau_new`
-    and weights `omega_old`, `omega_new`. `replay_ratio` is the share of replayed pictures in a batch (0: the buffer is shuffled among the
-    new ones), `use_replay` whether there is a buffer at all, `aggregation` whether clients count alike or by size;
-    `ablations` are the seeds of rows that take the method apart, `digit_seeds` and `map_seeds` those of the small experiments on digits, `digit_rounds` their
-    rounds."""
+    """The numbers of this chapter's runs, and the configuration of `FedCBDRServer`. `setting` names a row of the paper's table (`settings`;
+    empty: the fields as they are). `buffer_size` is M, the pictures kept of each task, all clients together; `gdr_mode` says how they are
+    chosen, `norm` how scores become chances and `replace` whether a picture may come twice (neither is asked by "repo_local" and
+    "class_quota"), `buffer_policy` what a client's buffer does when its `capacity` (0: none) is reached, `mask_block` cuts P into blocks of
+    so many rows (0: whole). `tts_mode` is the form of the loss, with temperatures `tau_old`, `tau_new` and weights `omega_old`,
+    `omega_new`. `replay_ratio` is the share of replayed pictures in a batch (0: the buffer is shuffled among the new ones), `use_replay`
+    whether there is a buffer at all, `aggregation` whether clients count alike or by size; `ablations` are the seeds of rows that take the
+    method apart, `digit_seeds` and `map_seeds` those of the small experiments on digits, `digit_rounds` their rounds."""
     setting: str = ""
     rounds: int = 6
     batch: int = 32
@@ -260,7 +259,8 @@ def random_orthogonal(n, generator, block=None):
 
 # %% ../nbs/13_fedcbdr.ipynb #0893544d
 def _expect_mask(name, mask, size, what):
-    if tuple(getattr(mask, "shape", ())) != (size, size): raise UserError(f"{name} has shape {tuple(getattr(mask, 'shape', ()))}, expected ({size}, {size}) for {what}")
+    if tuple(getattr(mask, "shape", ())) != (size, size):
+        raise UserError(f"{name} has shape {tuple(getattr(mask, 'shape', ()))}, expected ({size}, {size}) for {what}")
 
 def mask(x, P, Q):
     """P X Q: the features `x` (n, d) as the client sends them (Eq. 1), float64. P (n, n) is the client's own, Q (d, d) common to all
@@ -282,7 +282,8 @@ class LeverageScoreCalculator:
 
     The server calls `blocks` on what came, X'_k = P_k X_k Q (n_k, d), and sends each client its rows of U' (n_k, r). Those are P_k times
     the client's rows of U: their norms are scrambled. The client alone knows P_k and calls `scores`. Q drops out, since U does not depend
-    on it. Exact: equal to `leverage_scores` of the stacked X_k within rounding. `method` as in `whitening`; `used` says afterwards which it was."""
+    on it. Exact: equal to `leverage_scores` of the stacked X_k within rounding. `method` as in `whitening`; `used` says afterwards which it
+    was."""
 
     def __init__(self, method="auto"): self.method, self.used = method, None
 
@@ -348,9 +349,9 @@ def _to_clients(picks, sizes):
 def draw(p, m, replace, generator):
     """`m` samples by their probabilities `p`, (n_k,) for each client: per client the indices into its own samples, rising, int64; together m.
 
-    With `replace` independent draws, as in the paper: an index may come twice. Without, each comes at most once, and proportionality
-    holds draw by draw. Samples of probability 0 never come. `p` need not sum to 1. On the CPU, as is `generator`. Raises `UserError` for negative or all-zero p and, without
-    replacement, for m above the number of samples with positive p."""
+    With `replace` independent draws, as in the paper: an index may come twice. Without, each comes at most once, and proportionality holds
+    draw by draw. Samples of probability 0 never come. `p` need not sum to 1. On the CPU, as is `generator`. Raises `UserError` for negative
+    or all-zero p and, without replacement, for m above the number of samples with positive p."""
     p = _expect_weights("p", p)
     weights = torch.cat(p)
     positive = int((weights > 0).sum())
@@ -366,7 +367,8 @@ def uniform(sizes, m, replace, generator):
 
 def fair_shares(sizes, m, generator=None):
     """`m` places over classes of `sizes` samples: counts differ by at most 1, but a class with too few samples gives them all, and the rest
-    goes to the others. Who gets one more is decided by size and then by lot, or, without `generator`, by place. Raises `UserError` for m above the sum."""
+    goes to the others. Who gets one more is decided by size and then by lot, or, without `generator`, by place. Raises `UserError` for m
+    above the sum."""
     _expect_count("m", m, sum(sizes), "samples")
     lots = torch.randperm(len(sizes), generator=generator).tolist() if generator else range(len(sizes))
     shares = [0] * len(sizes)
@@ -383,7 +385,8 @@ def class_quota(scores, labels, m, generator):
     that do not go with the scores, and m above the number of samples."""
     scores, labels = _expect_weights("scores", scores), [torch.as_tensor(each) for each in labels]
     sizes = [len(each) for each in scores]
-    if [len(each) for each in labels] != sizes: raise UserError(f"labels are {[len(each) for each in labels]} per client, expected {sizes} as of scores")
+    if [len(each) for each in labels] != sizes:
+        raise UserError(f"labels are {[len(each) for each in labels]} per client, expected {sizes} as of scores")
     labels = torch.cat(labels).cpu()
     if labels.is_floating_point(): raise UserError(f"labels hold {labels.dtype}, expected whole numbers")
     weights = _shares(torch.cat(scores)).clamp_min(1e-200)
@@ -396,9 +399,10 @@ def class_quota(scores, labels, m, generator):
 def repo_local(masked, m, generator):
     """`m` samples as the published code draws them: indices as from `draw`, from masked features X'_k (n_k, d) of each client.
 
-    Every client for itself: leverage of the masked block, masks not undone (so close to uniform, and uniform for linearly independent rows), as probabilities of its
-    own; floor(m / K) draws with replacement, K the number of clients that hold samples. The published code stumbles over the rest when K
-    does not divide m; here m mod K clients, by lot, draw one more. Raises `UserError` as `leverage_scores` does, and for no sample at all."""
+    Every client for itself: leverage of the masked block, masks not undone (so close to uniform, and uniform for linearly independent
+    rows), as probabilities of its own; floor(m / K) draws with replacement, K the number of clients that hold samples. The published code
+    stumbles over the rest when K does not divide m; here m mod K clients, by lot, draw one more. Raises `UserError` as `leverage_scores`
+    does, and for no sample at all."""
     p = sampling_probabilities([leverage_scores(block) for block in masked], norm="per_client")
     _expect_count("m", m, None, "")
     holders = [k for k, each in enumerate(p) if len(each)]
@@ -486,8 +490,8 @@ def tts_loss(logits, y, old_classes, tau_old=0.9, tau_new=1.1, omega_old=1.1, om
 @dataclass(frozen=True)
 class FedCBDRTrainer:
     """The local step: `epochs` of SGD over a task's pictures and the replayed ones, in batches of `batch`, with `tts_loss` (or, with
-    `tts_mode` "off", plain cross-entropy). `replay_ratio` 0: the buffer is shuffled among the new pictures, as in the published code; else that share of each
-    batch is drawn from the buffer, with replacement, and an epoch is one pass over the new pictures."""
+    `tts_mode` "off", plain cross-entropy). `replay_ratio` 0: the buffer is shuffled among the new pictures, as in the published code; else
+    that share of each batch is drawn from the buffer, with replacement, and an epoch is one pass over the new pictures."""
     epochs: int = 2
     batch: int = 128
     lr: float = 0.01
@@ -530,8 +534,8 @@ class FedCBDRTrainer:
 
 # %% ../nbs/13_fedcbdr.ipynb #44ecaba8
 class FedCBDRAggregator:
-    """The merge: the mean of the clients' weights, alike ("uniform", as in the published code) or by number of pictures ("size", FedAvg, which the paper cites). Clients
-    that had no picture to train on do not count."""
+    """The merge: the mean of the clients' weights, alike ("uniform", as in the published code) or by number of pictures ("size", FedAvg,
+    which the paper cites). Clients that had no picture to train on do not count."""
 
     def __init__(self, weighting="uniform"):
         if weighting not in ("uniform", "size"): raise UserError(f"weighting={weighting!r} is unknown; choose uniform or size")
@@ -547,7 +551,8 @@ class FedCBDRAggregator:
 
 # %% ../nbs/13_fedcbdr.ipynb #e1861266
 def default_network(classes, shape):
-    "A small CNN for pictures of any `shape` (C, H, W): two 3x3 convolutions of 16 and 32 channels, 4 x 4 averages, 128 features, and a head that grows."
+    """A small CNN for pictures of any `shape` (C, H, W): two 3x3 convolutions of 16 and 32 channels, 4 x 4 averages, 128 features, and
+    a head that grows."""
     body = nn.Sequential(nn.Conv2d(shape[0], 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2, ceil_mode=True),
                          nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(512, 128), nn.ReLU())
     return Expandable(body, 128, classes, shape)
@@ -565,12 +570,14 @@ def _labelled_pictures(name, x, y):
 
 # %% ../nbs/13_fedcbdr.ipynb #047ccae9
 class FedCBDRClient:
-    """FedCBDR's client `cid`, a number: holds pictures `x` (n, C, H, W), float or uint8, with labels `y` (n,) of all its tasks, and looks only at those of the
-    classes that the server names. Verbs: `fit`, and after a task `sketch`, `scores`, `keep`. How to train comes with the message.
+    """FedCBDR's client `cid`, a number: holds pictures `x` (n, C, H, W), float or uint8, with labels `y` (n,) of all its tasks, and looks
+    only at those of the classes that the server names. Verbs: `fit`, and after a task `sketch`, `scores`, `keep`. How to train comes with
+    the message.
 
-    `buffer_size` is the capacity of its `buffer` (None: append-only). `model` is the network it borrows; without one, it builds the
-    default for its pictures. The mask P comes from `seed`, Q from `key`, which all clients share; a deployment keeps both from the
-    server, while our runs derive everything from one seed. `block` cuts P into blocks of so many rows (`random_orthogonal`). Raises `UserError` for pictures and labels that do not go together."""
+    `buffer_size` is the capacity of its `buffer` (None: append-only). `model` is the network it borrows; without one, it builds the default
+    for its pictures. The mask P comes from `seed`, Q from `key`, which all clients share; a deployment keeps both from the server, while
+    our runs derive everything from one seed. `block` cuts P into blocks of so many rows (`random_orthogonal`). Raises `UserError` for
+    pictures and labels that do not go together."""
 
     def __init__(self, cid, x, y, buffer_size=None, model=None, seed=0, key=0, block=None):
         if not hasattr(cid, "__index__") or cid < 0: raise UserError(f"cid={cid!r} must be a whole number of at least 0")
@@ -594,7 +601,8 @@ class FedCBDRClient:
     def number(self, y):
         "Labels `y` (n,) as the server counts them: places in the list of classes seen so far. Raises `UserError` for others."
         found = y[:, None] == torch.tensor(self.classes)
-        if not found.any(1).all(): raise UserError(f"y of client {self.id} holds {y[~found.any(1)].unique().tolist()}, expected labels among {self.classes}")
+        if not found.any(1).all():
+            raise UserError(f"y of client {self.id} holds {y[~found.any(1)].unique().tolist()}, expected labels among {self.classes}")
         return found.int().argmax(1)
 
     def fit(self, msg):
@@ -617,7 +625,8 @@ class FedCBDRClient:
         return Msg({"features": mask(x, self.mask_of_rows(), random_orthogonal(x.shape[1], generator(self.key, self.task, 3)))})
 
     def scores(self, msg):
-        "Leverage scores (n_k,) from the block of U' (n_k, r) in `msg`, masks undone (Eq. 4 and 5); with the task's labels if the server asks for them."
+        """Leverage scores (n_k,) from the block of U' (n_k, r) in `msg`, masks undone (Eq. 4 and 5); with the task's labels if the
+        server asks for them."""
         u = msg.tensors["u"]
         scores = LeverageScoreCalculator().scores(u, self.mask_of_rows()) if len(u) else u.new_zeros(0)
         labels = self.new[1] - self.old if len(u) else torch.zeros(0, dtype=torch.int64)
@@ -640,12 +649,13 @@ class FedCBDRClient:
         if msg.meta["classes"]: self.begin(msg.meta)
 
 # %% ../nbs/13_fedcbdr.ipynb #2ca27f59
-_FIELDS = (*(field.name for field in fields(FedCBDRTrainer)), "buffer_size", "use_replay", "gdr_mode", "norm", "replace", "buffer_policy", "aggregation")
+_FIELDS = (*(field.name for field in fields(FedCBDRTrainer)),
+           "buffer_size", "use_replay", "gdr_mode", "norm", "replace", "buffer_policy", "aggregation")
 
 def configured(config=None):
     """`FedCBDRSizes` with the fields in `config` (name to value; None leaves a field as it is), or `config` if it is one already. Those
-    that describe a stream (data, tasks, rounds, ...) or belong to a client (capacity, mask_block) are taken and do nothing here. Raises `UserError` for unknown keys and
-    values that are not of the field's type."""
+    that describe a stream (data, tasks, rounds, ...) or belong to a client (capacity, mask_block) are taken and do nothing here. Raises
+    `UserError` for unknown keys and values that are not of the field's type."""
     if isinstance(config, FedCBDRSizes): return config
     if not isinstance(config or {}, dict): raise UserError(f"config is a {type(config).__name__}, expected a dict or FedCBDRSizes")
     known = {field.name for field in fields(FedCBDRSizes)}
@@ -721,7 +731,8 @@ class ReplayServer(TaskServer):
         "How many of the `present` pictures to draw: M, or all where M is more, draws must not repeat, and some clients' answers were lost."
         m, held = self.config.buffer_size, max(present, sum(self.new.values()))
         if self.config.replace and self.config.gdr_mode != "class_quota": return m
-        if m > held: raise UserError(f"buffer_size={m} is more than the {held} pictures of task {self.task}; without replacement each is kept at most once")
+        if m > held:
+            raise UserError(f"buffer_size={m} is more than the {held} pictures of task {self.task}; without replacement each is kept at most once")
         return min(m, present)
 
     def decide(self, scores, labels):
@@ -737,7 +748,8 @@ class ReplayServer(TaskServer):
             sizes = [*self.new.values()]
             self.drawn = dict(zip(self.new, uniform(sizes, self.places(sum(sizes)), self.config.replace, self.lots())))
         weights = self.send(id) if self.config.buffer_policy == "herding" else Msg()
-        return Msg({**weights.tensors, "indices": self.drawn.get(id, torch.zeros(0, dtype=torch.int64))}, {**weights.meta, "policy": self.config.buffer_policy})
+        indices = self.drawn.get(id, torch.zeros(0, dtype=torch.int64))
+        return Msg({**weights.tensors, "indices": indices}, {**weights.meta, "policy": self.config.buffer_policy})
 
     def merge_keep(self, replies):
         for _ in replies: pass
@@ -748,7 +760,8 @@ class ReplayServer(TaskServer):
     def accept_fit(self, id, msg):
         expect(msg, labelled(self.weights, "model"))
         for name in ("n", "new"):
-            if type(msg.meta.get(name)) is not int or not 0 <= msg.meta[name] < 2**24: raise Refused(f"{name}={msg.meta.get(name)!r:.40} is not a number of pictures")
+            if type(msg.meta.get(name)) is not int or not 0 <= msg.meta[name] < 2**24:
+                raise Refused(f"{name}={msg.meta.get(name)!r:.40} is not a number of pictures")
         if msg.meta["new"] > msg.meta["n"]: raise Refused(f"new={msg.meta['new']} pictures are more than all n={msg.meta['n']}")
 
     def accept_sketch(self, id, msg):
@@ -787,11 +800,13 @@ def _expandable(model):
 
 def _gather(clients, model):
     "A Federation of the objects in the list `clients`; those without a network borrow one like `model`."
-    if not isinstance(clients, (list, tuple)) or not all(isinstance(client, FedCBDRClient) for client in clients): raise UserError(f"clients={clients!r:.60} must be a list of FedCBDRClient, or a Federation of them")
+    if not isinstance(clients, (list, tuple)) or not all(isinstance(client, FedCBDRClient) for client in clients):
+        raise UserError(f"clients={clients!r:.60} must be a list of FedCBDRClient, or a Federation of them")
     used = [client.id for client in clients if client.classes]
     if used: raise UserError(f"clients {used} took part in another run, and remember it; a new server needs new clients")
     by_id, lent = {client.id: client for client in clients}, copy.deepcopy(model)
-    if not by_id or len(by_id) < len(clients): raise UserError(f"clients have the ids {[client.id for client in clients]}, expected at least one client, and each id once")
+    if not by_id or len(by_id) < len(clients):
+        raise UserError(f"clients have the ids {[client.id for client in clients]}, expected at least one client, and each id once")
     for client in clients: client.model = client.model or lent
     return Federation(by_id.__getitem__, list(by_id), workers=1)
 
@@ -806,11 +821,13 @@ class FedCBDRServer:
 
     `clients`: a list of `FedCBDRClient`, or a Federation of them. `test_data`: pictures (n, C, H, W) and labels (n,) of all classes.
     `config`: fields of `FedCBDRSizes`, as such or as a dict. `model`: a network whose head grows (`Expandable`); without it, a small CNN
-    for the pictures' shape. Clients of a list that have no network borrow one like it; those of a Federation bring their own. `history` has a row for each round, `federation.ledger` every message, `server` is the `ReplayServer`.
-    Raises `UserError` for unknown keys, and for pictures and labels that do not go together."""
+    for the pictures' shape. Clients of a list that have no network borrow one like it; those of a Federation bring their own. `history` has
+    a row for each round, `federation.ledger` every message, `server` is the `ReplayServer`. Raises `UserError` for unknown keys, and for
+    pictures and labels that do not go together."""
 
     def __init__(self, clients, test_data, config=None, model=None, seed=0):
-        if not isinstance(test_data, (list, tuple)) or len(test_data) != 2: raise UserError(f"test_data is a {type(test_data).__name__}, expected a pair (pictures, labels)")
+        if not isinstance(test_data, (list, tuple)) or len(test_data) != 2:
+            raise UserError(f"test_data is a {type(test_data).__name__}, expected a pair (pictures, labels)")
         config, self.test_data = configured(config), _labelled_pictures("test_data", *test_data)
         model = build(partial(default_network, 1, tuple(self.test_data[0].shape[1:])), seed) if model is None else copy.deepcopy(_expandable(model))
         self.server = ReplayServer(model, [], config, seed)
@@ -884,6 +901,7 @@ def stream_server(model, classes, rounds, seed, **config):
 
 def variant(name, **fixed):
     "FedCBDR under another `name`, with `fixed` fields of its configuration."
-    return Method(name, stream_client, partial(stream_server, **fixed), takes=("capacity", "mask_block"), server_takes=tuple(field for field in _FIELDS if field not in fixed))
+    left = tuple(field for field in _FIELDS if field not in fixed)
+    return Method(name, stream_client, partial(stream_server, **fixed), takes=("capacity", "mask_block"), server_takes=left)
 
 FedCBDR = variant("FedCBDR")
