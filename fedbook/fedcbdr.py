@@ -689,7 +689,7 @@ class ReplayServer(TaskServer):
         if not self.config.use_replay: return []
         sketch, scores = Step("sketch", self.send, ids, self.merge_sketch), Step("scores", self.say_block, ids, self.merge_scores)
         before = {"uniform": [], "repo_local": [sketch]}.get(self.config.gdr_mode, [sketch, scores])
-        return [*before, Step("keep", self.say_keep, ids, self.merge_keep)]
+        return [*before, Step("keep", self.say_keep, ids, list)]
 
     def send(self, id):
         msg, trainer = super().send(id), {field.name: getattr(self.config, field.name) for field in fields(FedCBDRTrainer)}
@@ -750,9 +750,6 @@ class ReplayServer(TaskServer):
         weights = self.send(id) if self.config.buffer_policy == "herding" else Msg()
         indices = self.drawn.get(id, torch.zeros(0, dtype=torch.int64))
         return Msg({**weights.tensors, "indices": indices}, {**weights.meta, "policy": self.config.buffer_policy})
-
-    def merge_keep(self, replies):
-        for _ in replies: pass
 
     def accept(self, verb, id, msg):
         getattr(self, f"accept_{verb}")(id, msg)
@@ -884,9 +881,11 @@ class FedCBDRServer:
 
     def evaluate(self):
         "Accuracy on the test pictures of all classes so far, and the list of it task by task."
-        said, (x, y) = self.predict(self.test_data[0]), self.test_data
-        tasks = [torch.isin(y, torch.tensor(names)) for names in self.server.names]
-        return accuracy(*(v[sum(tasks) > 0] for v in (said, y))), [accuracy(said[own], y[own]) for own in tasks]
+        self.expect_task()
+        seen = torch.isin(self.test_data[1], torch.tensor(self.server.seen))
+        x, y = (v[seen] for v in self.test_data)
+        said, tasks = self.predict(x), [torch.isin(y, torch.tensor(names)) for names in self.server.names]
+        return accuracy(said, y), [accuracy(said[own], y[own]) for own in tasks]
 
 # %% ../nbs/13_fedcbdr.ipynb #d1ded3d2
 def stream_client(id, model, tasks, seed, capacity=0, mask_block=0):
