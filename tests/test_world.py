@@ -1,5 +1,6 @@
 import gzip
 import io
+import json
 import os
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from PIL import Image
 from fedbook import world
 from fedbook.answers import world as answers
 from fedbook.lab import UserError
-from fedbook.world import Files, Pictures, Selected, as_float, class_folder, fashion_mnist_small, pictures
+from fedbook.world import Files, Pictures, Selected, arc_of_turn, as_float, class_folder, fashion_mnist_small, pictures, split_by_group
 
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
@@ -346,13 +347,14 @@ def test_tiny_imagenet_without_classes(tiny):
     with pytest.raises(UserError, match="0 to 0 train pictures"): pictures("tiny_imagenet")
 
 
-@pytest.mark.parametrize("loader", [fashion_mnist_small, world.fashion_mnist, world.cifar10, world.cifar100, world.tiny_imagenet])
+@pytest.mark.parametrize("loader", [fashion_mnist_small, world.fashion_mnist, world.cifar10, world.cifar100, world.tiny_imagenet, world.fruits360,
+                                    world.plantvillage, world.cwd30])
 def test_unknown_split(loader):
     with pytest.raises(UserError, match="split='valid'"): loader("valid")
 
 
 def test_unknown_name_lists_the_choices():
-    with pytest.raises(UserError, match="fashion_mnist_small, fashion_mnist, cifar10, cifar100, tiny_imagenet"): pictures("mnist")
+    with pytest.raises(UserError, match="fashion_mnist_small, fashion_mnist, cifar10, cifar100, tiny_imagenet, fruits360, plantvillage, cwd30"): pictures("mnist")
 
 
 def test_inventory(folder):
@@ -406,6 +408,209 @@ def test_contact_sheet_has_a_row_per_class():
     fig = world.contact_sheet(toy(), columns=4)
     assert len(fig.axes) == 8 and [ax.get_ylabel() for ax in fig.axes[::4]] == ["even", "odd"]
     plt.close(fig)
+
+
+# ---- groups
+
+def save(path, shade=0):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("L", (4, 4), shade).save(path)
+
+
+def grouped(sizes):
+    "Pictures with classes of groups: `sizes[c][g]` pictures of group g of class c, in random order."
+    labels = [c for c, groups in enumerate(sizes) for n in groups for _ in range(n)]
+    identity = [f"{c}/{g}" for c, groups in enumerate(sizes) for g, n in enumerate(groups) for _ in range(n)]
+    order = np.random.default_rng(0).permutation(len(labels))
+    return Pictures(torch.zeros(len(labels), 1, 1, 1, dtype=torch.uint8), torch.tensor(labels)[order], [str(c) for c in range(len(sizes))], "grouped", "", "",
+                    identity=[identity[i] for i in order])
+
+
+@pytest.mark.parametrize("pattern", ["(.+)_view", r"^([^/]+?)_view\d"])
+def test_class_folder_names_the_plant(tmp_path, pattern):
+    for name in ("rye/a_view1.png", "rye/a_view2.png", "rye/b_view1.png", "rye/other.png", "rye/third.png", "weed/a_view1.png"): save(tmp_path / name)
+    assert class_folder(tmp_path).identity is None
+    data = class_folder(tmp_path, group=pattern)
+    assert data.identity == ["rye/a", "rye/a", "rye/b", "rye/other.png", "rye/third.png", "weed/a"]
+
+
+def test_class_folder_searches_below_the_class(tmp_path):
+    for name in ("train/rye/p1/a.png", "train/rye/p1/b.png", "train/rye/p2/a.png", "train/rye/a.png"): save(tmp_path / name)
+    data = class_folder(tmp_path, split="train", group="^(.+)/")
+    assert sorted(data.identity) == ["rye/a.png", "rye/p1", "rye/p1", "rye/p2"] and data.take([1]).identity == [data.identity[1]]
+
+
+@pytest.mark.parametrize("group", ["(", "no parentheses", 3])
+def test_class_folder_refuses_a_pattern(tmp_path, group):
+    save(tmp_path / "rye" / "a.png")
+    with pytest.raises(UserError, match="group=.*regular expression") as error: class_folder(tmp_path, group=group)
+    assert "\n" not in str(error.value)
+
+
+@given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=8), min_size=1, max_size=4), st.floats(0.05, 0.95), st.integers(0, 99))
+def test_split_by_group_never_cuts_a_group(sizes, share, seed):
+    data = grouped(sizes)
+    train, test = split_by_group(data, share, seed)
+    assert sorted([*train, *test]) == list(range(len(data))) and list(train) == sorted(train) and list(test) == sorted(test)
+    sides = [set(data.take(part).identity) for part in (train, test)]
+    assert not sides[0] & sides[1]
+    for c, groups in enumerate(sizes):
+        here = [sum(name.startswith(f"{c}/") for name in side) for side in sides]
+        assert here[0] >= 1 and (here[1] >= 1) == (len(groups) > 1), "both sides, or training alone"
+    again = split_by_group(data, share, seed)
+    assert np.array_equal(train, again[0]) and np.array_equal(test, again[1])
+
+
+def test_split_by_group_keeps_the_share_of_each_class():
+    data = grouped([[1] * 40, [1, 2, 3] * 20, [2] * 30])
+    for c in range(3):
+        held = [(data.labels[split_by_group(data, 0.2, seed)[1]] == c).sum().item() for seed in range(20)]
+        n = (data.labels == c).sum().item()
+        assert max(abs(h - 0.2 * n) for h in held) <= 1.5, "at most half a group of three pictures away"
+    assert not np.array_equal(split_by_group(data, 0.2, 0)[1], split_by_group(data, 0.2, 1)[1])
+
+
+def test_split_by_group_refuses():
+    data = grouped([[2, 2], [2]])
+    for share in (0, 1, -0.1, float("nan")):
+        with pytest.raises(UserError, match="share="): split_by_group(data, share)
+    data.identity = ["one plant"] * 6
+    with pytest.raises(UserError, match="identity .*'0' and in another"): split_by_group(data)
+    data.identity = None
+    with pytest.raises(UserError, match="identity of grouped is None"): split_by_group(data)
+
+
+def test_split_by_group_takes_numbers():
+    data = grouped([[2, 2], [2, 2]])
+    data.identity = torch.unique(torch.tensor([int(name[0]) * 10 + int(name[2]) for name in data.identity]), return_inverse=True)[1]
+    train, test = split_by_group(data, 0.5)
+    assert len(train) == len(test) == 4 and not set(data.identity[train].tolist()) & set(data.identity[test].tolist())
+
+
+# ---- crops
+
+def test_arc_of_turn_keeps_a_gap():
+    frames = np.random.default_rng(0).permutation(360)
+    part = arc_of_turn(frames)
+    angles = {name: np.sort(frames[part == name]) for name in ("train", "test", "gap")}
+    assert angles["test"].tolist() == list(range(180, 270)) and len(angles["gap"]) == 60
+    apart = np.abs(angles["train"][:, None] - angles["test"][None])
+    assert np.minimum(apart, 360 - apart).min() > world.GAP - 1, "also round the circle"
+    assert arc_of_turn(np.arange(0, 180, 2)).tolist().count("test") in (22, 23), "the largest number decides how long a turn is"
+
+
+@pytest.fixture
+def fruits(folder):
+    "Two varieties in different folders; the first has two turns of 12 frames, whose shade is 20 x frame, the second one turn."
+    path = folder / "fruits360-3body-two.zip"
+    with zipfile.ZipFile(path, "w") as file:
+        for name in ("LICENSE", "Training/Tomato/Tomato 1/odd.jpg"): file.writestr(name, "x")
+        for where, turns in (("Training/Tomato/Tomato 1", ("", "r2_")), ("Test/Apple/Apple 9", ("r0_",))):
+            for turn in turns:
+                for i in range(12): file.writestr(f"{where}/{turn}{i}_100.jpg", jpeg((20 * i,) * 3))
+    return path
+
+
+@pytest.mark.parametrize("split, frames", [("train", [0, 1, 2, 3, 4, 10, 11]), ("test", [6, 7, 8])])
+def test_fruits360_is_split_by_turn(fruits, split, frames):
+    data = pictures("fruits360", split)
+    assert data.classes == ["Apple 9", "Tomato 1"] and torch.bincount(data.labels).tolist() == [len(frames), 2 * len(frames)]
+    assert data.identity == [data.classes[c] for c in data.labels] and data.split == [split] * len(data) and data.licence == "CC BY-SA 4.0"
+    shades = (data.images[:, 0].float().mean((1, 2)) / 20).round().int()
+    for c, turns in ((0, 1), (1, 2)): assert sorted(shades[data.labels == c].tolist()) == sorted(turns * frames)
+
+
+def test_fruits360_damaged_or_without_photos(fruits):
+    fruits.write_bytes(fruits.read_bytes()[:-30])
+    with pytest.raises(UserError, match="damaged"): pictures("fruits360")
+    with zipfile.ZipFile(fruits, "w") as file: file.writestr("Training/Apple 9/0_100.jpg", "x")
+    with pytest.raises(UserError, match="no photos"): pictures("fruits360")
+
+
+def test_fruits360_is_sound():
+    named = os.environ.get("FEDBOOK_DATA")
+    if not named or not list(Path(named).glob("fruits360-3body*.zip")): pytest.skip("needs FEDBOOK_DATA to name a folder with fruits360-3body*.zip")
+    train, test = pictures("fruits360", "train"), pictures("fruits360", "test")
+    assert train.classes == test.classes and len(train.classes) == 67 and train.images.shape[1:] == (3, 100, 100)
+    assert torch.bincount(test.labels, minlength=67).min() >= 10 and torch.bincount(train.labels, minlength=67).min() >= 30
+    x, y = torch.cat([train.images, test.images]), torch.cat([train.labels, test.labels])
+    x = torch.nn.functional.adaptive_avg_pool2d(as_float(x), 16).flatten(1)
+    def nearest(order, n): return (y[order[:n]][torch.cdist(x[order[n:]], x[order[:n]]).argmin(1)] == y[order[n:]]).float().mean().item()
+    by_turn, at_random = (nearest(order, len(train)) for order in (torch.arange(len(y)), torch.randperm(len(y), generator=torch.Generator().manual_seed(0))))
+    assert 0.5 < by_turn < at_random - 0.1, "neighbours in the turn are what the random split lives on"
+
+
+@pytest.fixture(params=["raw/color", "color", "."])
+def plants(folder, request):
+    "PlantVillage with ten leaves of two pictures in two classes; some short names stand for leaves of both."
+    table = {}
+    for c, kind in enumerate(("Apple___healthy", "Grape___healthy")):
+        for i in range(20):
+            save(folder / "PlantVillage" / request.param / kind / f"{c}{i:03d}-e2___RS_HL {i:04d}.JPG", 100 * c + i)
+            table.setdefault(f"rs_hl {i:04d}", []).append(f"{kind}:::{i // 2}.0")
+    (folder / "PlantVillage" / "leaf-map.json").write_text(json.dumps(table))
+    return folder / "PlantVillage"
+
+
+def test_plantvillage_is_split_by_leaf(plants):
+    parts = [pictures("plantvillage", split) for split in ("train", "test")]
+    assert [len(part) for part in parts] == [32, 8] and torch.bincount(parts[1].labels).tolist() == [4, 4] and parts[1].split == ["test"] * 8
+    assert not set(parts[0].identity) & set(parts[1].identity) and len(set(parts[0].identity)) == 16 and parts[0].classes == ["Apple___healthy", "Grape___healthy"]
+    for part in parts:
+        for picture, label, identity in zip(part.images, part.labels, part.identity):
+            leaf = (int(picture[0, 0, 0]) - 100 * int(label)) // 2
+            assert identity == f"{part.classes[label]}/{leaf}.0", "the leaf of its own class"
+
+
+@pytest.mark.parametrize("name, leaf", [("id___RS_HL 1", "A/7.0"), ("rs_hl 1", "A/7.0"), ("id___RS_HL 1_final_masked", "A/7.0"), ("id___RS_HL 1 copy 2", "A/7.0"),
+                                        ("id___RS_HL 2", "A/5.0"), ("id___RS_HL 3", "A/id___RS_HL 3.JPG"), ("id___RS_HL 4", "A/id___RS_HL 4.JPG")])
+def test_leaf_of_a_file_name(name, leaf):
+    table = {"rs_hl 1": ["AB:::6.0", "A:::7.0"], "rs_hl 2": ["B:::5.0"], "rs_hl 3": ["B:::1.0", "C:::1.0"]}
+    assert world._leaf(Path("A", f"{name}.JPG"), table) == leaf
+
+
+def test_plantvillage_needs_the_table_of_leaves(plants):
+    table = plants / "leaf-map.json"
+    for damage in ("[1", "[]", '{"a": 3}'):
+        table.write_text(damage)
+        with pytest.raises(UserError, match="leaf-map.json is damaged.*put raw/color"): pictures("plantvillage")
+    table.unlink()
+    with pytest.raises(UserError, match="without leaf-map.json.*put raw/color"): pictures("plantvillage")
+
+
+@pytest.mark.parametrize("name, folder_name, below", [("plantvillage", "PlantVillage", ""), ("cwd30", "CWD30", ""), ("cwd30", "CWD30", "images")])
+def test_official_split_is_used(folder, name, folder_name, below):
+    for split, shade in (("train", 10), ("val", 50), ("test", 200)):
+        for kind in ("maize", "weed"): save(folder / folder_name / split / below / kind / "p1" / "a.png", shade)
+    for split, shade in (("train", 10), ("test", 200)):
+        data = pictures(name, split)
+        assert data.classes == ["maize", "weed"] and data.split == [split] * 2 and [int(x.min()) for x in data.images] == [shade] * 2
+        assert data.identity == (["maize/p1", "weed/p1"] if name == "cwd30" else None)
+    save(folder / folder_name / "train" / below / "thistle" / "a.png")
+    with pytest.raises(UserError, match="other classes in train than in test"): pictures(name)
+
+
+def test_official_split_that_is_half_there(folder):
+    save(folder / "CWD30" / "train" / "maize" / "a.png")
+    with pytest.raises(UserError, match="test.*is not a folder"): pictures("cwd30", "train")
+
+
+def test_cwd30_without_an_official_split(folder):
+    for kind in ("maize", "weed"):
+        for plant in range(5):
+            for view in range(3): save(folder / "CWD30" / kind / f"p{plant}" / f"{view}.png")
+    parts = [pictures("cwd30", split) for split in ("train", "test")]
+    assert [len(part) for part in parts] == [24, 6] and not set(parts[0].identity) & set(parts[1].identity)
+
+
+@pytest.mark.parametrize("name, file, found", [("fruits360", "fruits360-3body.zip", "fruits360-3body-mini60.zip"), ("plantvillage", "leaf-map.json", "PlantVillage"),
+                                               ("cwd30", "CWD30", "CWD30")])
+def test_crops_are_never_downloaded(folder, name, file, found):
+    row = {row["name"]: row for row in world.inventory()}[name]
+    with pytest.raises(UserError, match=f"is missing; .*{file}") as error: pictures(name)
+    assert row["state"] == "not found" and row["advice"] in str(error.value) and str(folder) in row["advice"] and "\n" not in str(error.value)
+    (folder / found).mkdir()
+    assert {row["name"]: row["state"] for row in world.inventory()}[name] == "found"
 
 
 # ---- answers

@@ -1,0 +1,229 @@
+"The heads of many clients trained side by side: the same as one after the other."
+from functools import partial
+
+import pytest
+import torch
+
+from fedbook.fedavg import Checkpoint, Faults, Federation, Server, build, generator, run
+from fedbook.fedreplay import (FedReplayClient, FedReplayServer, ReplayHead, ReplayPool, SideBySide, alike, fedprox, logits_together, plan,
+                               train_together)
+from fedbook.lab import UserError
+from fedbook.wire import unpack
+
+ROWS = (5, 33, 70, 12, 64, 1, 17)     # one step, several, a last batch of one that joins the one before it, a single picture
+
+
+def small_head(tokens=1, classes=5): return build(lambda: ReplayHead(20, classes, 16, 2, 4, 32, tokens), 0)
+
+
+def features(n, tokens, g, dtype=torch.float32): return torch.randn(*((n, 20) if tokens == 1 else (n, tokens, 20)), generator=g, dtype=dtype)
+
+
+def clients(dtype, tokens=1, mu=0.0, lam=0.5, pool=True, epochs=2):
+    "Clients that hold what a fit message gave them: weights of their own each, and perhaps a pool with a teacher of fewer classes."
+    head, g, made = small_head(tokens).to(dtype), generator(1), []
+    z, y, teacher = features(11, tokens, g, dtype), torch.randint(5, (11,), generator=g), torch.randn(11, 3, generator=g, dtype=dtype)
+    for id, n in enumerate(ROWS):
+        client = FedReplayClient(id, head, features(n, tokens, g, dtype), torch.randint(5, (n,), generator=g), 3, epochs, 16, 1e-2, 1e-3, lam=lam)
+        client.sent = {name: t.clone() * (1 + 0.1 * id) for name, t in head.state_dict().items()}
+        if pool: client.replay, client.teacher, client.mu = ReplayPool([(z, y)]), teacher, mu
+        made.append(client)
+    return made
+
+
+def one_after_the_other(made):
+    states = []
+    for client in made:
+        client.model.load_state_dict(client.sent)
+        client.train()
+        states.append({name: t.clone() for name, t in client.model.state_dict().items()})
+    return states
+
+
+def worst(a, b, keys=True):
+    """The largest distance of two states. Without `keys`: leaving out the attention's biases of keys, which change no output, so that their gradient is
+    rounding and AdamW makes steps of it."""
+    dim, far = len(a["token"]), 0.0
+    for name in a:
+        apart = (a[name] - b[name]).abs()
+        if not keys and name.endswith("in_proj_bias"): apart = torch.cat([apart[:dim], apart[2 * dim:]])
+        far = max(far, apart.max().item())
+    return far
+
+
+@pytest.mark.parametrize("tokens", (1, 3))
+def test_logits_of_many_heads(tokens):
+    heads = [build(lambda: ReplayHead(20, 5, 16, 2, 4, 32, tokens), seed).double() for seed in range(3)]
+    for head in heads:
+        for p in head.parameters(): p.data += 0.1 * torch.randn(p.shape, generator=generator(2), dtype=p.dtype)
+    z = features(12, tokens, generator(0), torch.float64).reshape(3, 4, *([20] if tokens == 1 else [tokens, 20]))
+    stacked = {name: torch.stack([head.state_dict()[name] for head in heads]) for name in heads[0].state_dict()}
+    together = logits_together(heads[0], stacked, z)
+    assert together.shape == (3, 4, 5)
+    torch.testing.assert_close(together, torch.stack([head(rows) for head, rows in zip(heads, z)]), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("tokens, mu, lam, pool, group",
+                         [(1, 0.7, 0.3, True, 1), (1, 0.7, 0.3, True, 2), (1, 0.7, 0.3, True, 7), (1, 0.0, 0.5, True, 7), (3, 0.7, 0.5, True, 7),
+                          (3, 0.0, 0.5, False, 7), (1, 0.7, 0.0, True, 7)])
+def test_training_together_is_training_alone_in_float64(tokens, mu, lam, pool, group):
+    ours, theirs = (clients(torch.float64, tokens, mu, lam, pool) for _ in range(2))
+    states = [state for n in range(0, len(ours), group) for state in train_together(ours[n:n + group])]
+    for state, wanted, one, other in zip(states, one_after_the_other(theirs), ours, theirs, strict=True):
+        assert worst(state, wanted, keys=False) < 1e-10
+        assert worst(state, wanted) < 1e-7
+        assert torch.equal(one.generator.get_state(), other.generator.get_state())
+        assert worst(state, one.sent) > 1e-3
+
+
+def test_training_together_in_float32():
+    ours, theirs = (clients(torch.float32, mu=0.7) for _ in range(2))
+    for state, wanted in zip(train_together(ours), one_after_the_other(theirs), strict=True): assert worst(state, wanted, keys=False) < 2e-2
+    z = features(50, 1, generator(5))
+    for state, wanted in zip(train_together(clients(torch.float32)), one_after_the_other(clients(torch.float32)), strict=True):
+        seen = []
+        for each in (state, wanted):
+            theirs[0].model.load_state_dict(each)
+            seen.append(theirs[0].model(z).detach())
+        torch.testing.assert_close(*seen, rtol=0, atol=5e-3)
+
+
+def test_a_plan_is_what_training_draws():
+    ours, theirs = clients(torch.float32)[2], clients(torch.float32)[2]
+    drawn, draw = [], theirs.replay.draw
+    theirs.replay.draw = lambda n, g: drawn.append(draw(n, g)) or drawn[-1]
+    one_after_the_other([theirs])
+    assert all(torch.equal(shared, other) for (_, shared), other in zip(plan(ours), drawn, strict=True))
+
+
+# ---- the engine
+
+def make(id, kind=FedReplayClient, bad=None, lam=0.5, local_loss=None):
+    g = generator(9, id)
+    y = torch.randint(3, (ROWS[id],), generator=g) + (2 if id == 6 else 0)
+    if bad == id: y = y + 90
+    options = dict(local_loss=local_loss) if local_loss else {}
+    return kind(id, _head, features(len(y), 1, g), y, 3, 1, 16, 1e-3, rate=0.2, lam=lam, **options)
+
+
+_head = small_head(classes=3)
+
+
+def federate(federation, rounds=3, checkpoint=None, replay=True, late=2, **options):
+    joins = {id: late if id == 6 else 0 for id in range(len(ROWS))}
+    server = FedReplayServer(small_head(classes=3), joins, warm_steps=3, mu=0.5) if replay else Server(small_head())
+    with federation(partial(make, **options), len(ROWS)) as federation:
+        history = run(server, federation, rounds, checkpoint)
+    return server, federation, history
+
+
+def together(count, **options): return partial(SideBySide, together=count, **options)
+
+
+alone = partial(Federation, workers=1)
+
+
+@pytest.mark.parametrize("count", (3, 7))
+@pytest.mark.parametrize("replay", (True, False))
+def test_a_federation_side_by_side(count, replay):
+    for rounds, bound in ((1, 2e-4), (5, 1e-3)):
+        (server, ours, _), (wanted, theirs, _) = (federate(kind, rounds, replay=replay) for kind in (together(count), alone))
+        assert ours.ledger.to_json() == theirs.ledger.to_json() and ours.states.keys() == theirs.states.keys()
+        assert worst(server.weights, wanted.weights, keys=False) < bound
+        z = features(50, 1, generator(5))
+        seen = []
+        for weights in (server.weights, wanted.weights):
+            _head.load_state_dict(weights)
+            seen.append(_head(z).detach())
+        torch.testing.assert_close(*seen, rtol=0, atol=bound)
+        for id, state in ours.states.items():
+            assert torch.equal(unpack(state).tensors["generator"], unpack(theirs.states[id]).tensors["generator"])
+
+
+def test_one_at_a_time_is_the_plain_federation():
+    (server, ours, _), (wanted, theirs, _) = federate(together(1, workers=1)), federate(alone)
+    assert worst(server.weights, wanted.weights) == 0 and ours.states == theirs.states
+
+
+def test_another_local_loss_trains_alone_to_the_bit():
+    (server, ours, _), (wanted, theirs, _) = (federate(kind, local_loss=fedprox) for kind in (together(4), alone))
+    assert worst(server.weights, wanted.weights) == 0 and ours.states == theirs.states
+
+
+class Apart(FedReplayClient):
+    "A client of another kind, that raises when it trains."
+    def train(self): raise RuntimeError("no")
+
+
+@pytest.mark.filterwarnings("ignore:round")
+@pytest.mark.parametrize("kind, bad", [(FedReplayClient, 4), (Apart, None)])
+def test_a_failing_client_does_not_sink_its_group(kind, bad):
+    def made(id): return make(id, kind if id == 4 else FedReplayClient, bad)
+    results = []
+    for federation in (SideBySide(made, 7, together=7), Federation(made, 7, workers=1)):
+        head = small_head(classes=3)
+        replies = dict(federation.exchange("fit", Server(head).send(0), [3, 4, 1, 0, 5]))
+        results.append((replies, federation))
+    (ours, one), (theirs, other) = results
+    assert list(ours) == list(theirs) and 4 not in ours and len(ours) == 4
+    assert one.ledger.to_json() == other.ledger.to_json() and 4 not in one.states
+    assert all(ours[id].meta == theirs[id].meta and worst(ours[id].tensors, theirs[id].tensors, keys=False) < 2e-3 for id in ours)
+    assert {id: one.states[id] == other.states[id] for id in ours} == dict.fromkeys(ours, True)
+
+
+def test_replies_come_in_the_order_asked():
+    federation, say = SideBySide(make, 6, together=4), Server(small_head(classes=3)).send(0)
+    assert [id for id, _ in federation.exchange("fit", say, [5, 0, 3, 1, 4])] == [5, 0, 3, 1, 4]
+
+
+def test_not_more_than_a_group_is_asked_ahead():
+    said = []
+    federation, msg = SideBySide(make, 6, together=2), Server(small_head(classes=3)).send(0)
+    replies = federation.exchange("fit", lambda id: said.append(id) or msg, range(6))
+    next(replies)
+    assert said == [0, 1]
+    replies.close()
+
+
+def test_an_exchange_given_up_leaves_no_trace():
+    say, results = Server(small_head(classes=3)).send(0), []
+    for give_up in (True, False):
+        federation = SideBySide(make, 6, together=4)
+        list(federation.exchange("fit", say, range(6)))
+        if give_up:
+            replies = federation.exchange("fit", say, range(6))
+            next(replies)
+            replies.close()
+        results.append(([msg.tensors for _, msg in federation.exchange("fit", say, [1, 2, 3])], [federation.states[id] for id in (1, 2, 3)]))
+    assert results[0][1] == results[1][1]
+    assert all(worst(a, b) == 0 for a, b in zip(results[0][0], results[1][0], strict=True))
+
+
+@pytest.mark.filterwarnings("ignore:round")
+def test_the_same_faults_strike():
+    faults = Faults(seed=4, silent=0.1, nan=0.1, crash=0.1)
+    ledgers = [federate(partial(kind, faults=faults), 3)[1].ledger.to_json() for kind in (together(3), alone)]
+    assert ledgers[0] == ledgers[1]
+
+
+@pytest.mark.parametrize("stop", (1, 3, 5, 8))
+def test_a_killed_run_ends_with_the_same_bits(stop, tmp_path, kill):
+    job = lambda path: federate(together(3), 4, Checkpoint(tmp_path / path))
+    server, federation, history = job("whole")
+    kill(lambda: job("cut"), stop)
+    again, resumed, rows = job("cut")
+    assert worst(server.weights, again.weights) == 0 and federation.states == resumed.states and history.rows == rows.rows
+
+
+def test_what_does_not_go():
+    with pytest.raises(UserError, match="together=0"): SideBySide(make, 3, together=0)
+    with pytest.raises(UserError, match="workers=2"): SideBySide(make, 3, together=2, workers=2)
+
+
+def test_alike():
+    first, second = clients(torch.float32)[:2]
+    assert alike(first) == alike(second) is not None
+    second.mu = 0.3
+    assert alike(first) != alike(second)
+    second.local_loss = fedprox
+    assert alike(second) is None
