@@ -34,6 +34,7 @@ bench: .venv/dev
 	$(BIN)/python bench/federation.py
 	$(BIN)/python bench/wasserstein.py
 	$(BIN)/python bench/leverage.py
+	$(BIN)/python bench/heads.py
 
 .venv/installed: setup.py settings.ini
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("fedbook needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; call make PYTHON=python3.11")'

@@ -1,5 +1,4 @@
 """FedReplay: the head's size, what is donated, the loss, prototypes and the row gate against hand computation; the pool, late joins and faults on the wire."""
-import math
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,9 +12,9 @@ from hypothesis import given, settings, strategies as st
 from torch import nn
 
 from fedbook.continual import distillation_loss, logits, snapshot
-from fedbook.fedavg import Checkpoint, Faults, Federation, Server, TooFewReplies, build, generator, run, weighted_average
+from fedbook.fedavg import Checkpoint, Faults, Federation, Server, TooFewReplies, build, run, weighted_average
 from fedbook.fedreplay import (FedReplayClient, FedReplayServer, FedReplaySizes, ReplayHead, ReplayPool, World, class_prototypes, classifier_rows, deal, donate,
-                               expand_classifier, fedprox, fedrs, replay_loss, restricted_softmax, row_gated_average, trial, warm_start)
+                               expand_classifier, fedprox, fedrs, make_client, make_server, replay_loss, restricted_softmax, row_gated_average, trial, warm_start)
 from fedbook.lab import UserError
 from fedbook.wire import Msg, Refused, pack, unpack
 
@@ -836,3 +835,41 @@ def test_importing_it_imports_little():
     heavy = ["matplotlib", "ipywidgets", "torchvision", "open_clip", "timm", "sklearn", "torchmetrics", "papermill", "flwr", "nbdev"]
     code = f"import sys, fedbook.fedreplay; print([m for m in {heavy} if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+
+
+# ---- sizes
+
+CHANGES = dict(batch=7, epochs=3, lr=0.5, weight_decay=0.3, rate=0.05, lam=0.2, temperature=5.0, warm_steps=3, warm_batch=9, balance="equal", gate="never",
+               prototypes=False, mu=0.1, kd_rounds=4, per_round=2)
+SERVER = {"warm_steps", "warm_batch", "balance", "gate", "prototypes", "mu", "kd_rounds", "per_round", "lr", "weight_decay"}
+CLIENT = {"batch", "epochs", "lr", "weight_decay", "rate", "lam", "temperature"}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_each_size_reaches_who_uses_it(name):
+    z, y = some([0, 1, 2], 4)
+    world, sizes = World(z, y, z, y, ["a", "b", "c"], "toy"), FedReplaySizes(clients=3, dim=DIM, heads=2, ff=32, **{name: CHANGES[name]})
+    farms = deal(world, sizes, 0)
+    server, client = make_server(sizes, 0, world, farms), make_client(1, sizes, 0, world, farms, head(3))
+    assert name in SERVER | CLIENT
+    for who, names in ((server, SERVER), (client, CLIENT)):
+        if name in names: assert getattr(who, name) == CHANGES[name]
+
+
+def test_a_server_of_another_kind_takes_in_nobody_late():
+    z, y = some([0, 1, 2], 4)
+    with pytest.raises(UserError, match="join_round=2 needs a FedReplayServer"):
+        trial(FedReplaySizes(clients=3, dim=DIM, heads=2, ff=32, join_round=2), 0, World(z, y, z, y, ["a", "b", "c"], "toy"), Server)
+
+
+def test_a_subclass_of_the_server_gets_what_the_server_gets():
+    class Sub(FedReplayServer): pass
+    z, y = some([0, 1, 2], 4)
+    world, sizes = World(z, y, z, y, ["a", "b", "c"], "toy"), FedReplaySizes(clients=3, dim=DIM, heads=2, ff=32)
+    assert make_server(sizes, 0, world, deal(world, sizes, 0), Sub).joins == {0: 0, 1: 0, 2: 0}
+
+
+@pytest.mark.parametrize("bad", (dict(rates=(0.01, 2.0)), dict(rate=0.0), dict(late_join=0), dict(late_join=30, late_rounds=20), dict(heads=3), dict(split="odd"),
+                                 dict(lam=1.5), dict(temperature=0.0), dict(clients=0)))
+def test_sizes_that_cannot_be(bad):
+    with pytest.raises(UserError, match=next(iter(bad))): FedReplaySizes(**bad)

@@ -4,6 +4,7 @@ from functools import partial
 import pytest
 import torch
 
+from fedbook import fedreplay
 from fedbook.fedavg import Checkpoint, Faults, Federation, Server, build, generator, run
 from fedbook.fedreplay import (FedReplayClient, FedReplayServer, ReplayHead, ReplayPool, SideBySide, alike, fedprox, logits_together, plan,
                                train_together)
@@ -98,6 +99,18 @@ def test_a_plan_is_what_training_draws():
 
 # ---- the engine
 
+@pytest.fixture
+def stacked(monkeypatch):
+    "How many clients each call of `train_together` trained at once."
+    sizes = []
+    def counting(made):
+        trained = train_together(made)
+        sizes.append(len(made))
+        return trained
+    monkeypatch.setattr(fedreplay, "train_together", counting)
+    return sizes
+
+
 def make(id, kind=FedReplayClient, bad=None, lam=0.5, local_loss=None):
     g = generator(9, id)
     y = torch.randint(3, (ROWS[id],), generator=g) + (2 if id == 6 else 0)
@@ -125,7 +138,7 @@ alone = partial(Federation, workers=1)
 
 @pytest.mark.parametrize("count", (3, 7))
 @pytest.mark.parametrize("replay", (True, False))
-def test_a_federation_side_by_side(count, replay):
+def test_a_federation_side_by_side(count, replay, stacked):
     for rounds, bound in ((1, 2e-4), (5, 1e-3)):
         (server, ours, _), (wanted, theirs, _) = (federate(kind, rounds, replay=replay) for kind in (together(count), alone))
         assert ours.ledger.to_json() == theirs.ledger.to_json() and ours.states.keys() == theirs.states.keys()
@@ -138,6 +151,7 @@ def test_a_federation_side_by_side(count, replay):
         torch.testing.assert_close(*seen, rtol=0, atol=bound)
         for id, state in ours.states.items():
             assert torch.equal(unpack(state).tensors["generator"], unpack(theirs.states[id]).tensors["generator"])
+    assert max(stacked) >= 3, "no stack was trained"
 
 
 def test_one_at_a_time_is_the_plain_federation():
@@ -145,9 +159,9 @@ def test_one_at_a_time_is_the_plain_federation():
     assert worst(server.weights, wanted.weights) == 0 and ours.states == theirs.states
 
 
-def test_another_local_loss_trains_alone_to_the_bit():
+def test_another_local_loss_trains_alone_to_the_bit(stacked):
     (server, ours, _), (wanted, theirs, _) = (federate(kind, local_loss=fedprox) for kind in (together(4), alone))
-    assert worst(server.weights, wanted.weights) == 0 and ours.states == theirs.states
+    assert worst(server.weights, wanted.weights) == 0 and ours.states == theirs.states and not stacked
 
 
 class Apart(FedReplayClient):
@@ -157,7 +171,7 @@ class Apart(FedReplayClient):
 
 @pytest.mark.filterwarnings("ignore:round")
 @pytest.mark.parametrize("kind, bad", [(FedReplayClient, 4), (Apart, None)])
-def test_a_failing_client_does_not_sink_its_group(kind, bad):
+def test_a_failing_client_does_not_sink_its_group(kind, bad, stacked):
     def made(id): return make(id, kind if id == 4 else FedReplayClient, bad)
     results = []
     for federation in (SideBySide(made, 7, together=7), Federation(made, 7, workers=1)):
@@ -169,6 +183,14 @@ def test_a_failing_client_does_not_sink_its_group(kind, bad):
     assert one.ledger.to_json() == other.ledger.to_json() and 4 not in one.states
     assert all(ours[id].meta == theirs[id].meta and worst(ours[id].tensors, theirs[id].tensors, keys=False) < 2e-3 for id in ours)
     assert {id: one.states[id] == other.states[id] for id in ours} == dict.fromkeys(ours, True)
+    assert stacked == [4], "the others train together"
+
+
+def test_a_group_that_fails_trains_one_by_one_and_says_so(monkeypatch):
+    def broken(made): raise RuntimeError("no room")
+    monkeypatch.setattr(fedreplay, "train_together", broken)
+    with pytest.warns(UserWarning, match="one by one: RuntimeError: no room"): server, _, _ = federate(together(3), 1)
+    assert worst(server.weights, federate(alone, 1)[0].weights) == 0
 
 
 def test_replies_come_in_the_order_asked():
@@ -207,12 +229,13 @@ def test_the_same_faults_strike():
 
 
 @pytest.mark.parametrize("stop", (1, 3, 5, 8))
-def test_a_killed_run_ends_with_the_same_bits(stop, tmp_path, kill):
+def test_a_killed_run_ends_with_the_same_bits(stop, tmp_path, kill, stacked):
     job = lambda path: federate(together(3), 4, Checkpoint(tmp_path / path))
     server, federation, history = job("whole")
     kill(lambda: job("cut"), stop)
     again, resumed, rows = job("cut")
     assert worst(server.weights, again.weights) == 0 and federation.states == resumed.states and history.rows == rows.rows
+    assert max(stacked) == 3
 
 
 def test_what_does_not_go():
