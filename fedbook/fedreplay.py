@@ -115,7 +115,7 @@ profiles = {
                             count_on="efficientnet-lite0"),
     "quick": FedReplaySizes(largest=100, smallest=25, test_pictures=20, size=96, rates=(0.01, 0.1), warm_steps=200, pool_steps=400, rounds=10, late_join=4, late_rounds=8, late_seeds=1,
                             sweep_seeds=0, others=0, full_rounds=1, crowd=30),
-    "full": FedReplaySizes(seeds=3),
+    "full": FedReplaySizes(seeds=5),
     "paper": FedReplaySizes(seeds=3, data="cwd30", size=224, encoder="clip-vit-b32", dim=256, heads=8, ff=1024, batch=64, lr=1e-3, rounds=100, long_rounds=300,
                             late_join=100, late_rounds=150, full_size=224),
 }
