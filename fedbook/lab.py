@@ -17,6 +17,7 @@ import math
 import os
 import re
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from io import BytesIO
 from pathlib import Path
 from time import perf_counter
 
@@ -321,13 +322,17 @@ def play(f, **knobs):
         kind = w.IntSlider if all(isinstance(v, int) for v in (low, high, step)) else w.FloatSlider
         return kind(min=low, max=high, step=step, value=start, **look)
 
-    def draw(**values):
-        display(f(**values))
+    def draw(_=None):
+        data = BytesIO()
+        f(**{name: control.value for name, control in controls.items()}).savefig(data, format="png", bbox_inches="tight")
+        picture.value = data.getvalue()
         plt.close("all")
 
     controls = {name: slider(name, spec) for name, spec in knobs.items()}
-    box = w.VBox([*controls.values(), w.interactive_output(draw, controls)])
-    bundle = box._repr_mimebundle_()
+    picture = w.Image(format="png", layout=w.Layout(align_self="flex-start", max_width="100%"))
+    for control in controls.values(): control.observe(draw, "value")
+    draw()
+    bundle = w.VBox([*controls.values(), picture])._repr_mimebundle_()
     bundle["text/plain"] = f"[slider: {', '.join(knobs)}. Run this cell in JupyterLab to move it.]"
     display(bundle, raw=True)
 

@@ -174,3 +174,29 @@ def test_style_is_for_everyone_to_read():
     with mpl.rc_context():
         lab.style()
         assert min(mpl.rcParams[k] for k in ("font.size", "axes.titlesize", "axes.labelsize", "xtick.labelsize", "ytick.labelsize", "legend.fontsize")) >= 9
+
+
+def test_play_draws_at_once_and_when_a_knob_is_moved_without_an_output_widget(monkeypatch, capsys):
+    """An Output widget makes nbclient write to the shell channel that it reads from, and a run may then wait for ever (nbclient issue 312)."""
+    import ipywidgets
+    import matplotlib.pyplot as plt
+    drawn, boxes = [], []
+
+    def f(width, kind):
+        drawn.append((width, kind))
+        return plt.subplots(figsize=(width, 1))[0]
+
+    class Box(ipywidgets.VBox):
+        def __init__(self, children):
+            boxes.append(children)
+            super().__init__(children)
+    monkeypatch.setattr(ipywidgets, "VBox", Box)
+    lab.play(f, width=(1, 3, 1, 2), kind=["a", "b"])
+    (*knobs, picture), = boxes
+    before = bytes(picture.value)
+    knobs[0].value = 3
+    knobs[1].value = "b"
+    assert drawn == [(2, "a"), (3, "a"), (3, "b")] and not plt.get_fignums()
+    after = bytes(picture.value)
+    assert before.startswith(b"\x89PNG") and after.startswith(b"\x89PNG") and after != before
+    assert not any(isinstance(child, ipywidgets.Output) for child in boxes[0])
