@@ -725,6 +725,6 @@ class SideBySide(Federation):
         return call, self._done.pop(call[0])
 
 def default_together(device, clients):
-    """`clients` on a GPU, which one small head leaves mostly idle; 1 on a CPU, where several workers with one head
-    at a time are as fast or faster."""
-    return clients if torch.device(device).type == "cuda" else 1
+    """How many heads to train at once: all on a GPU; at most ten on a CPU, where larger stacks of the paper's head no longer fit the
+    cache. `bench/heads.py` measures it; on a CPU it pays with `threads` for all cores."""
+    return clients if torch.device(device).type == "cuda" else min(10, clients)
