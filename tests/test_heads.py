@@ -6,7 +6,7 @@ import torch
 
 from fedbook import fedreplay
 from fedbook.fedavg import Checkpoint, Faults, Federation, Server, build, generator, run
-from fedbook.fedreplay import (FedReplayClient, FedReplayServer, ReplayHead, ReplayPool, SideBySide, alike, fedprox, logits_together, plan,
+from fedbook.fedreplay import (FedReplayClient, FedReplayServer, ReplayHead, ReplayPool, SideBySide, alike, default_together, fedprox, logits_together, plan,
                                train_together)
 from fedbook.lab import UserError
 from fedbook.wire import unpack
@@ -250,3 +250,7 @@ def test_alike():
     assert alike(first) != alike(second)
     second.local_loss = fedprox
     assert alike(second) is None
+
+
+def test_how_many_at_once():
+    assert [default_together(*where) for where in (("cpu", 4), ("cpu", 100), ("cuda", 100))] == [4, 10, 100]
