@@ -12,6 +12,7 @@ import hashlib
 import json
 import socket
 import warnings
+from functools import partial
 from os import environ
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from safetensors.torch import load_file, save
 from torch.nn import functional as F
 from tqdm import tqdm
 
+from .fedavg import build
 from .lab import UserError, torch_device, write_atomically
 from .world import array_checksum, data_folder, shown
 
@@ -134,9 +136,7 @@ def _network(name):
 
 def random_network(name):
     "The network `name` with random weights, always the same ones; the global generator stays as it was."
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(0)
-        return _network(name).eval().requires_grad_(False)
+    return build(partial(_network, name), 0).eval().requires_grad_(False)
 
 # %% ../nbs/07_encoders.ipynb #e9eeb266
 def read_weights(path):

@@ -472,16 +472,17 @@ class FedReplayServer(Server):
         return Msg({**self.weights, **missed}, {"mu": self.mu} if late and self.mu else {})
 
     def merge(self, replies, r=0):
-        mean, states, counts, ids = Mean(), [], [], set()
+        mean, states, counts, ids = Mean(), [], [], []
         for id, msg in replies:
             mean.add(msg.tensors, msg.meta["n"])
-            states, counts, ids = [*states, classifier_rows(msg.tensors)], [*counts, msg.meta["counts"]], ids | {id}
-        late = any(0 < start <= r for start in self.joins.values())
+            states.append(classifier_rows(msg.tensors))
+            counts.append(msg.meta["counts"])
+            ids.append(id)
         rows = {}
-        if self.gate == "always" or self.gate == "after_join" and late:
+        if self.gate == "always" or self.gate == "after_join" and any(0 < start <= r for start in self.joins.values()):
             rows = row_gated_average(states, counts, classifier_rows(self.weights))
         self.weights = mean.value() | {f"classifier.{name}": t for name, t in rows.items()}
-        self.informed |= ids
+        self.informed.update(ids)
 
     def accept(self, verb, id, msg):
         if verb == "donate": return self.accept_donation(id, msg)
@@ -677,8 +678,9 @@ def _groups(desk, calls):
         with suppress(Exception):
             client = _borrow(desk, id, state)
             client.hear(unpack(data))
-            if alike(client) is None: desk.clients[id], desk.seen[id] = client, state
-            else: groups.setdefault(alike(client), []).append((id, client))
+            kind = alike(client)
+            if kind is None: desk.clients[id], desk.seen[id] = client, state
+            else: groups.setdefault(kind, []).append((id, client))
     return groups.values()
 
 def serve_together(desk, calls):
