@@ -22,7 +22,7 @@ import fedbook.fedavg
 import fedbook.fedklpr
 from fedbook.continual import snapshot
 from fedbook.fedavg import Checkpoint, Federation, LocalOnly, TooFewReplies, build, run, weighted_average
-from fedbook.fedklpr import (METHODS, CrossRoundRecovery, FedKLPRClient, FedKLPRServer, FedKLPRSizes, LotteryFLClient, ProxyMemory, SubFedAvgClient, augment,
+from fedbook.fedklpr import (METHODS, CrossRoundRecovery, FedKLPRClient, FedKLPRServer, FedKLPRSizes, LotteryFLClient, ProxyMemory, ReIDNet, SubFedAvgClient, augment,
                              camera_contrastive_loss, cluster, combine_weights, compress, cosine_change, digits_trial, drop_channels, embed, first_network, hold_out, kl_regularization, kl_weight,
                              magnitude_prune, make_client, make_network, make_server, make_world, mask_distance, masked, outputs, profiles, proxy_batches, prunable,
                              pruning_ratio, pruning_weight, rank_all, reranked_distance, resnet, restore, small_net, sparse_average, trial)
@@ -358,7 +358,7 @@ def test_without_holding_them_they_would_come_back(monkeypatch):
     "What the test above guards against does happen."
     client = client_of(steps=6, weight_decay=0.1, lr=0.05, pruning="never")
     client.mask = held_at(0.5)
-    monkeypatch.setattr(client, "hold", lambda: None)
+    monkeypatch.setattr(client, "holes", list)
     client.fit(sent(client.mask))
     assert any((client.model.state_dict()[name][~m] != 0).any() for name, m in client.mask.items())
 
@@ -743,7 +743,7 @@ def test_lotteryfl_goes_back_to_the_first_weights():
     client.train = lambda: None
     moved = Msg({name: t + 1 if t.is_floating_point() else t for name, t in sent().tensors.items()}, {"masks": False})
     reply = client.fit(moved)
-    assert pruning_ratio(client.mask) == pytest.approx(0.3, abs=0.02) and reply.meta["masks"] and reply.meta["event"] == "before training"
+    assert pruning_ratio(client.mask) == pytest.approx(0.3, abs=0.02) and reply.meta["masks"] and reply.meta["event"] == "accepted"
     assert equal(restore({name: t for name, t in reply.tensors.items() if not name.startswith("mask/")}, client.mask), masked(sent().tensors, client.mask))
     candidate = magnitude_prune(moved.tensors, {}, 0.3, 0.7)
     assert equal(client.mask, candidate)                                        # the mask is made from the weights that came
@@ -775,7 +775,7 @@ def test_subfedavg_waits_where_training_does_not_change_the_mask():
 
 # ---- the server
 
-SAID = [dict(n=10, kl=1.0, cosine=0.3), dict(n=30, kl=3.0, cosine=0.1)]
+SAID = [dict(n=10, kl=1.0, cosine=0.3, accuracy=0.5, event="never"), dict(n=30, kl=3.0, cosine=0.1, accuracy=0.6, event="accepted")]
 
 @pytest.mark.parametrize("weighting, wanted", [("uniform", [0.5, 0.5]), ("size", [0.25, 0.75]), ("klaw", [0.25, 0.75]), ("cdw", [0.75, 0.25]), ("klpwa", [0.3 * 0.25 + 0.7 * 0.9, 0.3 * 0.75 + 0.7 * 0.1])])
 def test_the_weights_of_clients(weighting, wanted):
@@ -1084,7 +1084,7 @@ def test_training_makes_the_loss_fall():
         return camera_contrastive_loss(features, memory.member, memory).item()
     before = now()
     client.train()
-    assert now() < 0.6 * before
+    assert now() < 0.8 * before
 
 def test_digits_prune_and_repeat():
     options = dict(pruning="always", warmup=1, step=0.3)
@@ -1134,8 +1134,8 @@ def test_a_run_that_began_with_a_mask_and_lost_first_replies_resumes_to_the_same
 
 # ---- sizes
 
-CLIENT = dict(epochs=3, steps=7, batch=16, last_epochs=9, lr=0.5, lr_drop=3, weight_decay=0.3, delta=0.4, pruning="always", step=0.33, target=0.44, warmup=5, margin=0.05)
-PARTIAL = {"clusters": dict(k1=5, k2=1, eps=0.3, min_samples=2), "divergence": dict(temperature=3.0, kind="gaussian"), "recovery": dict(delta_rd=0.3, delta_ep=0.2, mode="abs")}
+CLIENT = dict(epochs=3, steps=7, batch=16, last_epochs=9, lr=0.5, lr_drop=3, weight_decay=0.3, delta=0.4, temperature=3.0, kind="gaussian", kl_input="unit", pruning="always", step=0.33, target=0.44, warmup=5, margin=0.05)
+PARTIAL = {"clusters": dict(k1=5, k2=1, eps=0.3, min_samples=2), "recovery": dict(delta_rd=0.3, delta_ep=0.2, mode="abs")}
 SERVER = dict(weighting="cdw", average="plain", gamma=0.9)
 
 def made(name, value):
@@ -1157,9 +1157,9 @@ def test_the_rest_of_the_sizes_reaches_client_and_server():
     assert made("rounds", 17)[0].last_round == 16
     assert [made("regulariser", kind)[0].regulariser for kind in ("cosine", "none")] == [cosine_change, None]
     kl = made("regulariser", "kl")[0]
-    assert kl.regulariser is kl.divergence and kl.id == 1 and kl.data is world()[1].data
+    assert kl.regulariser == kl.divergence and kl.id == 1 and kl.data is world()[1].data
     assert [type(made("pruning", kind)[0]) for kind in ("lottery", "subfedavg", "recover", "always", "never")] == [LotteryFLClient, SubFedAvgClient] + [FedKLPRClient] * 3
-    assert type(made("weighting", "alone")[1]) is LocalOnly and equal(made("gamma", 0.2)[1].weights, snapshot(first()))
+    assert type(make_server(replace(TINY, weighting="alone", pruning="never"), 0, first())) is LocalOnly and equal(made("gamma", 0.2)[1].weights, snapshot(first()))
     crr = kl.recovery(0.5)
     assert (crr.threshold, crr.delta_rd, crr.delta_ep) == (0.5, TINY.delta_rd, TINY.delta_ep)
 
@@ -1268,3 +1268,60 @@ def test_importing_it_imports_little():
     heavy = ["matplotlib", "ipywidgets", "torchvision", "open_clip", "timm", "sklearn", "torchmetrics", "papermill", "flwr", "nbdev"]
     code = f"import sys, fedbook.fedklpr; print([m for m in {heavy} if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+
+# ---- what reviews found
+
+def test_what_only_an_absent_client_kept_is_not_lost():
+    server, masks = FedKLPRServer(first(), weighting="uniform"), [held_at(0.5), {name: ~m for name, m in held_at(0.5).items()}]
+    state = {name: t + 1 if t.is_floating_point() else t for name, t in snapshot(first()).items()}
+    server.masks, server.weights = dict(enumerate(masks)), state
+    reply = Msg(compress({name: 2 * t for name, t in state.items()}, masks[1]), SAID[1])
+    server.merge(iter([(1, reply)]), [0, 1])
+    for name, m in masks[0].items(): assert torch.equal(server.weights[name][m], state[name][m]) and torch.equal(server.weights[name][~m], 2 * state[name][~m])
+
+def test_what_nobody_keeps_is_zero_even_if_somebody_is_absent():
+    server, mask = FedKLPRServer(first(), weighting="uniform"), held_at(0.5)
+    server.masks = {0: mask, 1: mask}
+    server.merge(iter([(1, Msg(compress(snapshot(first()), mask), SAID[1]))]), [0, 1])
+    for name, m in mask.items(): assert (server.weights[name][~m] == 0).all() and (server.weights[name][m] != 0).any()
+
+def test_the_start_does_not_depend_on_the_number_of_threads():
+    before = torch.get_num_threads()
+    try:
+        states = []
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            states.append(snapshot(first_network(replace(TINY, pretrain_steps=2), 0)))
+    finally: torch.set_num_threads(before)
+    assert equal(*states)
+
+def test_the_fixed_batch_is_of_all_control_identities(monkeypatch):
+    client, seen = client_of(pruning="never", steps=1), []
+    data = client.data
+    client.data = data._replace(x_val=torch.arange(100, dtype=torch.uint8)[:, None, None, None].expand(100, *data.x_val.shape[1:]), val_ids=torch.arange(100), val_cameras=torch.arange(100) % 2)
+    monkeypatch.setattr("fedbook.fedklpr.outputs", lambda network, x, *_: seen.append(x[:, 0, 0, 0].tolist()) or torch.ones(len(x), 3))
+    client.reply(0.5, "never", False)
+    assert seen[0] == seen[1] and len(seen[0]) == 32 and seen[0][0] == 0 and seen[0][-1] == 99
+
+@pytest.mark.parametrize("event", [None, "", {"a": 1}, "maybe", 3])
+def test_refused_is_an_event_that_is_none(event):
+    with pytest.raises(Refused, match="event"): judged(meta={"event": event})
+
+@pytest.mark.parametrize("changes, named", [(dict(network="resnet34", weights="auto"), "weights"), (dict(network="small", weights="x.pth"), "weights")])
+def test_weights_that_cannot_be_had(changes, named):
+    with pytest.raises(UserError, match=named): make_network(replace(TINY, **changes), 0)
+
+def test_goals_may_be_texts_and_must_be_numbers():
+    assert replace(TINY, goals=tuple("0.5" for _ in range(TINY.clients))).goals == (0.5,) * TINY.clients
+    with pytest.raises(UserError, match="goals"): replace(TINY, goals=("high",) * TINY.clients)
+    assert made("goals", (0.1, 0.9, 0.3)[:TINY.clients])[0].threshold == pytest.approx(0.9 - TINY.margin)
+
+@pytest.mark.parametrize("network, share", [(lambda: net(), 1.5), (lambda: net(), -0.1), (lambda: ReIDNet(nn.Sequential(nn.Conv2d(3, 4, 1)), 4), 0.5)])
+def test_channels_that_cannot_be_dropped(network, share):
+    with pytest.raises(UserError): drop_channels(network(), share)
+
+@pytest.mark.parametrize("option", ["regulariser", "kind", "kl_input", "pruning", "mode"])
+def test_a_client_knows_its_choices(option):
+    with pytest.raises(UserError, match=option): FedKLPRClient(0, net(), net(), world()[0].data, **{option: "sometimes"})
+
+def test_large_divergences_still_give_weights(): assert kl_weight([1e308, 1e308, 0]) == [0.5, 0.5, 0]
