@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import nn
 from tqdm import tqdm
 
-from .continual import labelled, part, snapshot
+from .continual import labelled, logits, part, snapshot
 from .encoders import find_weights, read_weights
 from .fedavg import (Federation, LocalOnly, Server, Step, _threads, batches, build, generator, predict, run,
                             weighted_average)
@@ -252,14 +252,13 @@ def digits_net():
 
 # %% ../nbs/12_fedklpr.ipynb #63141b83
 class Residual(nn.Module):
-    """Two 3x3 convolutions with batch norms around `inner` channels, beside a 1x1 convolution; (b, inside,
-    H, W) to (b, outside, H / stride, W / stride)."""
+    """Two 3x3 convolutions with batch norms, beside a 1x1 convolution; (b, inside, H, W) to (b, outside,
+    H / stride, W / stride)."""
 
-    def __init__(self, inside, outside, stride, inner=None):
+    def __init__(self, inside, outside, stride):
         super().__init__()
-        inner = inner or outside
-        self.main = nn.Sequential(nn.Conv2d(inside, inner, 3, stride, 1, bias=False), nn.BatchNorm2d(inner), nn.ReLU(),
-                                  nn.Conv2d(inner, outside, 3, 1, 1, bias=False), nn.BatchNorm2d(outside))
+        self.main = nn.Sequential(nn.Conv2d(inside, outside, 3, stride, 1, bias=False), nn.BatchNorm2d(outside), nn.ReLU(),
+                                  nn.Conv2d(outside, outside, 3, 1, 1, bias=False), nn.BatchNorm2d(outside))
         self.side = nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside))
 
     def forward(self, x): return F.relu(self.main(x) + self.side(x))
@@ -370,9 +369,7 @@ def first_network(sizes, seed, device="cpu"):
 def outputs(model, x, batch=256):
     """What `model` makes of pictures `x` (n, 3, H, W), uint8 or float, in eval mode and without gradient:
     (n, dim) on the CPU."""
-    model.eval()
-    device = next(model.parameters()).device
-    with torch.no_grad(): return torch.cat([model(as_float(some).to(device)).cpu() for some in x.split(batch)])
+    return logits(model, x, batch)
 
 def embed(model, x, batch=256):
     "Features of length 1, (n, dim): `outputs` divided by their length."
