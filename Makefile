@@ -36,6 +36,7 @@ bench: .venv/dev
 	$(BIN)/python bench/leverage.py
 	$(BIN)/python bench/heads.py
 	$(BIN)/python bench/sparse_wire.py
+	$(BIN)/python bench/moe.py
 
 .venv/installed: setup.py settings.ini
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("fedbook needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; call make PYTHON=python3.11")'
