@@ -36,11 +36,12 @@ from .streets import Boxes, check_boxes
 # %% ../nbs/09_detect.ipynb #6fdff997
 @dataclass(frozen=True)
 class DetectSizes(Profile):
-    """Every number of this chapter's runs: `data` (`rendered`, or a name for `fedbook.streets.street_set`), sizes
-    (height, width) of the server's pictures (`high`) and of the clients' (`low`), how many pictures; `encoder`,
-    `channels` of the pyramid, `box_dim` of the box head, `anchors` in pixels; `epochs` over labelled pictures with
-    learning rate `lr`, shrunk to no less than `smallest`; `rounds` over the unlabelled ones of
-    `followed` clients with `self_lr`; Soft Teacher's thresholds `keep`, `rpn`, `classes`, `variance`."""
+    """Every number of this chapter's runs: `data` (`rendered`, or a name for `fedbook.streets.street_set`),
+    sizes (height, width) of the server's pictures (`high`) and of the clients' (`low`), how many pictures;
+    `encoder`, `channels` of the pyramid, `box_dim` of the box head, `anchors` in pixels; `epochs` over
+    labelled pictures with learning rate `lr`, shrunk to no less than `smallest`; `rounds` over the
+    unlabelled ones of `followed` clients with `self_lr`; Soft Teacher's thresholds `keep`, `rpn`,
+    `classes`, `variance`."""
     data: str = "rendered"
     high: tuple = (180, 320)
     low: tuple = (90, 160)
@@ -64,23 +65,26 @@ class DetectSizes(Profile):
     variance: float = 0.04
 
 profiles = {
-    "smoke": DetectSizes(high=(64, 96), low=(32, 48), server_images=4, client_images=2, test_images=1, channels=16, box_dim=16, epochs=1, rounds=1),
+    "smoke": DetectSizes(high=(64, 96), low=(32, 48), server_images=4, client_images=2, test_images=1, channels=16,
+                         box_dim=16, epochs=1, rounds=1),
     "quick": DetectSizes(),
-    "full": DetectSizes(seeds=3, server_images=64, client_images=32, test_images=20, epochs=14, followed=3),
-    "paper": DetectSizes(seeds=3, data="bdd100k", high=(720, 1280), low=(360, 640), server_images=2000, client_images=6000, test_images=300,
-                         encoder="dinov2-s", channels=256, box_dim=1024, anchors=(32, 64, 128, 256, 512), epochs=50, lr=1e-4, followed=3,
-                         rpn=0.9, classes=0.9, variance=0.02),
+    "full": DetectSizes(seeds=3, server_images=64, test_images=16, epochs=12, followed=3),
+    "paper": DetectSizes(seeds=3, data="bdd100k", high=(720, 1280), low=(360, 640), server_images=2000,
+                         client_images=6000, test_images=300, encoder="dinov2-s", channels=256, box_dim=1024,
+                         anchors=(32, 64, 128, 256, 512), epochs=50, lr=1e-4, followed=3, rpn=0.9, classes=0.9,
+                         variance=0.02),
 }
 
 # %% ../nbs/09_detect.ipynb #07773cdf
 class FrozenPyramid(nn.Module):
-    """Five feature maps of a picture: the frozen network of `encoder` (an `ImageEncoder`), `body`, and a trained
-    feature pyramid, `fpn`, of `channels` channels (Lin et al. 2017), at strides 4, 8, 16, 32 and 64.
+    """Five feature maps of a picture: the frozen network of `encoder` (an `ImageEncoder`), `body`, and a
+    trained feature pyramid, `fpn`, of `channels` channels (Lin et al. 2017), at strides 4, 8, 16, 32 and
+    64.
 
-    The body is never trained: no gradient, always in eval mode, so that batch statistics and drop-path stand
-    still too. With `frozen=False` a copy of it gets gradients (for the measurement of memory). A ViT with
-    patches of 14 pixels sees the picture at 7/8 of its size, so that its maps have these strides as well.
-    Raises `UserError` for an encoder that takes one size only (CLIP)."""
+    The body is never trained: no gradient, always in eval mode, so that batch statistics and drop-path
+    stand still too. With `frozen=False` a copy of it gets gradients (for the measurement of memory). A ViT
+    with patches of 14 pixels sees the picture at 7/8 of its size, so that its maps have these strides as
+    well. Raises `UserError` for an encoder that takes one size only (CLIP)."""
 
     def __init__(self, encoder, channels=256, frozen=True):
         from torchvision.ops import FeaturePyramidNetwork
@@ -88,7 +92,8 @@ class FrozenPyramid(nn.Module):
 
         super().__init__()
         if encoder.name == "clip-vit-b32":
-            raise UserError("encoder='clip-vit-b32' takes pictures of one size; expected efficientnet-lite0, resnet50 or dinov2-s")
+            raise UserError("encoder='clip-vit-b32' takes pictures of one size; expected efficientnet-lite0, "
+                            "resnet50 or dinov2-s")
         self.name, self.frozen, self.scale = encoder.name, frozen, encoder.strides[0] / 4
         self.body = encoder.module if frozen else copy.deepcopy(encoder.module).requires_grad_(True)
         self.fpn = FeaturePyramidNetwork(list(encoder.channels), channels, LastLevelMaxPool())
@@ -110,9 +115,9 @@ class FrozenPyramid(nn.Module):
 
 # %% ../nbs/09_detect.ipynb #05d04b0f
 class Inputs(nn.Module):
-    """uint8 pictures (list of (3, H, W), or a tensor (b, 3, H, W)) as the network wants them: scaled by `mean` and
-    `std`, padded with zeros to the right and below to a multiple of `divisor` pixels, never resized. Stands in
-    for torchvision's `GeneralizedRCNNTransform`, which resizes."""
+    """uint8 pictures (list of (3, H, W), or a tensor (b, 3, H, W)) as the network wants them: scaled by `mean`
+    and `std`, padded with zeros to the right and below to a multiple of `divisor` pixels, never resized.
+    Stands in for torchvision's `GeneralizedRCNNTransform`, which resizes."""
 
     def __init__(self, mean, std, divisor=32):
         super().__init__()
@@ -140,30 +145,41 @@ SMALL_LIMITS = dict(rpn_pre_nms_top_n_train=400, rpn_pre_nms_top_n_test=200, rpn
 PAPER_LIMITS = dict(rpn_pre_nms_top_n_train=2000, rpn_pre_nms_top_n_test=2000, rpn_post_nms_top_n_train=1000,
                     rpn_post_nms_top_n_test=1000, rpn_batch_size_per_image=256, box_batch_size_per_image=512)
 
+def _roi_align():
+    """torchvision's RoIAlign of 7 x 7 over the four finer maps. Left alone it would infer the strides from its first
+    batch, wrongly for some sizes with padding, and keep them."""
+    from torchvision.ops import MultiScaleRoIAlign
+    from torchvision.ops.poolers import initLevelMapper
+
+    pool = MultiScaleRoIAlign(["0", "1", "2", "3"], 7, 2)
+    pool.scales, pool.map_levels = [1 / 4, 1 / 8, 1 / 16, 1 / 32], initLevelMapper(2, 5)
+    return pool
+
 def faster_rcnn(encoder, n_classes, channels=256, box_dim=1024, anchors=(8, 16, 32, 64, 128), rpn_head=None,
                 box_head=None, box_predictor=None, frozen=True, **limits):
-    """torchvision's `FasterRCNN` on the frozen `encoder` (Ren et al. 2015), for `n_classes` classes and, inside,
-    background as class 0. Its initial weights come from torch's global generator (see `fedavg.build`).
+    """torchvision's `FasterRCNN` on the frozen `encoder` (Ren et al. 2015), for `n_classes` classes and,
+    inside, background as class 0. Its initial weights come from torch's global generator (see
+    `fedavg.build`).
 
     `anchors`: the side in pixels on each of the five maps, in three shapes each. `rpn_head`, `box_head`,
-    `box_predictor`: modules in place of torchvision's `RPNHead` (`channels`, 3 anchors), `TwoMLPHead` (7 x 7 x
-    `channels` to `box_dim`) and `FastRCNNPredictor` (`n_classes` + 1). `limits`: arguments of `FasterRCNN` on top of
-    `SMALL_LIMITS`, fewer proposals and samples, for pictures up to about 320 x 180; `**PAPER_LIMITS` are the
-    paper's. Raises `UserError` for fewer than one class, and for other than five anchor sizes."""
+    `box_predictor`: modules in place of torchvision's `RPNHead` (`channels`, 3 anchors), `TwoMLPHead` (7 x
+    7 x `channels` to `box_dim`) and `FastRCNNPredictor` (`n_classes` + 1). `limits`: arguments of
+    `FasterRCNN` on top of `SMALL_LIMITS`, fewer proposals and samples, for pictures up to about 320 x 180;
+    `**PAPER_LIMITS` are the paper's. Raises `UserError` for fewer than one class, and for other than five
+    anchor sizes."""
     from torchvision.models.detection import FasterRCNN
     from torchvision.models.detection.anchor_utils import AnchorGenerator
     from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
-    from torchvision.ops import MultiScaleRoIAlign
 
-    if type(n_classes) is not int or n_classes < 1: raise UserError(f"n_classes={n_classes!r} must be a whole number, 1 or more")
-    if len(anchors) != 5: raise UserError(f"anchors={anchors!r} must be five sides in pixels, one for each map of the pyramid")
+    if type(n_classes) is not int or n_classes < 1:
+        raise UserError(f"n_classes={n_classes!r} must be a whole number, 1 or more")
+    if len(anchors) != 5: raise UserError(f"anchors={anchors!r} must be five sides in pixels, one for each map")
     pyramid = FrozenPyramid(encoder, channels, frozen)
     levels = AnchorGenerator(tuple((side,) for side in anchors), ((0.5, 1.0, 2.0),) * 5)
     if box_head is None: box_head = TwoMLPHead(channels * 49, box_dim)
     if box_predictor is None: box_predictor = FastRCNNPredictor(box_dim, n_classes + 1)
     model = FasterRCNN(pyramid, rpn_anchor_generator=levels, rpn_head=rpn_head, box_head=box_head,
-                       box_predictor=box_predictor, box_roi_pool=MultiScaleRoIAlign(["0", "1", "2", "3"], 7, 2),
-                       **{**SMALL_LIMITS, **limits})
+                       box_predictor=box_predictor, box_roi_pool=_roi_align(), **{**SMALL_LIMITS, **limits})
     model.transform, model.n_classes = Inputs(*encoder._scale), n_classes
     return model.to(encoder.device)
 
@@ -175,19 +191,22 @@ def head_state(model):
     return {name: t.detach().cpu().clone() for name, t in model.state_dict().items() if not name.startswith(BODY)}
 
 def load_head(model, state):
-    """Put the tensors of `state` (as of `head_state`) into the head of `model`. Raises `UserError` for names or shapes
-    that are not the head's."""
+    """Put the tensors of `state` (as of `head_state`) into the head of `model`. Raises `UserError` for names or
+    shapes that are not the head's."""
     own = {name: t for name, t in model.state_dict().items() if not name.startswith(BODY)}
     missing, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
     wrong = [name for name in own if name in state and own[name].shape != state[name].shape]
     for what, names in (("missing", missing), ("unknown", unknown), ("of another shape", wrong)):
-        if names: raise UserError(f"state does not fit the head: {len(names)} tensors are {what}, the first is {names[0]}; expected its {len(own)}")
+        if names:
+            raise UserError(f"state does not fit the head: {len(names)} tensors are {what}, the first is {names[0]}; "
+                            f"expected its {len(own)}")
     with torch.no_grad():
         for name, t in own.items(): t.copy_(state[name])
 
+# %% ../nbs/09_detect.ipynb #58148685
 def twin(model):
-    """A copy of `model` that shares its frozen body, where it has one, and has a head of its own, without gradients:
-    the teacher."""
+    """A copy of `model` that shares its frozen body, where it has one, and has a head of its own, without
+    gradients: the teacher."""
     bodies = [module for name, module in model.named_modules() if name == BODY.rstrip(".")]
     made = copy.deepcopy(model, {id(body): body for body in bodies})
     for p in trainable(made): p.requires_grad_(False).grad = None
@@ -200,8 +219,8 @@ def trainable(model):
 # %% ../nbs/09_detect.ipynb #326bab50
 @contextmanager
 def seeded(generator):
-    """Inside, torch's global generators start from a seed drawn from `generator` (torchvision samples from them);
-    afterwards they are as they were."""
+    """Inside, torch's global generators start from a seed drawn from `generator` (torchvision samples from
+    them); afterwards they are as they were."""
     start = int(torch.randint(2 ** 62, (), generator=generator))
     cuda = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices=cuda):
@@ -210,7 +229,8 @@ def seeded(generator):
 
 # %% ../nbs/09_detect.ipynb #280f89e1
 def check_images(images):
-    "Raise `UserError` for anything but uint8 pictures (3, H, W) of at least 32 pixels a side, or for no picture."
+    """Raise `UserError` for anything but uint8 pictures (3, H, W) of at least 32 pixels a side, or for no
+    picture."""
     if not len(images): raise UserError("images is empty, expected at least one picture")
     for i, image in enumerate(images):
         good = isinstance(image, torch.Tensor) and image.dtype == torch.uint8 and image.ndim == 3 and len(image) == 3
@@ -218,9 +238,11 @@ def check_images(images):
             what = f"{image.dtype} {tuple(image.shape)}" if isinstance(image, torch.Tensor) else type(image).__name__
             raise UserError(f"images[{i}]={what} must be a uint8 tensor (3, H, W) of at least 32 pixels a side")
 
+# %% ../nbs/09_detect.ipynb #08112402
 def model_inputs(model, images, boxes=None):
-    """`images` (uint8, list or tensor) and `boxes` (list of `Boxes`, or None) as torchvision's ImageList and targets, on
-    the model's device; labels go up by one there. Raises `UserError` for bad pictures and bad boxes."""
+    """`images` (uint8, list or tensor) and `boxes` (list of `Boxes`, or None) as torchvision's ImageList and
+    targets, on the model's device; labels go up by one there. Raises `UserError` for bad pictures and bad
+    boxes."""
     check_images(images)
     if boxes is not None and len(boxes) != len(images):
         raise UserError(f"boxes has {len(boxes)} entries, expected {len(images)}, one per picture")
@@ -235,12 +257,12 @@ def model_inputs(model, images, boxes=None):
 NAMES = dict(loss_objectness="objectness", loss_rpn_box_reg="proposal", loss_classifier="class", loss_box_reg="box")
 
 def losses(model, images, boxes):
-    """The four losses of a batch, a dict of scalars: `objectness` and `proposal` of equation (3), `class` and `box` of the
-    box head (Ren et al. 2015).
+    """The four losses of a batch, a dict of scalars: `objectness` and `proposal` of equation (3), `class` and
+    `box` of the box head (Ren et al. 2015).
 
-    `images`: uint8, list of (3, H, W) or tensor; `boxes`: list of `Boxes`, perhaps empty ones. Samples come from
-    the global generator (see `seeded`); the model is in training mode afterwards. Raises `UserError` as
-    `model_inputs` does."""
+    `images`: uint8, list of (3, H, W) or tensor; `boxes`: list of `Boxes`, perhaps empty ones. Samples come
+    from the global generator (see `seeded`); the model is in training mode afterwards. Raises `UserError`
+    as `model_inputs` does."""
     batch, targets = model_inputs(model, images, boxes)
     model.train()
     maps = model.backbone(batch.tensors)
@@ -250,8 +272,8 @@ def losses(model, images, boxes):
 
 # %% ../nbs/09_detect.ipynb #3e9d831d
 class Found(NamedTuple):
-    """What a detector found in one picture: `xyxy` float32 (m, 4) in pixels, `labels` int64 (m,) from 0, `scores`
-    float32 (m,), best first."""
+    """What a detector found in one picture: `xyxy` float32 (m, 4) in pixels, `labels` int64 (m,) from 0,
+    `scores` float32 (m,), best first."""
     xyxy: torch.Tensor
     labels: torch.Tensor
     scores: torch.Tensor
@@ -270,11 +292,12 @@ def _look(model, images):
     found, _ = model.roi_heads(maps, proposals, batch.image_sizes)
     return Seen(batch, maps), [Found(one["boxes"], one["labels"] - 1, one["scores"]) for one in found]
 
+# %% ../nbs/09_detect.ipynb #8491edb6
 @torch.no_grad()
 def detect(model, images, batch=8, least=0.05):
-    """Boxes in `images` (uint8; list, tensor or lazy sequence of (3, H, W)): a list of `Found` on the CPU, with scores
-    above `least`. `batch` pictures at once; the model is in eval mode afterwards. Raises `UserError` for bad
-    pictures."""
+    """Boxes in `images` (uint8; list, tensor or lazy sequence of (3, H, W)): a list of `Found` on the CPU, with
+    scores above `least`. `batch` pictures at once; the model is in eval mode afterwards. Raises `UserError`
+    for bad pictures."""
     found, before = [], model.roi_heads.score_thresh
     model.roi_heads.score_thresh = least
     try:
@@ -286,8 +309,8 @@ def detect(model, images, batch=8, least=0.05):
 
 # %% ../nbs/09_detect.ipynb #f65b95a4
 def hits(found, boxes, iou=0.5):
-    """Which boxes of `found` (`Found` or `Pseudo`) are right: mask (m,). Best score first, each takes the free object of
-    its class in `boxes` (`Boxes`) that it overlaps most, by `iou` at least."""
+    """Which boxes of `found` (`Found` or `Pseudo`) are right: mask (m,). Best score first, each takes the free
+    object of its class in `boxes` (`Boxes`) that it overlaps most, by `iou` at least."""
     from torchvision.ops import box_iou
 
     right = torch.zeros(len(found.scores), dtype=torch.bool)
@@ -303,11 +326,13 @@ def hits(found, boxes, iou=0.5):
 def mean_average_precision(found, boxes, n_classes=None, iou=0.5):
     """Equation (4) at the overlap `iou`, or, with `iou=None`, the mean over 0.50, 0.55 ... 0.95 (COCO's AP).
 
-    `found`: list of `Found`; `boxes`: as many `Boxes`, the truth. Classes without an object do not count; no object at
-    all gives 0. Raises `UserError` for lists of different length, and for labels outside 0..`n_classes`-1."""
+    `found`: list of `Found`; `boxes`: as many `Boxes`, the truth. Classes without an object do not count;
+    no object at all gives 0. Raises `UserError` for lists of different length, and for labels outside
+    0..`n_classes`-1."""
     from torchmetrics.detection import MeanAveragePrecision
 
-    if len(found) != len(boxes): raise UserError(f"found has {len(found)} entries, expected {len(boxes)}, one per picture")
+    if len(found) != len(boxes):
+        raise UserError(f"found has {len(found)} entries, expected {len(boxes)}, one per picture")
     strange = [int(l) for f in found for l in f.labels if n_classes and not 0 <= l < n_classes]
     if strange: raise UserError(f"found has the label {strange[0]}, expected 0..{n_classes - 1}")
     metric = MeanAveragePrecision(iou_thresholds=None if iou is None else [float(iou)], backend="faster_coco_eval")
@@ -318,9 +343,10 @@ def mean_average_precision(found, boxes, n_classes=None, iou=0.5):
                       [dict(boxes=b.xyxy, labels=b.labels) for b in boxes])
         return max(float(metric.compute()["map"]), 0.0)
 
+# %% ../nbs/09_detect.ipynb #b69a46d6
 def score_domains(model, tests, batch=8, iou=0.5):
-    """mAP of `model` on each of `tests` (dict from domain to `Pictures`), and as `total` their mean weighted by the number
-    of pictures: a dict of floats."""
+    """mAP of `model` on each of `tests` (dict from domain to `Pictures`), and as `total` their mean weighted by
+    the number of pictures: a dict of floats."""
     scores = {domain: mean_average_precision(detect(model, data.images, batch), data.boxes, model.n_classes, iou)
               for domain, data in tests.items()}
     pictures = sum(len(data) for data in tests.values())
@@ -336,15 +362,18 @@ def flipped(image, xyxy):
     return image.flip(-1), torch.stack([width - x2, y1, width - x1, y2], 1)
 
 def jittered(image, generator, strength=0.2):
-    "Brightness, contrast and colour of a uint8 picture (3, H, W), each multiplied by a factor from 1 +- `strength`."
+    """Brightness, contrast and colour of a uint8 picture (3, H, W), each multiplied by a factor from 1 +-
+    `strength`."""
     from torchvision.transforms.v2 import functional as V
 
     for change in (V.adjust_brightness, V.adjust_contrast, V.adjust_saturation):
         image = change(image, _uniform(generator, 1 - strength, 1 + strength))
     return image
 
+# %% ../nbs/09_detect.ipynb #41ef54fd
 def shrunk(image, xyxy, factor):
-    "`image` (C, H, W) and boxes `xyxy` (m, 4) at `factor` times the size, rounded to whole pixels, 32 at least."
+    """`image` (C, H, W) and boxes `xyxy` (m, 4) at `factor` times the size, rounded to whole pixels, 32 at
+    least."""
     from torchvision.transforms.v2 import functional as V
 
     size = [max(32, round(side * factor)) for side in image.shape[-2:]]
@@ -352,14 +381,15 @@ def shrunk(image, xyxy, factor):
     return V.resize(image, size, antialias=True), xyxy * ratio
 
 def training_view(image, boxes, generator, strength=0.2, scales=(1.0, 1.0)):
-    "A labelled picture as training sees it: flipped or not, shrunk by a factor from `scales`, other light: `(image, Boxes)`."
+    """A labelled picture as training sees it: flipped or not, shrunk by a factor from `scales`, other light:
+    `(image, Boxes)`."""
     xyxy, labels = boxes
     if _uniform(generator) < 0.5: image, xyxy = flipped(image, xyxy)
     factor = _uniform(generator, *scales)
     if factor != 1: image, xyxy = shrunk(image, xyxy, factor)
     return jittered(image, generator, strength), Boxes(xyxy, labels)
 
-# %% ../nbs/09_detect.ipynb #3ae8b13d
+# %% ../nbs/09_detect.ipynb #cb6e442b
 def adamw(model, lr=1e-4, betas=(0.9, 0.999), decay=0.05):
     "AdamW over the parameters of `model` that have gradients (Loshchilov and Hutter 2019)."
     return torch.optim.AdamW(trainable(model), lr=lr, betas=betas, weight_decay=decay)
@@ -374,14 +404,15 @@ def _step(model, optimiser, parts, penalty, weight=1.0):
 
 def _means(rows): return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
 
+# %% ../nbs/09_detect.ipynb #3ae8b13d
 def supervised_epoch(model, data, generator, batch=2, optimiser=None, lr=1e-4, betas=(0.9, 0.999), decay=0.05,
                      penalty=None, strength=0.2, scales=(1.0, 1.0)):
-    """One pass over the labelled `data` (`Pictures` with `boxes`), in an order and with views drawn from `generator`. Returns
-    the mean of each loss, and of their `total`.
+    """One pass over the labelled `data` (`Pictures` with `boxes`), in an order and with views drawn from
+    `generator`. Returns the mean of each loss, and of their `total`.
 
-    `optimiser`: to go on with one; else an AdamW of `lr`, `betas`, `decay` is made. `penalty(model)`: a scalar
-    tensor added to the loss. `scales`: the range of factors by which pictures are shrunk. Raises `UserError`
-    for bad pictures and boxes."""
+    `optimiser`: to go on with one; else an AdamW of `lr`, `betas`, `decay` is made. `penalty(model)`: a
+    scalar tensor added to the loss. `scales`: the range of factors by which pictures are shrunk. Raises
+    `UserError` for bad pictures and boxes."""
     optimiser, rows = optimiser or adamw(model, lr, betas, decay), []
     for part in batches(len(data), batch, generator):
         views = [training_view(data.images[i], data.boxes[i], generator, strength, scales) for i in part.tolist()]
@@ -393,7 +424,7 @@ def supervised_epoch(model, data, generator, batch=2, optimiser=None, lr=1e-4, b
 # %% ../nbs/09_detect.ipynb #82a63a43
 def _peak_cpu(work):
     "Highest sum of bytes allocated less those freed while `work()` runs on the CPU."
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler talks on stderr, above all where there is no GPU
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler talks on stderr
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen: work()
@@ -411,15 +442,18 @@ def _peak_gpu(work):
     torch.cuda.synchronize()
     return torch.cuda.max_memory_allocated() - start
 
+# %% ../nbs/09_detect.ipynb #7f34e62c
 def step_memory(model, images, boxes):
-    """Bytes of one training step on `images` and `boxes` (as for `losses`), without the optimiser's: `saved`, the tensors kept
-    for the backward pass, each piece of memory once, parameters not counted; and `peak`, the most that was allocated
-    at once on top of what was there. Gradients are gone afterwards; the sampling is always the same."""
+    """Bytes of one training step on `images` and `boxes` (as for `losses`), without the optimiser's: `saved`,
+    the tensors kept for the backward pass, each piece of memory once, parameters not counted; and `peak`,
+    the most that was allocated at once on top of what was there. Gradients are gone afterwards; the
+    sampling is always the same."""
     own = {p.untyped_storage().data_ptr() for p in model.parameters()}
     held, draw = {}, torch.Generator().manual_seed(0)
 
     def keep(t):
-        if t.untyped_storage().data_ptr() not in own: held[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
+        piece = t.untyped_storage()
+        if piece.data_ptr() not in own: held[piece.data_ptr()] = piece.nbytes()
         return t
 
     def work():
@@ -435,8 +469,9 @@ def step_memory(model, images, boxes):
 
 # %% ../nbs/09_detect.ipynb #16cdc2a5
 def affine_matrix(size, angle=0.0, shift=(0.0, 0.0), shear=(0.0, 0.0)):
-    """Equation (5): where the points (x, y, 1) of a picture of `size` (height, width) go: float32 (3, 3). `angle` and `shear`
-    (x, y) in degrees, about the middle; `shift` (x, y) in pixels. One of them at a time, as torchvision's `affine`."""
+    """Equation (5): where the points (x, y, 1) of a picture of `size` (height, width) go: float32 (3, 3).
+    `angle` and `shear` (x, y) in degrees, about the middle; `shift` (x, y) in pixels. One of them at a
+    time, as torchvision's `affine`."""
     (h, w), a, (sx, sy) = size, np.radians(angle), np.radians(shear)
     turn = np.array([[np.cos(a), -np.sin(a)], [np.sin(a), np.cos(a)]])
     linear, middle = turn @ np.array([[1, -np.tan(sx)], [-np.tan(sy), 1]]), np.array([w / 2, h / 2])
@@ -444,9 +479,10 @@ def affine_matrix(size, angle=0.0, shift=(0.0, 0.0), shear=(0.0, 0.0)):
     matrix[:2, :2], matrix[:2, 2] = linear, middle - linear @ middle + np.asarray(shift)
     return torch.tensor(matrix, dtype=torch.float32)
 
+# %% ../nbs/09_detect.ipynb #86711602
 def map_boxes(xyxy, matrix, size):
-    """The upright boxes around `xyxy` (m, 4) after `matrix` (3, 3) has moved their corners, clipped to a picture of `size`
-    (height, width): float32 (m, 4). A box that left the picture has no area."""
+    """The upright boxes around `xyxy` (m, 4) after `matrix` (3, 3) has moved their corners, clipped to a
+    picture of `size` (height, width): float32 (m, 4). A box that left the picture has no area."""
     corners = xyxy[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 2) @ matrix[:2, :2].T + matrix[:2, 2]
     limit = corners.new_tensor([size[1], size[0]])
     clip = lambda points: points.clamp(min=0).minimum(limit)
@@ -456,14 +492,14 @@ def visible(xyxy, least=1.0):
     "Mask (m,) of the boxes `xyxy` (m, 4) that are at least `least` pixels wide and high."
     return ((xyxy[:, 2:] - xyxy[:, :2]) >= least).all(1)
 
-# %% ../nbs/09_detect.ipynb #f2a40635
+# %% ../nbs/09_detect.ipynb #ddd945df
 COLOUR_CHANGES = ("identity", "autocontrast", "equalize", "solarize", "colour", "contrast", "brightness",
                   "sharpness", "posterize")
 MOVES = ("translate x", "translate y", "rotate", "shear x", "shear y")
 
 def change_colours(image, kind, amount):
-    """A uint8 picture (3, H, W) after one of `COLOUR_CHANGES`; `amount` in 0..1 is the strength where there is one: a factor
-    0.1 to 1.9, 4 to 7 bits, or the level above which solarize inverts."""
+    """A uint8 picture (3, H, W) after one of `COLOUR_CHANGES`; `amount` in 0..1 is the strength where there is
+    one: a factor 0.1 to 1.9, 4 to 7 bits, or the level above which solarize inverts."""
     from torchvision.transforms.v2 import functional as V
 
     factors = dict(colour=V.adjust_saturation, contrast=V.adjust_contrast, brightness=V.adjust_brightness,
@@ -473,9 +509,10 @@ def change_colours(image, kind, amount):
     if kind == "solarize": return V.solarize(image, 256 * amount)
     return image if kind == "identity" else getattr(V, kind)(image)
 
+# %% ../nbs/09_detect.ipynb #795e7878
 def moved(image, kind, amount):
-    """A uint8 picture (3, H, W) after one of `MOVES`, and its matrix (3, 3). `amount` in -1..1: up to a tenth of the side, or 30
-    degrees. What comes in from outside is grey."""
+    """A uint8 picture (3, H, W) after one of `MOVES`, and its matrix (3, 3). `amount` in -1..1: up to a tenth
+    of the side, or 30 degrees. What comes in from outside is grey."""
     from torchvision.transforms.v2 import functional as V
 
     size = tuple(image.shape[-2:])
@@ -486,6 +523,7 @@ def moved(image, kind, amount):
                        interpolation=V.InterpolationMode.BILINEAR)
     return picture, affine_matrix(size, angle, shift, shear)
 
+# %% ../nbs/09_detect.ipynb #f87447c5
 def erased(image, generator, most=5, largest=0.2):
     "A copy of `image` with 1 to `most` patches, each up to `largest` of height and width, in one colour each."
     image, (height, width) = image.clone(), image.shape[-2:]
@@ -504,19 +542,20 @@ def weak_view(image, generator):
 def _one_of(names, generator): return names[int(_uniform(generator, 0, len(names)))]
 
 def strong_view(image, xyxy, labels, generator):
-    """A weak view, uint8 (3, H, W), and its boxes `xyxy` (m, 4) and `labels` (m,), after one of `COLOUR_CHANGES`, one of `MOVES` and
-    1 to 5 patches (Soft Teacher, Xu et al. 2021, Table 7): `(image, xyxy, labels, matrix)`. Boxes with less than a
-    pixel left in the picture are gone; `matrix` (3, 3) takes weak points to strong points."""
+    """A weak view, uint8 (3, H, W), and its boxes `xyxy` (m, 4) and `labels` (m,), after one of
+    `COLOUR_CHANGES`, one of `MOVES` and 1 to 5 patches (Soft Teacher, Xu et al. 2021, Table 7): `(image,
+    xyxy, labels, matrix)`. Boxes with less than a pixel left in the picture are gone; `matrix` (3, 3) takes
+    weak points to strong points."""
     image = change_colours(image, _one_of(COLOUR_CHANGES, generator), _uniform(generator))
     image, matrix = moved(image, _one_of(MOVES, generator), _uniform(generator, -1, 1))
     xyxy = map_boxes(xyxy, matrix, image.shape[-2:])
     kept = visible(xyxy)
     return erased(image, generator), xyxy[kept], labels[kept], matrix
 
-# %% ../nbs/09_detect.ipynb #e9fd1f74
+# %% ../nbs/09_detect.ipynb #a851b022
 class Pseudo(NamedTuple):
-    """A teacher's boxes in one picture: `xyxy` float32 (m, 4) in pixels, `labels` int64 (m,) from 0, `scores` (m,), and `variances`
-    (m,), equation (6), in box sizes."""
+    """A teacher's boxes in one picture: `xyxy` float32 (m, 4) in pixels, `labels` int64 (m,) from 0, `scores`
+    (m,), and `variances` (m,), equation (6), in box sizes."""
     xyxy: torch.Tensor
     labels: torch.Tensor
     scores: torch.Tensor
@@ -530,19 +569,21 @@ class Pseudo(NamedTuple):
         "The boxes with more than `score`."
         return self.where(self.scores > score)
 
+# %% ../nbs/09_detect.ipynb #e9fd1f74
 def box_outputs(model, maps, rois, shapes):
-    """What the box head says of `rois` (list of (m, 4), one per picture): class logits (M, C + 1) and offsets (M, 4 (C + 1))."""
+    """What the box head says of `rois` (list of (m, 4), one per picture): class logits (M, C + 1) and offsets
+    (M, 4 (C + 1))."""
     heads = model.roi_heads
     return heads.box_predictor(heads.box_head(heads.box_roi_pool(maps, rois, shapes)))
 
 def _sides(xyxy): return (xyxy[:, 2:] - xyxy[:, :2]).clamp(min=1).repeat(1, 2)
 
 def jitter_variances(model, seen, found, generator, jitters=10, jitter=0.06):
-    """Equation (6) for each box in `found` (list of `Found`, one per picture of `seen`): a list of float32 (m,). `jitter`: noise in
-    sides of the box (a side counts as 1 pixel at least)."""
+    """Equation (6) for each box in `found` (list of `Found`, one per picture of `seen`): a list of float32
+    (m,). `jitter`: noise in sides of the box (a side counts as 1 pixel at least)."""
     if not any(len(one.scores) for one in found): return [one.scores for one in found]
-    noisy = lambda xyxy: xyxy + jitter * _sides(xyxy) * torch.randn(jitters, *xyxy.shape, generator=generator).to(xyxy.device)
-    rois = [noisy(one.xyxy).reshape(-1, 4) for one in found]
+    draw = lambda xyxy: torch.randn(jitters, *xyxy.shape, generator=generator).to(xyxy.device)
+    rois = [(one.xyxy + jitter * _sides(one.xyxy) * draw(one.xyxy)).reshape(-1, 4) for one in found]
     _, offsets = box_outputs(model, seen.maps, rois, seen.batch.image_sizes)
     boxes = model.roi_heads.box_coder.decode(offsets, rois).split([len(r) for r in rois])
     return [_spread(part, one, jitters) if len(one.scores) else one.scores for part, one in zip(boxes, found)]
@@ -553,7 +594,7 @@ def _spread(boxes, found, jitters):
     own = boxes.reshape(jitters, m, -1, 4)[:, torch.arange(m, device=boxes.device), found.labels + 1]
     return (own.std(0) / _sides(found.xyxy)).mean(1)
 
-# %% ../nbs/09_detect.ipynb #c9541d5e
+# %% ../nbs/09_detect.ipynb #38b338ed
 @torch.no_grad()
 def _teach(teacher, images, generator, keep, jitters, jitter):
     "The teacher's `Pseudo` for each picture, and what it has `Seen`, on its device."
@@ -562,39 +603,44 @@ def _teach(teacher, images, generator, keep, jitters, jitter):
     variances = jitter_variances(teacher, seen, found, generator, jitters, jitter)
     return [Pseudo(*one, u) for one, u in zip(found, variances)], seen
 
+# %% ../nbs/09_detect.ipynb #c9541d5e
 def pseudo_label(teacher, images, generator, keep=0.5, jitters=10, jitter=0.06):
-    """The teacher's boxes with a score above `keep` in `images` (uint8, (3, H, W) each), seen as they are: a list of `Pseudo` on
-    the CPU. `jitters` copies with noise of `jitter` box sizes, drawn from `generator`, for equation (6)."""
+    """The teacher's boxes with a score above `keep` in `images` (uint8, (3, H, W) each), seen as they are: a
+    list of `Pseudo` on the CPU. `jitters` copies with noise of `jitter` box sizes, drawn from `generator`,
+    for equation (6)."""
     if keep < teacher.roi_heads.score_thresh:
         raise UserError(f"keep={keep} must be at least the model's own threshold, {teacher.roi_heads.score_thresh}")
-    return [Pseudo(*(value.cpu() for value in one)) for one in _teach(teacher, images, generator, keep, jitters, jitter)[0]]
+    taught, _ = _teach(teacher, images, generator, keep, jitters, jitter)
+    return [Pseudo(*(value.cpu() for value in one)) for one in taught]
 
 def filters(pseudo, rpn=0.9, classes=0.9, variance=0.02):
-    """Which boxes of a `Pseudo` each loss may learn from, masks (m,): `rpn` and `classes` by the score, `variance` by equation (6)
-    alone."""
+    """Which boxes of a `Pseudo` each loss may learn from, masks (m,): `rpn` and `classes` by the score,
+    `variance` by equation (6) alone."""
     return {"rpn": pseudo.scores > rpn, "classes": pseudo.scores > classes, "variance": pseudo.variances < variance}
 
 # %% ../nbs/09_detect.ipynb #2f3b6007
 class Views(NamedTuple):
-    """A batch for self-training: `strong` pictures, the `matrices` from weak to strong points, the teacher's `pseudo` boxes in weak
-    points, and what it has `seen` of the weak views."""
+    """A batch for self-training: `strong` pictures, the `matrices` from weak to strong points, the teacher's
+    `pseudo` boxes in weak points, and what it has `seen` of the weak views."""
     strong: list
     matrices: list
     pseudo: list
     seen: Seen
 
 def make_views(teacher, images, generator, keep=0.5, jitters=10, jitter=0.06):
-    "`Views` of `images` (uint8, (3, H, W) each): weak views, the teacher's word on them, and strong views of these."
+    """`Views` of `images` (uint8, (3, H, W) each): weak views, the teacher's word on them, and strong views of
+    these."""
     weak = [weak_view(image, generator) for image in images]
     pseudo, seen = _teach(teacher, weak, generator, keep, jitters, jitter)
     none = torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64)
     made = [strong_view(image, *none, generator) for image in weak]
     return Views([m[0] for m in made], [m[3].to(seen.batch.tensors.device) for m in made], pseudo, seen)
 
+# %% ../nbs/09_detect.ipynb #5d7d8cba
 @torch.no_grad()
 def background_weights(teacher, seen, rois, labels, matrices):
-    """The weights of equation (7), float32 (M,) in 0..1. `rois` (list of (m, 4), one per picture) in points of the strong views,
-    `labels` int64 (M,), where 0 is background."""
+    """The weights of equation (7), float32 (M,) in 0..1. `rois` (list of (m, 4), one per picture) in points of
+    the strong views, `labels` int64 (M,), where 0 is background."""
     shapes = seen.batch.image_sizes
     back = [map_boxes(r, torch.linalg.inv(m), shape) for r, m, shape in zip(rois, matrices, shapes)]
     logits, _ = box_outputs(teacher, seen.maps, back, shapes)
@@ -602,7 +648,8 @@ def background_weights(teacher, seen, rois, labels, matrices):
 
 # %% ../nbs/09_detect.ipynb #d98ada48
 def _targets(views, masks):
-    "torchvision's targets on the strong views: the pseudo-boxes at `masks`, as far as they are still in the picture."
+    """torchvision's targets on the strong views: the pseudo-boxes at `masks`, as far as they are still in the
+    picture."""
     made = []
     for pseudo, matrix, shape, mask in zip(views.pseudo, views.matrices, views.seen.batch.image_sizes, masks):
         xyxy = map_boxes(pseudo.xyxy[mask], matrix, shape)
@@ -627,11 +674,14 @@ def _box_loss(student, maps, shapes, proposals, targets):
     aim = torch.cat([a[mask] for a, mask in zip(aims, objects)])
     return F.smooth_l1_loss(said, aim, beta=1 / 9, reduction="sum") / sum(map(len, labels))
 
+# %% ../nbs/09_detect.ipynb #340b8398
 def unsupervised_losses(student, teacher, views, rpn=0.9, classes=0.9, variance=0.02):
-    """Soft Teacher's losses of a batch of `Views`, a dict of scalars under the names of `losses` (Xu et al. 2021, Eq. 4 to 8).
+    """Soft Teacher's losses of a batch of `Views`, a dict of scalars under the names of `losses` (Xu et al.
+    2021, Eq. 4 to 8).
 
-    Objects of the RPN are pseudo-boxes with a score above `rpn`, of the classes above `classes`, of the boxes with a
-    variance below `variance`. Proposals are the student's own. No gradient reaches the teacher."""
+    Objects of the RPN are pseudo-boxes with a score above `rpn`, of the classes above `classes`, of the
+    boxes with a variance below `variance`. Proposals are the student's own. No gradient reaches the
+    teacher."""
     masks = [filters(p, rpn, classes, variance) for p in views.pseudo]
     pick = lambda name: _targets(views, [mask[name] for mask in masks])
     batch, _ = model_inputs(student, views.strong)
@@ -658,12 +708,13 @@ def ema_update(teacher, student, momentum):
 def self_training_epoch(student, teacher, data, generator, batch=2, weight=4.0, momentum=0.999, penalty=None,
                         optimiser=None, lr=1e-4, betas=(0.9, 0.999), decay=0.05, keep=0.5, rpn=0.9, classes=0.9,
                         variance=0.02, jitters=10, jitter=0.06, step=0):
-    """One pass of `student` over the pictures of `data`, whose boxes are not read, with the words of `teacher` (a `twin`), which
-    follows by equation (8). Order, views, noise and samples are drawn from `generator`.
+    """One pass of `student` over the pictures of `data`, whose boxes are not read, with the words of `teacher`
+    (a `twin`), which follows by equation (8). Order, views, noise and samples are drawn from `generator`.
 
-    `step`: how many steps the teacher has followed already. Returns means over the batches: the losses, their
-    `total` (`weight` times their sum, and the penalty), and how many boxes per picture were `kept` by the teacher's
-    score and by each filter (`kept rpn`, `kept classes`, `kept variance`). Raises `UserError` for bad pictures."""
+    `step`: how many steps the teacher has followed already. Returns means over the batches: the losses,
+    their `total` (`weight` times their sum, and the penalty), and how many boxes per picture were `kept` by
+    the teacher's score and by each filter (`kept rpn`, `kept classes`, `kept variance`). Raises `UserError`
+    for bad pictures."""
     optimiser, rows = optimiser or adamw(student, lr, betas, decay), []
     for part in batches(len(data), batch, generator):
         views = make_views(teacher, [data.images[i] for i in part.tolist()], generator, keep, jitters, jitter)
@@ -675,6 +726,5 @@ def self_training_epoch(student, teacher, data, generator, batch=2, weight=4.0, 
 
 def _kept(pseudo, *thresholds):
     "Boxes per picture, in all and by filter."
-    counts = [{"kept": len(p.scores), **{f"kept {name}": int(mask.sum()) for name, mask in filters(p, *thresholds).items()}}
-              for p in pseudo]
-    return _means(counts)
+    count = lambda p: {f"kept {name}": int(mask.sum()) for name, mask in filters(p, *thresholds).items()}
+    return _means([{"kept": len(p.scores), **count(p)} for p in pseudo])

@@ -6,8 +6,8 @@
 __all__ = ['GATES', 'PENALTIES', 'CHOICES', 'profiles', 'DOMAINS', 'MOSAIC_TESTS', 'SETTLED', 'FedMoxSizes', 'make_street',
            'Mosaic', 'mosaic', 'halved', 'learn_mosaic', 'gate_mask', 'balance_loss', 'SpatialRouter', 'patch_rows',
            'on_pixels', 'gathered_convolution', 'SpatialMoE', 'mosaic_head', 'RoIMoE', 'MoERPNHead', 'BoxExpert',
-           'MoEBoxHead', 'BoxOutputs', 'detector', 'mixtures', 'n_parameters', 'equal_width', 'encoder_of',
-           'make_detector', 'routing_agreement', 'usage', 'soft_mixture', 'cosine_rate', 'FedMoxClient', 'FedMoxServer',
+           'MoEBoxHead', 'BoxOutputs', 'detector', 'mixtures', 'n_parameters', 'encoder_of', 'make_detector',
+           'equal_width', 'routing_agreement', 'usage', 'soft_mixture', 'cosine_rate', 'FedMoxClient', 'FedMoxServer',
            'orthogonality', 'penalty_of', 'learn_mosaic_alone', 'score_mosaic', 'mosaic_client', 'mosaic_trial',
            'learn_with_labels', 'learn_without_labels', 'make_client', 'make_server', 'warm_up', 'trial',
            'score_weights', 'add_expert', 'prune_experts', 'grow_experts', 'shrink', 'restored', 'ShrinkingClient',
@@ -16,6 +16,7 @@ __all__ = ['GATES', 'PENALTIES', 'CHOICES', 'profiles', 'DOMAINS', 'MOSAIC_TESTS
 # %% ../nbs/11_fedmox.ipynb #dc36f1c5
 import copy
 import math
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import NamedTuple
@@ -32,7 +33,7 @@ from .encoders import image_encoder
 from .fedavg import Client, Federation, Mean, Server, Step, batches, build, generator, proximal, run
 from .lab import Profile, UserError
 from .streets import rendered_street, resized, street_set
-from .wire import Msg, Refused
+from .wire import Msg, Refused, expect
 
 # %% ../nbs/11_fedmox.ipynb #49225c07
 GATES, PENALTIES = ("ste", "switch", "hard", "dense"), ("none", "proximal", "orthogonal")
@@ -46,8 +47,9 @@ class FedMoxSizes(Profile):
     too. `server_images`, `client_images` (each; rendered only) and `test_images`; `clients`, of which `share`
     answer in a round. `encoder` with `weights` ("auto", a path, or "random"), `channels` of the pyramid,
     `box_dim` of the box head, `anchors` in pixels, `experts`, `gate`, `sparse` as in `detector`; `limits`:
-    "small" or "paper", how many proposals are looked at. `warmup` epochs of the server, then `rounds`; `batch`,
-    `lr`, `client_lr`, `decay`, `alpha`; Soft Teacher's `momentum`, `weight`, `keep`, `rpn`, `classes`,
+    "small" or "paper", how many proposals are looked at. `warmup` epochs of the server at rate `warm_lr`, then
+    `rounds`; `batch`, `lr` (server), `client_lr`, `decay`, `alpha`; `scales`: labelled pictures are shrunk at
+    random in this range; Soft Teacher's `momentum`, `weight`, `keep`, `rpn`, `classes`,
     `variance`, `jitters`, `jitter`; `penalty` with `mu`, and `own_teacher` as in `FedMoxClient`. `iou`: of the
     mean average precision (0: COCO's mean over .5 to .95). `others`: seeds of single rows (0: left out).
     `mosaic_seeds`, `mosaic_warmup`, `mosaic_rounds`: of the experiments on the mosaic; `sweeps`: whether all of
@@ -55,9 +57,9 @@ class FedMoxSizes(Profile):
     data: str = "rendered"
     clients: int = 9
     share: float = 0.33
-    server_images: int = 48
-    client_images: int = 16
-    test_images: int = 16
+    server_images: int = 64
+    client_images: int = 24
+    test_images: int = 20
     high: tuple = (180, 320)
     low: tuple = (90, 160)
     same_resolution: bool = False
@@ -69,13 +71,14 @@ class FedMoxSizes(Profile):
     limits: str = "small"
     experts: int = 3
     gate: str = "ste"
-    sparse: bool = True
+    sparse: bool = False
     warmup: int = 16
     rounds: int = 6
     batch: int = 2
     scales: tuple = (0.5, 1.0)
-    lr: float = 1e-3
-    client_lr: float = 1e-4
+    warm_lr: float = 1e-3
+    lr: float = 3e-4
+    client_lr: float = 3e-4
     decay: float = 0.05
     alpha: float = 0.2
     momentum: float = 0.999
@@ -126,7 +129,7 @@ profiles = {
     "full": FedMoxSizes(seeds=3),
     "paper": FedMoxSizes(seeds=3, data="bdd100k", server_images=2000, client_images=2000, test_images=300, high=(720, 1280),
                          low=(360, 640), encoder="dinov2-s", channels=256, box_dim=1024, anchors=(32, 64, 128, 256, 512),
-                         limits="paper", experts=4, sparse=False, warmup=50, rounds=50, lr=1e-4, client_lr=1e-4, rpn=0.9, classes=0.9,
+                         limits="paper", experts=4, warmup=50, rounds=50, warm_lr=1e-4, lr=1e-4, client_lr=1e-4, rpn=0.9, classes=0.9,
                          variance=0.02),
 }
 
@@ -178,8 +181,8 @@ def halved(data):
 
 # %% ../nbs/11_fedmox.ipynb #4407a3fe
 def learn_mosaic(model, generator, rate, data, lr=1e-2, batch=8, penalty=None, balance=0.0):
-    """An epoch of the server: cross-entropy over the labelled pixels of `data` (`Mosaic`; class -100: none), AdamW
-    of rate `rate * lr`. `penalty(model)` and `balance` times `balance_loss` are added where given."""
+    """An epoch of the server: cross-entropy over the pixels of `data` (`Mosaic`), AdamW of
+    rate `rate * lr`. `penalty(model)` and `balance` times `balance_loss` are added where given."""
     optimiser = torch.optim.AdamW(model.parameters(), lr=rate * lr, weight_decay=0.05)
     model.train()
     for i in batches(len(data.x), batch, generator):
@@ -216,7 +219,7 @@ def balance_loss(logits):
 # %% ../nbs/11_fedmox.ipynb #25d867b2
 class SpatialRouter(nn.Module):
     """A router that works at any resolution: a 1x1 convolution from maps (b, channels, h, w) to logits (b,
-    experts, h, w). FedMox, Sec. 4; weights start at N(0, 0.01)."""
+    experts, h, w). Its weights start normal, with deviation 0.01."""
 
     def __init__(self, channels, experts):
         super().__init__()
@@ -267,7 +270,7 @@ def gathered_convolution(x, chosen, experts):
 # %% ../nbs/11_fedmox.ipynb #8797fb36
 class SpatialMoE(nn.Module):
     """A spatial sparse mixture of experts: each pixel of a map goes through the one of `experts` that `router`
-    chooses for it. FedMox, Sec. 4.
+    chooses for it, equation (2).
 
     `router`: a module from (b, c, h, w) to logits (b, K, h, w), None where K is 1. `experts`: K modules from (b,
     c, h, w) to (b, channels, h, w). `gate`: see `gate_mask`. With `sparse=False` every expert runs everywhere
@@ -308,7 +311,7 @@ def _check_sparse(experts, gate):
         good = isinstance(expert, nn.Conv2d) and expert.stride == (1, 1) and expert.dilation == (1, 1) and expert.groups == 1 \
             and expert.padding_mode == "zeros" and all(k % 2 for k in expert.kernel_size) \
             and expert.padding in ("same", tuple(k // 2 for k in expert.kernel_size))
-        if not good: raise UserError(f"sparse=True needs experts that are Conv2d of odd kernel, stride 1 and same size, {expert} came")
+        if not good: raise UserError(f"sparse=True needs experts that are Conv2d of odd kernel, stride 1 and same size, {type(expert).__name__} came")
         if expert.weight.shape != experts[0].weight.shape: raise UserError(f"sparse=True needs experts of one shape, {experts[0]} and {expert} came")
 
 # %% ../nbs/11_fedmox.ipynb #28a7e456
@@ -428,17 +431,6 @@ def n_parameters(module):
     "How many numbers the parameters of `module` hold."
     return sum(p.numel() for p in module.parameters())
 
-# %% ../nbs/11_fedmox.ipynb #fbf33496
-def equal_width(sizes):
-    """The smallest `box_dim` with which a head of one expert has at least as many parameters as that of
-    `sizes.experts` (for a comparison at equal bytes; 5 classes)."""
-    def count(experts, dim):
-        with torch.device("meta"):
-            return n_parameters(MoERPNHead(sizes.channels, 3, experts)) + n_parameters(MoEBoxHead(sizes.channels, dim, 5, experts))
-    wanted, dim = count(sizes.experts, sizes.box_dim), sizes.box_dim
-    while count(1, dim) < wanted: dim += 1
-    return dim
-
 # %% ../nbs/11_fedmox.ipynb #fac20dbd
 @lru_cache(maxsize=1)
 def _encoder(name, weights, device): return image_encoder(name, None if weights == "random" else weights, device)
@@ -455,6 +447,17 @@ def make_detector(sizes, seed, device="cpu"):
     return detector(encoder_of(sizes, device), len(classes), sizes.experts, sizes.channels, sizes.box_dim,
                     sizes.gate, sizes.sparse, sizes.anchors, limits, seed)
 
+# %% ../nbs/11_fedmox.ipynb #fbf33496
+def equal_width(sizes, n_classes=5):
+    """The smallest `box_dim` with which a head of one expert has at least as many parameters as that of
+    `sizes.experts`: the comparison at equal bytes."""
+    def count(experts, dim):
+        with torch.device("meta"):
+            return n_parameters(MoERPNHead(sizes.channels, 3, experts)) + n_parameters(MoEBoxHead(sizes.channels, dim, n_classes, experts))
+    wanted = count(sizes.experts, sizes.box_dim)
+    widths = range(sizes.box_dim, 4 * sizes.experts * sizes.box_dim + 1000)
+    return widths[bisect_left(widths, wanted, key=lambda dim: count(1, dim))]
+
 # %% ../nbs/11_fedmox.ipynb #2361a825
 def routing_agreement(fine, coarse):
     """Share of the pixels of `fine` (h, w) that have the same expert as `coarse` (h', w') has there, after nearest
@@ -470,7 +473,7 @@ def usage(chosen, experts):
 def soft_mixture(server_state, aggregated_state, alpha):
     """Equation (3): alpha times the OLD server model plus (1 - alpha) times the clients' mean, tensor by tensor;
     equal to a step of server learning rate 1 - alpha from the old model to the mean. Tensors that are not
-    floating are the mean's. FedMox, Sec. 4. Raises `UserError` for other names or shapes, or alpha outside 0..1."""
+    floating are the mean's. Raises `UserError` for other names or shapes, or alpha outside 0..1."""
     if not 0 <= alpha <= 1: raise UserError(f"alpha={alpha} must be from 0 to 1")
     if server_state.keys() != aggregated_state.keys():
         differ = sorted(server_state.keys() ^ aggregated_state.keys())[:3]
@@ -520,16 +523,18 @@ class FedMoxClient(Client):
 class FedMoxServer(Server):
     """The public side of FedMox: a few labelled pictures at high resolution. Each round it averages what the
     clients learned without labels, mixes the average with its own model of the round before, and trains the
-    mixture on its labels (card, Sec. 4.2).
+    mixture on its labels.
 
     `learn(model, generator, rate)` trains `model` in place for one epoch with labels. `share` of the clients
     answer in a round, at least one; with `share=0` there are no clients, and a round is an epoch of the server
-    alone: the warm-up, and the baseline SCL. `rise`: the first epochs, in which the learning rate rises."""
+    alone: the warm-up, and the baseline SCL. `rise`: the first epochs, in which the learning rate rises. `phase`
+    parts the draws of two servers with one seed: 0 for the warm-up, 1 for the rounds."""
 
-    def __init__(self, model, learn, rounds, share=0.33, alpha=0.2, seed=0, rise=0):
+    def __init__(self, model, learn, rounds, share=0.33, alpha=0.2, seed=0, rise=0, phase=1):
         for name, value in (("share", share), ("alpha", alpha)):
             if not 0 <= value <= 1: raise UserError(f"{name}={value} must be from 0 to 1")
-        self.model, self.learn, self.rounds, self.share, self.alpha, self.seed, self.rise = model, learn, rounds, share, alpha, seed, rise
+        self.model, self.learn, self.rounds, self.share, self.alpha = model, learn, rounds, share, alpha
+        self.seed, self.rise, self.phase = seed, rise, phase
         self.weights, self.round = head_state(model), 0
 
     def pick(self, ids, r):
@@ -552,14 +557,14 @@ class FedMoxServer(Server):
     def supervise(self, weights):
         "One epoch on the labelled pictures, from `weights` (name to tensor); the new weights."
         load_head(self.model, weights)
-        self.learn(self.model, generator(self.seed, 1, self.round), cosine_rate(self.round, self.rounds, self.rise))
+        self.learn(self.model, generator(self.seed, 1, self.phase, self.round), cosine_rate(self.round, self.rounds, self.rise))
         return head_state(self.model)
 
 # %% ../nbs/11_fedmox.ipynb #8b45509d
 def orthogonality(parameters):
-    """Sum over weight matrices and convolutions, flattened to (rows, columns), of the largest singular value of W
-    W^T - 1 (or W^T W - 1, the smaller one), by two steps of power iteration (SRIP, Bansal et al. 2018), which
-    FedSTO adds to its losses (Kim et al. 2023)."""
+    """Sum over weight matrices and convolutions, flattened to (rows, columns), of an estimate from below of the
+    largest singular value of W W^T - 1 (or W^T W - 1, the smaller one), by two steps of power iteration (SRIP,
+    Bansal et al. 2018), which FedSTO adds to its losses (Kim et al. 2023)."""
     total = 0.0
     for w in parameters:
         if w.ndim < 2: continue
@@ -588,14 +593,14 @@ def learn_mosaic_alone(model, teacher, generator, rate, step, x, lr=8e-3, batch=
     optimiser, extra = torch.optim.AdamW(model.parameters(), lr=rate * lr, weight_decay=0.05), penalty_of(penalty, mu, model)
     model.train()
     for step, i in enumerate(batches(len(x), batch, generator), step):
-        sure, label = _teach(teacher, x[i], wrong, generator)
+        sure, label = _own_labels(teacher, x[i], wrong, generator)
         kept = (sure > threshold).float()
         said = model(x[i] + noise * torch.randn(x[i].shape, generator=generator))
         loss = 4 * (kept * F.cross_entropy(said, label, reduction="none")).sum() / kept.sum().clamp(min=1)
         _mosaic_step(model, optimiser, loss, extra)
         ema_update(teacher, model, momentum_at(step, momentum))
 
-def _teach(teacher, x, wrong, generator):
+def _own_labels(teacher, x, wrong, generator):
     with torch.no_grad(): sure, label = teacher.eval()(x).softmax(1).max(1)
     random = torch.rand(label.shape, generator=generator) < wrong
     return sure, torch.where(random, torch.randint(4, label.shape, generator=generator), label)
@@ -627,7 +632,7 @@ def mosaic_trial(seed, experts=3, gate="ste", sparse=False, alpha=0.2, rounds=30
     model, data = model or mosaic_head(experts, gate, sparse, seed), mosaic(16, 0, seed)
     teach = partial(learn_mosaic, data=halved(data) if low_server else data, balance=balance,
                     penalty=penalty_of("orthogonal", 0.001, model) if penalty == "orthogonal" else None)
-    first = FedMoxServer(model, teach, warmup, 0, seed=seed)
+    first = FedMoxServer(model, teach, warmup, 0, seed=seed, phase=0)
     with Federation(None, 0, workers=1) as nobody: run(first, nobody, warmup)
     server = FedMoxServer(model, teach, rounds, share, alpha, seed)
     server.weights = first.weights
@@ -657,17 +662,18 @@ def make_client(id, sizes, seed, device="cpu", model=None):
     learn = partial(learn_without_labels, data=data, sizes=sizes)
     return FedMoxClient(id, model or make_detector(sizes, seed, device), learn, len(data), seed, sizes.own_teacher)
 
-def make_server(sizes, seed, device="cpu", model=None, rise=0, kind=FedMoxServer):
-    "The server that goes with it."
+def make_server(sizes, seed, device="cpu", model=None, kind=FedMoxServer, **options):
+    "The server that goes with it; `options` of `kind`."
     data = make_street(sizes, seed).server
     if sizes.same_resolution: data = resized(data, sizes.low)
     learn = partial(learn_with_labels, data=data, sizes=sizes)
-    return kind(model or make_detector(sizes, seed, device), learn, sizes.rounds, sizes.share, sizes.alpha, seed, rise)
+    return kind(model or make_detector(sizes, seed, device), learn, sizes.rounds, sizes.share, sizes.alpha, seed, **options)
 
 # %% ../nbs/11_fedmox.ipynb #45d500b6
 def warm_up(sizes, seed, model, device="cpu", checkpoint=None, label="warm-up"):
     "Weights of the head after `sizes.warmup` epochs of the server alone; `model` is borrowed."
-    server = make_server(replace(sizes, share=0, rounds=max(1, sizes.warmup)), seed, device, model, rise=min(5, sizes.warmup // 3))
+    alone = replace(sizes, share=0, lr=sizes.warm_lr, penalty="none", rounds=max(1, sizes.warmup))
+    server = make_server(alone, seed, device, model, rise=min(5, sizes.warmup // 3), phase=0)
     with Federation(None, 0, workers=1) as nobody: run(server, nobody, sizes.warmup, checkpoint, label=label)
     return server.weights
 
@@ -682,7 +688,8 @@ def trial(sizes, seed, start=None, device="cpu", checkpoint=None, label="", faul
     def client(id):
         made = make_client(id, sizes, seed, device, model)
         return wrap(made) if wrap else made
-    with Federation(client, sizes.clients, faults=faults) as federation:
+    threads = 1 if str(device) == "cpu" else torch.get_num_threads()
+    with Federation(client, sizes.clients, threads=threads, faults=faults) as federation:
         def test(server):
             if federation.round + 1 < sizes.rounds: return {}
             return score_weights(model, server.weights, tests, sizes.iou)
@@ -696,8 +703,8 @@ def score_weights(model, weights, tests, iou=0.5):
 
 # %% ../nbs/11_fedmox.ipynb #69271b14
 def add_expert(moe, seed):
-    """A mixture with one expert more than `moe` (`SpatialMoE` of convolutions): a fresh one, by `seed`, that the
-    router does not prefer yet."""
+    """A mixture with one expert more than `moe` (`SpatialMoE` of convolutions): a fresh one, by `seed`; the router's
+    rows for the others stay."""
     first = moe.experts[0]
     def make():
         router = SpatialRouter(first.in_channels, len(moe.experts) + 1)
@@ -715,7 +722,7 @@ def prune_experts(moe, x, least=0.02):
     keep = (usage(moe.routing(x), len(moe.experts)) >= least).nonzero().flatten()
     experts = copy.deepcopy([moe.experts[int(k)] for k in keep])
     if len(keep) == 1: return SpatialMoE(None, experts, moe.gate, moe.sparse)
-    router = SpatialRouter(x.shape[1], len(keep))
+    router = build(lambda: SpatialRouter(x.shape[1], len(keep)), 0)
     with torch.no_grad():
         router.map.weight.copy_(moe.router.map.weight[keep])
         router.map.bias.copy_(moe.router.map.bias[keep])
@@ -732,7 +739,7 @@ def grow_experts(seed, epochs=100, most=8, gain=0.05, least=0.02):
     models, losses = [mosaic_head(1, seed=seed)], []
     for k in range(1, most + 1):
         if k > 1: models.append(add_expert(models[-1], 1000 * seed + k))
-        for r in range(epochs): learn_mosaic(models[-1], generator(seed, k, r), cosine_rate(r, epochs), train)
+        for r in range(epochs): learn_mosaic(models[-1], generator(seed, 2, k, r), cosine_rate(r, epochs), train)
         with torch.no_grad(): losses.append(float(F.cross_entropy(models[-1].eval()(held.x), held.y)))
     enough = next(k for k, loss in enumerate(losses) if loss <= (1 + gain) * min(losses))
     return prune_experts(models[enough], train.x, least), losses
@@ -759,7 +766,7 @@ def restored(small, start):
     for name, t in start.items():
         change = torch.zeros(t.numel())
         if f"scale/{name}" in small: change = small[name].float() * small[f"scale/{name}"]
-        else: change[small[f"where/{name}"].long()] = small[name]
+        else: change = change.scatter(0, small[f"where/{name}"].long(), small[name])
         state[name] = t + change.reshape(t.shape)
     return state
 
@@ -778,11 +785,16 @@ class ShrinkingClient:
     def load(self, msg): self.client.load(msg)
 
 class ShrinkingServer(FedMoxServer):
-    "Reads answers of `ShrinkingClient`s."
+    "Reads answers of `ShrinkingClient`s of this `shrinking` (a kind of `shrink`); all else as in `FedMoxServer`."
+
+    def __init__(self, *args, shrinking="int8", **options):
+        super().__init__(*args, **options)
+        self.shrinking = shrinking
 
     def accept(self, verb, id, msg):
+        expect(msg, shrink(self.weights, self.weights, self.shrinking))
         try: state = restored(msg.tensors, self.weights)
-        except (KeyError, RuntimeError, IndexError) as error: raise Refused(f"the change does not fit the head ({error})") from None
+        except (IndexError, RuntimeError): raise Refused("a change lies outside its tensor") from None
         super().accept(verb, id, Msg(state, msg.meta))
 
     def merge(self, replies): super().merge((id, Msg(restored(msg.tensors, self.weights), msg.meta)) for id, msg in replies)
