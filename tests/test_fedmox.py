@@ -19,7 +19,7 @@ import fedbook.fedavg
 import fedbook.fedmox as fedmox
 from fedbook.detect import PAPER_LIMITS, SMALL_LIMITS, head_state, losses, momentum_at, trainable
 from fedbook.fedavg import Checkpoint, Federation, Mean, TooFewReplies, build, run, weighted_average
-from fedbook.fedmox import (GATES, BoxExpert, BoxOutputs, FedMoxClient, FedMoxServer, FedMoxSizes, Mosaic, MoEBoxHead, MoERPNHead, RoIMoE, ShrinkingClient,
+from fedbook.fedmox import (GATES, BoxOutputs, FedMoxClient, FedMoxServer, FedMoxSizes, Mosaic, MoEBoxHead, MoERPNHead, RoIMoE, ShrinkingClient,
                             ShrinkingServer, SpatialMoE, SpatialRouter, add_expert, balance_loss, cosine_rate, detector, encoder_of, equal_width, gate_mask,
                             gathered_convolution, grow_experts, halved, learn_mosaic, learn_mosaic_alone, make_client, make_detector, make_server, make_street,
                             mixtures, mosaic, mosaic_client, mosaic_head, mosaic_trial, n_parameters, on_pixels, orthogonality, patch_rows, penalty_of, profiles,
