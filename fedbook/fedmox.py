@@ -101,31 +101,36 @@ class FedMoxSizes(Profile):
 
     def __post_init__(self):
         super().__post_init__()
-        for name, known in CHOICES.items():
-            value = getattr(self, name)
-            if value not in known: raise UserError(f"{name}={value!r} is unknown; choose one of {', '.join(known)}")
-        for name in ("clients", "experts", "server_images", "client_images", "test_images", "channels", "box_dim", "rounds",
-                     "batch", "jitters", "mosaic_seeds", "mosaic_warmup", "mosaic_rounds"):
-            if getattr(self, name) < 1: raise UserError(f"{name}={getattr(self, name)} must be at least 1")
-        for name in ("share", "alpha", "momentum", "keep", "rpn", "classes", "iou"):
-            if getattr(self, name) > 1: raise UserError(f"{name}={getattr(self, name)} must be from 0 to 1")
-        for name, kind, count in (("high", int, 2), ("low", int, 2), ("anchors", int, 5), ("scales", float, 2)):
-            given = getattr(self, name)
-            try: value = tuple(kind(v) for v in given)
-            except (TypeError, ValueError): value = ()
-            if len(value) != count or min(value) <= 0 or any(float(a) != b for a, b in zip(given, value)):
-                raise UserError(f"{name}={given!r} must be {count} {'whole numbers of pixels, 1 or more' if kind is int else 'numbers above 0'}")
-            object.__setattr__(self, name, value)
-        if self.scales[0] > self.scales[1]: raise UserError(f"scales={self.scales!r} must be a smaller and a larger number")
-        if self.jitters < 2: raise UserError(f"jitters={self.jitters} must be at least 2, for a variance is taken over them")
-        if self.limits not in ("small", "paper"): raise UserError(f"limits={self.limits!r} is unknown; choose small or paper")
+        _check_sizes(self)
+
+# %% ../nbs/11_fedmox.ipynb #9f3bdbe2
+def _check_sizes(sizes):
+    "Raise `UserError` for a number or a choice that cannot be."
+    for name, known in CHOICES.items():
+        value = getattr(sizes, name)
+        if value not in known: raise UserError(f"{name}={value!r} is unknown; choose one of {', '.join(known)}")
+    for name in ("clients", "experts", "server_images", "client_images", "test_images", "channels", "box_dim", "rounds",
+                 "batch", "jitters", "mosaic_seeds", "mosaic_warmup", "mosaic_rounds"):
+        if getattr(sizes, name) < 1: raise UserError(f"{name}={getattr(sizes, name)} must be at least 1")
+    for name in ("share", "alpha", "momentum", "keep", "rpn", "classes", "iou"):
+        if getattr(sizes, name) > 1: raise UserError(f"{name}={getattr(sizes, name)} must be from 0 to 1")
+    for name, kind, count in (("high", int, 2), ("low", int, 2), ("anchors", int, 5), ("scales", float, 2)):
+        given = getattr(sizes, name)
+        try: value = tuple(kind(v) for v in given)
+        except (TypeError, ValueError): value = ()
+        if len(value) != count or min(value) <= 0 or any(float(a) != b for a, b in zip(given, value)):
+            raise UserError(f"{name}={given!r} must be {count} {'whole numbers of pixels, 1 or more' if kind is int else 'numbers above 0'}")
+        object.__setattr__(sizes, name, value)
+    if sizes.scales[0] > sizes.scales[1]: raise UserError(f"scales={sizes.scales!r} must be a smaller and a larger number")
+    if sizes.jitters < 2: raise UserError(f"jitters={sizes.jitters} must be at least 2, for a variance is taken over them")
+    if sizes.limits not in ("small", "paper"): raise UserError(f"limits={sizes.limits!r} is unknown; choose small or paper")
 
 profiles = {
     "smoke": FedMoxSizes(clients=3, server_images=4, client_images=2, test_images=2, high=(96, 160), low=(48, 80),
                          channels=8, box_dim=8, experts=2, warmup=1, rounds=1, others=0, mosaic_seeds=1, mosaic_warmup=3,
                          mosaic_rounds=2, sweeps=False),
-    "quick": FedMoxSizes(server_images=24, client_images=8, test_images=6, warmup=10, rounds=2, others=0, mosaic_seeds=3,
-                         mosaic_rounds=10, sweeps=False),
+    "quick": FedMoxSizes(server_images=20, client_images=6, test_images=6, warmup=8, rounds=2, others=0, mosaic_seeds=3,
+                         mosaic_warmup=60, mosaic_rounds=8, sweeps=False),
     "full": FedMoxSizes(seeds=3),
     "paper": FedMoxSizes(seeds=3, data="bdd100k", server_images=2000, client_images=2000, test_images=300, high=(720, 1280),
                          low=(360, 640), encoder="dinov2-s", channels=256, box_dim=1024, anchors=(32, 64, 128, 256, 512),
@@ -431,7 +436,7 @@ def n_parameters(module):
     "How many numbers the parameters of `module` hold."
     return sum(p.numel() for p in module.parameters())
 
-# %% ../nbs/11_fedmox.ipynb #fac20dbd
+# %% ../nbs/11_fedmox.ipynb #0f3629b5
 @lru_cache(maxsize=1)
 def _encoder(name, weights, device): return image_encoder(name, None if weights == "random" else weights, device)
 
@@ -439,7 +444,6 @@ def encoder_of(sizes, device="cpu"):
     "The frozen encoder of a run, read once."
     return _encoder(sizes.encoder, sizes.weights, str(device))
 
-# %% ../nbs/11_fedmox.ipynb #0f3629b5
 def make_detector(sizes, seed, device="cpu"):
     "The detector of a run, with weights by `seed`."
     limits = PAPER_LIMITS if sizes.limits == "paper" else SMALL_LIMITS
@@ -458,7 +462,6 @@ def equal_width(sizes, n_classes=5):
     widths = range(sizes.box_dim, 4 * sizes.experts * sizes.box_dim + 1000)
     return widths[bisect_left(widths, wanted, key=lambda dim: count(1, dim))]
 
-# %% ../nbs/11_fedmox.ipynb #2361a825
 def routing_agreement(fine, coarse):
     """Share of the pixels of `fine` (h, w) that have the same expert as `coarse` (h', w') has there, after nearest
     enlargement."""
@@ -617,13 +620,12 @@ def score_mosaic(model, weights, seed):
             scores[name] = float((model(data.x).argmax(1) == data.y).float().mean())
     return {**scores, "total": float(np.average(list(scores.values()), weights=MOSAIC_TESTS))}
 
-# %% ../nbs/11_fedmox.ipynb #60890756
+# %% ../nbs/11_fedmox.ipynb #519f8a3d
 def mosaic_client(id, seed, model, own_teacher=False, **options):
     "Client `id` on the mosaic: 24 maps without labels, at half the resolution, of weather 1 to 3; `options` of `learn_mosaic_alone`."
     x = halved(mosaic(24, 1 + id % 3, seed, part=10 + id)).x
     return FedMoxClient(id, model, partial(learn_mosaic_alone, x=x, **options), len(x), seed, own_teacher)
 
-# %% ../nbs/11_fedmox.ipynb #519f8a3d
 def mosaic_trial(seed, experts=3, gate="ste", sparse=False, alpha=0.2, rounds=30, warmup=100, clients=9, share=0.33,
                  client_lr=8e-3, threshold=0.9, wrong=0.0, low_server=False, penalty="none", own_teacher=False, balance=0.0,
                  model=None):
