@@ -506,7 +506,7 @@ def change_colours(image, kind, amount):
                    sharpness=V.adjust_sharpness)
     if kind in factors: return factors[kind](image, 0.1 + 1.8 * amount)
     if kind == "posterize": return V.posterize(image, 4 + int(3.999 * amount))
-    if kind == "solarize": return V.solarize(image, 256 * amount)
+    if kind == "solarize": return V.solarize(image, min(256 * amount, 255))
     return image if kind == "identity" else getattr(V, kind)(image)
 
 # %% ../nbs/09_detect.ipynb #795e7878

@@ -298,6 +298,14 @@ def test_back_and_forth():
 
 
 @pytest.mark.parametrize("kind", d.COLOUR_CHANGES)
+@pytest.mark.parametrize("amount", (0.0, 0.5, 0.9999))
+def test_no_strength_of_a_colour_change_fails(kind, amount):
+    image = torch.randint(256, (3, 40, 50), dtype=torch.uint8, generator=generator(1))
+    out = d.change_colours(image, kind, amount)
+    assert out.dtype == torch.uint8 and out.shape == image.shape
+
+
+@pytest.mark.parametrize("kind", d.COLOUR_CHANGES)
 def test_colours(kind, data):
     image = data.images[0]
     before = image.clone()
