@@ -23,6 +23,7 @@ from time import perf_counter
 import fedbook
 from .lab import UserError, choose, claims_table, run_dir, run_name, torch_device, write_atomically
 from .people import inventory as people_inventory
+from .streets import inventory as streets_inventory
 from .world import data_folder, inventory, shown
 
 # %% ../nbs/30_command.ipynb #81fcfd04
@@ -276,7 +277,7 @@ def _report(args):
 
 def _data(args):
     print(f"data folder: {shown(data_folder())} (set FEDBOOK_DATA to choose another)\n")
-    _print_table([*inventory(), *people_inventory()])
+    _print_table([*inventory(), *people_inventory(), *streets_inventory()])
     return 0
 
 def _book(args): return _finish([refresh(path, args.profile) for path in find(args.name).values()])
