@@ -18,6 +18,7 @@ from PIL import Image
 from torch import nn
 from torch.nn.utils import prune
 
+from conftest import normal, seeded
 import fedbook.fedavg
 import fedbook.fedklpr
 from fedbook.continual import snapshot
@@ -31,18 +32,7 @@ from fedbook.people import cmc_map
 from fedbook.wire import Msg, Refused, pack, unpack
 
 
-@pytest.fixture(autouse=True)
-def one_process(monkeypatch):
-    "One worker in this process with one thread: the sizes here are too small to share out."
-    monkeypatch.setattr(fedbook.fedavg, "default_workers", lambda: 1)
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-def seeded(seed=0): return torch.Generator().manual_seed(seed)
-
-def normal(*shape, seed=0): return torch.randn(*shape, generator=seeded(seed))
+pytestmark = pytest.mark.usefixtures("one_process")
 
 def unit(*shape, seed=0): return F.normalize(normal(*shape, seed=seed))
 

@@ -15,6 +15,7 @@ from hypothesis import given, settings, strategies as st
 from PIL import Image
 from torch import nn
 
+from conftest import normal, seeded
 import fedbook.fedavg
 import fedbook.fedmox as fedmox
 from fedbook.detect import PAPER_LIMITS, SMALL_LIMITS, head_state, losses, momentum_at, trainable
@@ -28,18 +29,7 @@ from fedbook.lab import UserError
 from fedbook.wire import Msg, Refused, pack, unpack
 
 
-@pytest.fixture(autouse=True)
-def one_process(monkeypatch):
-    "One worker in this process with one thread: the sizes here are too small to share out."
-    monkeypatch.setattr(fedbook.fedavg, "default_workers", lambda: 1)
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-def seeded(seed=0): return torch.Generator().manual_seed(seed)
-
-def normal(*shape, seed=0): return torch.randn(*shape, generator=seeded(seed))
+pytestmark = pytest.mark.usefixtures("one_process")
 
 def bits(t): return t.contiguous().view({4: torch.int32, 8: torch.int64}.get(t.element_size(), t.dtype))
 

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings, strategies as st
 from torch import nn
 
+from conftest import normal, seeded
 from fedbook.continual import distillation_loss, logits, snapshot
 from fedbook.fedavg import Checkpoint, Faults, Federation, Server, TooFewReplies, build, run, weighted_average
 from fedbook.fedreplay import (FedReplayClient, FedReplayServer, FedReplaySizes, ReplayHead, ReplayPool, World, class_prototypes, classifier_rows, deal, donate,
@@ -28,10 +29,6 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-def seeded(seed=0): return torch.Generator().manual_seed(seed)
-
-def normal(*shape, seed=0): return torch.randn(*shape, generator=seeded(seed))
 
 def head(classes=4, seed=0, **options): return build(partial(ReplayHead, IN, classes, DIM, **{"layers": 1, "heads": 2, "ff": 32} | options), seed)
 

@@ -1,21 +1,11 @@
 """The functions of bench/moe.py at toy size: that what it compares is the same thing; no speed is tested."""
 import argparse
-import importlib.util
 import math
-from pathlib import Path
 
 import pytest
 import torch
 
-FILE = Path(__file__).parent.parent / "bench" / "moe.py"
-
-
-@pytest.fixture(scope="module")
-def bench():
-    spec = importlib.util.spec_from_file_location("moe", FILE)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+BENCH = "moe"
 
 
 def toy(bench, routing="random", experts=3, kernel=3):

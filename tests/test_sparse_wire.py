@@ -1,7 +1,4 @@
 """The functions of bench/sparse_wire.py at toy size: that what it compares is the same thing; no speed is tested."""
-import importlib.util
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -9,15 +6,7 @@ from fedbook.continual import snapshot
 from fedbook.fedavg import build
 from fedbook.fedklpr import magnitude_prune, masked, prunable, small_net, sparse_average
 
-FILE = Path(__file__).parent.parent / "bench" / "sparse_wire.py"
-
-
-@pytest.fixture(scope="module")
-def bench():
-    spec = importlib.util.spec_from_file_location("sparse_wire", FILE)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+BENCH = "sparse_wire"
 
 
 @pytest.fixture(scope="module")
