@@ -77,7 +77,10 @@ def run_stamp(path):
     package, seen = Path(fedbook.__file__).parent, {}
     texts = ["\n".join(code_cells(path))]
     while texts:
-        for name in re.findall(r"^\s*from (?:fedbook)?\.(\w+) import", texts.pop(), re.M):
+        text = texts.pop()
+        modules = re.findall(r"^\s*from (?:fedbook)?\.(\w+) import", text, re.M)
+        for names in re.findall(r"^\s*from (?:fedbook|\.) import (.+)", text, re.M): modules += names.split(", ")
+        for name in modules:
             source = package / f"{name}.py"
             if name not in seen and source.exists():
                 seen[name] = source.read_text(encoding="utf-8")
@@ -221,12 +224,20 @@ def _parser():
     run.add_argument("--profile", default="quick", help="smoke, quick (the default), full or paper")
     run.add_argument("--device", default="auto", help="auto (a GPU where there is one), cpu or cuda")
     run.add_argument("--seed", type=int, default=0, help="the first seed")
-    run.add_argument("--engine", default="local", help="local")
+    run.add_argument("--engine", default="local",
+                     help="local (the notebook, in this process and its workers), or flower[:N] (its training, on Flower's simulation, N clients at once)")
     run.add_argument("--out", default="runs", help="folder for the runs")
     run.add_argument("-p", dest="changes", action="append", default=[], metavar="NAME=VALUE",
                      help="replace a number of the profile")
     run.add_argument("--fresh", action="store_true",
                      help="forget what an earlier run with these settings has finished")
+    app = commands.add_parser("flower-app", help="write a chapter's training as an app that `flwr run` takes to real nodes")
+    app.add_argument("name", help="a chapter with clients: a notebook (06_fedavg) or a module (fedavg)")
+    app.add_argument("folder", help="a new folder")
+    app.add_argument("--profile", default="quick", help="smoke, quick (the default), full or paper")
+    app.add_argument("--seed", type=int, default=0, help="the seed")
+    app.add_argument("-p", dest="changes", action="append", default=[], metavar="NAME=VALUE",
+                     help="replace a number of the profile")
     report = commands.add_parser("report", help="table of claims over all runs")
     report.add_argument("folder", nargs="?", default="runs")
     report.add_argument("--keep", action="store_true", help="copy the results into results/")
@@ -243,26 +254,55 @@ def _print_table(rows):
         print("  ".join(str(v).ljust(w) for v, w in zip(row.values(), widths)).rstrip())
 
 def _finish(ran):
+    ran = list(ran)
     print()
     _print_table([{"chapter": r["chapter"], "what was measured": r["measured"], "seconds": r["seconds"]}
                   for r in ran])
-    print("\nexecuted notebooks:", *(r["notebook"] for r in ran), sep="\n  ")
+    print("\nwritten:", *(r["notebook"] for r in ran), sep="\n  ")
     failed = [r for r in ran if r["error"]]
     for r in failed: print(f"\nfedbook: {r['chapter']}: {r['error']}", file=sys.stderr)
     return 1 if failed else 0
 
-def _run(args):
+def _check_run(args):
     known = ("smoke", "quick", "full", "paper")
     if args.profile not in known:
         raise UserError(f"profile={args.profile!r} is unknown; choose one of {', '.join(known)}")
-    if args.engine != "local": raise UserError(f"engine={args.engine!r} is unknown; choose local")
     if args.seed < 0: raise UserError(f"seed={args.seed} must be 0 or more")
     if args.changes and args.name == "all": raise UserError("-p goes with one chapter, not with all")
+
+def _changes(args, found): return read_changes(next(iter(found.values())), args.profile, args.changes) if args.changes else {}
+
+def _run(args):
+    _check_run(args)
+    if not re.fullmatch(r"local|flower(:[1-9]\d*)?", args.engine):
+        raise UserError(f"engine={args.engine!r} is unknown; choose local, flower, or flower:N for N clients at once")
     torch_device(args.device)
     found = find(args.name)
-    changes = read_changes(next(iter(found.values())), args.profile, args.changes) if args.changes else {}
+    changes = _changes(args, found)
+    if args.engine != "local": return _finish(_on_flower(args, found, changes))
     return _finish([run_chapter(path, args.profile, args.device, args.seed, args.engine, args.out, changes,
                                 args.fresh) for path in found.values()])
+
+def _flower():
+    try: from fedbook import flower
+    except ImportError as error: raise UserError(str(error)) from None
+    return flower
+
+def _on_flower(args, found, changes):
+    flower, at_once = _flower(), int(args.engine.partition(":")[2] or 0) or None
+    device = str(torch_device(args.device))
+    for name in [stem[3:] for stem in found if len(found) == 1 or stem[3:] in flower.CHAPTERS]:
+        start = perf_counter()
+        folder = flower.run_on_flower(name, args.profile, args.seed, changes, at_once, args.out, device, args.fresh)
+        yield dict(chapter=f"{name} on Flower", measured=json.loads((folder / "results.json").read_text())["headline"],
+                   seconds=round(perf_counter() - start, 1), notebook=str(folder / "results.json"), error=None)
+
+def _flower_app(args):
+    _check_run(args)
+    flower = _flower()
+    plan = flower.experiment(args.name, args.profile, args.seed, _changes(args, find(args.name)))
+    print(flower.advice(plan, flower.write_app(plan, args.folder)))
+    return 0
 
 def _report(args):
     bodies = collect(args.folder)
@@ -287,7 +327,7 @@ def main(argv=None):
     try:
         args = _parser().parse_args(argv)
         data_folder()
-        return dict(run=_run, report=_report, data=_data, book=_book)[args.command](args)
+        return {"run": _run, "flower-app": _flower_app, "report": _report, "data": _data, "book": _book}[args.command](args)
     except (UserError, OSError) as error:
         print(f"fedbook: {error}", file=sys.stderr)
         return 1

@@ -150,13 +150,15 @@ def expect(msg, like):
 
 # %% ../nbs/04_wire.ipynb #69d6261d
 class Entry(NamedTuple):
-    "One message that crossed: `way` is `down` (to the client) or `up`, `tensors` its (name, bytes) pairs."
+    """One message that crossed: `way` is `down` (to the client) or `up`, `tensors` its (name, bytes) pairs, `envelope`
+    the bytes that the transport wrote around it."""
     round: int
     way: str
     client: int
     verb: str
     nbytes: int
     tensors: tuple
+    envelope: int = 0
 
 # %% ../nbs/04_wire.ipynb #16f8d637
 def _layout(data):
@@ -185,10 +187,10 @@ class Ledger:
 
     def __init__(self): self.entries, self.absent, self.so_far, self._layouts = [], [], Counter(), {}
 
-    def record(self, round, way, client, verb, data):
-        "Count the packed message `data`. Returns its entry."
+    def record(self, round, way, client, verb, data, envelope=0):
+        "Count the packed message `data`, and beside it the bytes of its `envelope`. Returns its entry."
         layout = _layout(data)
-        entry = Entry(round, way, client, verb, len(data), self._layouts.setdefault(layout, layout))
+        entry = Entry(round, way, client, verb, len(data), self._layouts.setdefault(layout, layout), envelope)
         self.entries.append(entry)
         self.so_far[way] += len(data)
         return entry
@@ -210,14 +212,17 @@ class Ledger:
 
     def table(self, *by):
         """Bytes and messages grouped by any of `round`, `way`, `client`, `verb` and `tensor` (which leaves the
-        headers out)."""
+        headers out); with the envelopes beside them, where there were any."""
         _known(by, (*Entry._fields[:4], "tensor"))
-        total, count = Counter(), Counter()
-        for key, size in (pair for e in self.entries for pair in _sizes(e, by)):
-            total[key] += size
-            count[key] += 1
-        return Table({**dict(zip(by, key)), "messages": count[key], "bytes": total[key]}
-                     for key in sorted(total))
+        total, count, around = Counter(), Counter(), Counter()
+        for e in self.entries:
+            for key, size in _sizes(e, by):
+                total[key] += size
+                count[key] += 1
+                around[key] += e.envelope
+        enveloped = any(around.values()) and "tensor" not in by
+        return Table({**dict(zip(by, key)), "messages": count[key], "bytes": total[key],
+                      **({"envelope": around[key]} if enveloped else {})} for key in sorted(total))
 
     def plot(self, by="way"):
         """Bytes so far over rounds, a line for each value of `by` (`way`, `verb`, `client` or `tensor`).
@@ -241,7 +246,7 @@ class Ledger:
         "The whole ledger as text; `Ledger.from_json` restores it."
         layouts = list(self._layouts)
         place = {layout: i for i, layout in enumerate(layouts)}
-        return json.dumps(dict(layouts=layouts, entries=[[*e[:5], place[e.tensors]] for e in self.entries],
+        return json.dumps(dict(layouts=layouts, entries=[[*e[:5], place[e.tensors], e.envelope] for e in self.entries],
                                absent=self.absent))
 
     @classmethod
@@ -249,7 +254,7 @@ class Ledger:
         kept, ledger = json.loads(text), cls()
         layouts = [tuple(map(tuple, layout)) for layout in kept["layouts"]]
         ledger._layouts = {layout: layout for layout in layouts}
-        ledger.entries = [Entry(*row[:5], layouts[row[5]]) for row in kept["entries"]]
+        ledger.entries = [Entry(*row[:5], layouts[row[5]], *row[6:]) for row in kept["entries"]]
         for e in ledger.entries: ledger.so_far[e.way] += e.nbytes
         ledger.absent = kept["absent"]
         return ledger

@@ -1,0 +1,146 @@
+"""bench/engines.py at toy size: that every engine does the same work, and that its arithmetic is right; no speed is tested."""
+import subprocess
+import sys
+
+import psutil
+import pytest
+import torch
+
+BENCH = "engines"
+
+
+@pytest.fixture
+def sizes(bench, monkeypatch):
+    "Batches so large that a client takes one step a round, whatever the order of its pictures."
+    sizes = bench.Sizes(pictures=600, clients=6, per_round=3, batch=1000, lr=0.1)
+    for name in ("CLIENTS", "PER_ROUND", "BATCH", "LR"): monkeypatch.setattr(bench.federation, name, getattr(bench.federation, name))
+    bench.settle(sizes)
+    bench.world.cache_clear()
+    bench.picker.cache_clear()
+    yield sizes
+    bench.world.cache_clear()
+    bench.picker.cache_clear()
+
+
+def weights_of(play, *args):
+    found = []
+    play(lambda work: found.append(work(2)), *args)
+    return found[0]
+
+
+def distance(a, b): return max((a[name] - b[name]).abs().max().item() for name in a)
+
+
+@pytest.fixture
+def wanted(bench, sizes, one_process): return weights_of(bench.bare, sizes)
+
+
+def test_the_work_is_worth_comparing(bench, sizes, wanted):
+    assert distance(wanted, bench.initial().state_dict()) > 1e-2
+    asked = {id for r in range(2) for id in bench.chosen(sizes, r)}
+    assert len({len(bench.world(sizes)[2][id]) for id in asked}) > 1 and bench.chosen(sizes, 0) != bench.chosen(sizes, 1)
+
+
+def test_our_engine_reaches_the_weights_of_the_bare_loop(bench, sizes, wanted):
+    assert distance(weights_of(bench.in_process, sizes, 1), wanted) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["flower", "pfl-1", "pfl-2", "fedlab-1", "fedlab-2"])
+def test_other_engines_reach_the_weights_of_the_bare_loop(bench, sizes, wanted, name):
+    if reason := bench.missing(name): pytest.skip(reason)
+    outcome = bench.measure(name, sizes, 2)
+    assert distance(outcome.weights, wanted) < 1e-5 and outcome.seconds > 0 and outcome.megabytes > 0
+
+
+def test_a_batch_is_every_picture_once(bench, sizes):
+    x, y = (torch.cat(part) for part in zip(*bench.batches(3, sizes._replace(batch=7))))
+    mine = torch.as_tensor(bench.world(sizes)[2][3])
+    assert len(y) == len(mine) and y.bincount(minlength=10).equal(bench.world(sizes)[1][mine].bincount(minlength=10))
+    assert torch.allclose(x.sum(), bench.as_float(bench.world(sizes)[0][mine]).sum(), rtol=1e-4)
+
+
+def outcomes_of(bench, **seconds):
+    return {name.replace("_", "-"): [bench.Outcome(each, 10 * each, 100 * each, {}) for each in values] for name, values in seconds.items()}
+
+
+def test_ratios_by_hand(bench):
+    assert bench.over([2.0, 3.0], [4.0, 1.0]) == [0.5, 3.0]
+    assert bench.spread([3.0, 1.0, 2.25]) == "2.25 (1.00 to 3.00)" and bench.spread([1.0], 0) == "1 (1 to 1)"
+    with pytest.raises(ValueError): bench.over([1.0], [1.0, 2.0])
+
+
+def test_a_row_sets_each_repeat_against_the_bare_loop_of_the_same(bench):
+    row = bench.row(outcomes_of(bench, bare=[1.0, 2.0, 4.0], two=[0.5, 3.0, 2.0]), "two", lambda weights: 0.75)
+    assert row.split() == "in process, 2 workers 2.000 0.50 (0.50 to 1.50) 20.0 0.50 (0.50 to 1.50) 200 0.50 (0.50 to 1.50) 75.0%".split()
+
+
+@pytest.mark.parametrize("two, flower, said", [
+    ([1.0, 1.0, 1.0], [1.3, 1.5, 0.9], "1.30 (0.90 to 1.50) x as fast; bound, not slower beyond the spread: kept; goal, 1.2 x: reached"),
+    ([1.0, 1.0, 1.0], [1.1, 0.8, 0.9], "0.90 (0.80 to 1.10) x as fast; bound, not slower beyond the spread: kept; goal, 1.2 x: not reached"),
+    ([1.0, 1.0, 1.0], [0.7, 0.8, 0.9], "0.80 (0.70 to 0.90) x as fast; bound, not slower beyond the spread: missed; goal, 1.2 x: not reached"),
+])
+def test_the_contest_by_hand(bench, two, flower, said):
+    found = bench.contest(outcomes_of(bench, bare=[0.1] * 3, one=[2.0] * 3, two=two, pfl_2=[9.0] * 3, flower=flower))
+    assert found == f"in process, 2 workers, against the fastest other engine (Flower, 2 actors): {said}"
+
+
+def test_no_contest(bench):
+    assert bench.contest(outcomes_of(bench, bare=[1.0], flower=[1.0])).startswith("no contest")
+    assert bench.contest(outcomes_of(bench, bare=[1.0], two=[1.0])).startswith("no contest")
+
+
+def test_a_missing_package_is_a_printed_reason(bench, monkeypatch, capsys):
+    monkeypatch.setitem(bench.ENGINES, "pfl-2", bench.ENGINES["pfl-2"]._replace(needs={"torch": "torch", "no_such_module": "no-such-package"}))
+    assert bench.missing("bare") is None
+    monkeypatch.setattr(bench, "measure", lambda name, sizes, rounds: bench.Outcome(1.0, 1.0, 1.0, bench.initial().state_dict()))
+    monkeypatch.setattr(sys, "argv", ["engines.py", "--repeats", "2", "--only", "two", "pfl-2"])
+    bench.main()
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "pfl, 2 processes: left out, for there is no module 'no_such_module' here (pip install 'no-such-package')"
+    assert [line.split(",")[0] for line in said if line.startswith("repeat")] == ["repeat 1"] * 2 + ["repeat 2"] * 2
+    assert [line[:9] for line in said[-3:]] == ["bare loop", "in proces", "no contes"]
+
+
+def test_engines_alternate_and_one_that_fails_is_left_out(bench, sizes, monkeypatch, capsys):
+    asked = []
+    def measure(name, *_):
+        asked.append(name)
+        if name == "two" and len(asked) > 3: raise bench.Failed("out of luck")
+        return bench.Outcome(1.0, 1.0, 1.0, {})
+    monkeypatch.setattr(bench, "measure", measure)
+    assert list(bench.tour(["bare", "two", "one"], sizes, 1, 3)) == ["bare", "one"]
+    assert asked == ["bare", "two", "one"] * 2 + ["bare", "one"]
+    assert "in process, 2 workers: left out, for it failed: out of luck" in capsys.readouterr().out
+
+
+def test_an_engine_that_stops_says_why(bench, sizes):
+    with pytest.raises(bench.Failed, match="KeyError: 'warp drive'"): bench.measure("warp drive", sizes, 1)
+
+
+def test_last_line(bench):
+    assert bench.last_line("one\ntwo\n\n") == "two" and bench.last_line("\n") == "it said nothing"
+
+
+def sleeper(): return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+
+
+def test_an_engine_that_hangs_is_stopped(bench, monkeypatch):
+    process = sleeper()
+    monkeypatch.setattr(bench, "LIMIT", -1)
+    with pytest.raises(bench.Failed, match="stopped"): bench.watch(process)
+    assert process.returncode != 0
+
+
+def test_what_is_left_behind_is_stopped(bench):
+    process = sleeper()
+    left = psutil.Process(process.pid)
+    bench.stop({left}, patience=0)
+    assert not left.is_running()
+
+
+def test_memory_is_counted_and_a_process_that_is_gone_counts_nothing(bench):
+    me, gone = psutil.Process(), sleeper()
+    watched = psutil.Process(gone.pid)
+    gone.kill()
+    gone.wait()
+    assert bench.held(me) > 1e6 and bench.held(watched) == 0 and bench.family(watched) == []

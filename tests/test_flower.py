@@ -1,0 +1,794 @@
+"""The chapters on Flower: the same bits as in one process, over nodes that answer late, wrongly or not at all, and again after every kill."""
+import itertools
+import json
+import os
+import pickle
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+import warnings
+from collections import Counter
+from contextlib import contextmanager, nullcontext
+from functools import lru_cache, partial
+from importlib import import_module
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+
+os.environ.update(FLWR_TELEMETRY_ENABLED="0", FLWR_DISABLE_UPDATE_CHECK="1", RAY_USAGE_STATS_ENABLED="0")
+pytest.importorskip("flwr", reason="Flower is not installed here: pip install 'fedbook[flower]'")
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.common.serde import context_from_proto, context_to_proto
+from flwr.serverapp import ServerApp
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.task_identity import TaskIdentity
+
+from conftest import Killed
+from fedbook import flower
+from fedbook.fedavg import Checkpoint, Client, Faults, Federation, Server, TooFewReplies, build, run
+from fedbook.flower import CHAPTERS, FlowerFederation, client_app, experiment, fingerprint, server_app, simulate, to_array, train, verbs, write_app
+from fedbook.lab import UserError
+from fedbook.wire import Ledger, Msg, pack, unpack
+from test_fedavg import make, net
+
+PACKAGE = Path(flower.__file__).parent
+chapter = pytest.mark.parametrize("name", CHAPTERS)
+pytestmark = pytest.mark.usefixtures("one_process")
+
+
+# ---- Flower's nodes in this process
+
+class Crossing(NamedTuple):
+    "A message as Flower writes it: the bytes of all its objects, one after the other, and their records."
+    way: str
+    id: int
+    verb: str
+    round: str
+    data: bytes
+    content: RecordDict | None
+
+
+def served(grid, message): return grid.serve(message)
+
+def silent(grid, message): pass
+
+def late(grid, message): grid.serve(message)
+
+
+class FakeGrid:
+    """Flower's grid over nodes in this process. A message crosses as the bytes that Flower writes; for each one a node makes a new `ClientApp`, and
+    gives it the `Context` that the last one left. `weather(id, verb, round)` is what becomes of a message: a function of the grid and of it."""
+    numbers = itertools.count(2**40)
+
+    def __init__(self, make_app, ids, weather=lambda *_: served):
+        self.make_app, self.weather, self.contexts, self.crossings = make_app, weather, {}, []
+        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
+        for id in ids: self.join(id)
+
+    def join(self, id, **config):
+        node = next(self.numbers)
+        self.contexts[node] = Context(1, node, {"partition-id": id, **config}, RecordDict(), {})
+        return node
+
+    def leave(self, id):
+        for node in self.serving(id): del self.contexts[node]
+
+    def serving(self, id): return [node for node, context in self.contexts.items() if context.node_config.get("partition-id") == id]
+
+    def wipe(self, id):
+        for node in self.serving(id): self.contexts[node].state = RecordDict()
+
+    def held(self, node): return {mark: array.data for mark, array in self.contexts[node].state.get("fedbook", {}).items()}
+
+    def get_node_ids(self): return list(self.contexts)
+
+    def send_and_receive(self, messages, *, timeout=None):
+        replies = [self.deliver(message) for message in messages]
+        return [reply for reply in reversed(replies) if reply is not None]
+
+    def deliver(self, message):
+        message.metadata.__dict__["_message_id"] = f"message {next(self.numbers)}"
+        id, verb = self.contexts[message.metadata.dst_node_id].node_config.get("partition-id"), message.metadata.message_type.split(".")[1]
+        reply = self.weather(id, verb, message.metadata.group_id)(self, self.cross("down", id, verb, message))
+        return reply and self.cross("up", id, verb, reply)
+
+    def cross(self, way, id, verb, message):
+        objects = {mark: thing.deflate() for mark, thing in get_all_nested_objects(message).items()}
+        self.crossings.append(Crossing(way, id, verb, message.metadata.group_id, b"".join(objects.values()), message.content if message.has_content() else None))
+        arrived = inflate_object_from_contents(message.object_id, objects)
+        arrived.metadata.__dict__["_message_id"] = message.metadata.message_id
+        return arrived
+
+    def serve(self, message):
+        context = self.contexts[message.metadata.dst_node_id]
+        try: reply = self.make_app()(message, context)
+        except Exception as error: return Message(Error(2, f"{type(error)}:<'{error}'>"), reply_to=message)
+        self.contexts[message.metadata.dst_node_id] = context_from_proto(context_to_proto(context))
+        return reply
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    "Time that passes only while somebody sleeps; `clock.tick` is called each time."
+    class Clock:
+        now, tick = 0.0, staticmethod(lambda: None)
+        def sleep(self, seconds):
+            self.now += seconds
+            self.tick()
+
+    clock = Clock()
+    monkeypatch.setattr(flower, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(flower, "sleep", clock.sleep)
+    return clock
+
+
+def small_grid(ids=range(4), make=make, keep=None, **options): return FakeGrid(lambda: client_app(make, keep), ids, **options)
+
+
+def small_run(grid, rounds=3, checkpoint=None, test=None, clients=4, **options):
+    server, federation = Server(build(net, 0), seed=1), FlowerFederation(grid, range(clients), **options)
+    run(server, federation, rounds, checkpoint, test)
+    return server, federation
+
+
+def small_reference(ids=range(4), rounds=3, **options):
+    server = Server(build(net, 0), seed=1)
+    with Federation(make, list(ids), workers=1, **options) as federation: run(server, federation, rounds)
+    return server, federation
+
+
+def assert_same_run(one, other):
+    "The same bits in the server, the same messages, the same private states; the first run was on Flower."
+    (server, federation), (wanted, reference) = one, other
+    assert pack(server.state()) == pack(wanted.state())
+    assert [entry._replace(envelope=0) for entry in federation.ledger.entries] == reference.ledger.entries
+    assert marks(federation) == {id: fingerprint(state) for id, state in reference.states.items()}
+
+
+def marks(federation): return {id: mark.decode() for id, mark in federation.states.items()}
+
+def reasons(federation): return [row["reason"] for row in federation.ledger.absent]
+
+
+# ---- the same bits as in one process
+
+@lru_cache(None)
+def in_process(name):
+    plan = experiment(name, "smoke")
+    server = plan.make_server()
+    with Federation(plan.make_client, plan.ids, workers=1) as federation: run(server, federation, plan.rounds)
+    return server, federation, plan.test(server)
+
+
+def grid_of(plan, keep=None, **options): return FakeGrid(lambda: client_app(plan.make_client, keep), plan.ids, **options)
+
+
+@lru_cache(None)
+def over_grid(name):
+    "Server, federation and grid of chapter `name`, and the private states that its nodes had."
+    plan, secrets = experiment(name, "smoke"), set()
+    def watched(grid, message):
+        reply = grid.serve(message)
+        secrets.update(grid.held(message.metadata.dst_node_id).values())
+        return reply
+    grid, server = grid_of(plan, weather=lambda *_: watched), plan.make_server()
+    federation = FlowerFederation(grid, plan.ids)
+    run(server, federation, plan.rounds)
+    return server, federation, grid, secrets
+
+
+@chapter
+def test_flowers_records_carry_the_run_bit_for_bit(name):
+    server, federation, *_ = over_grid(name)
+    wanted, reference, numbers = in_process(name)
+    assert_same_run((server, federation), (wanted, reference))
+    assert experiment(name, "smoke").test(server) == numbers and federation.ledger.absent == []
+
+
+@pytest.fixture(scope="module")
+def simulated():
+    "All chapters, one after the other, on one of Flower's simulations: chapter to server and federation."
+    plans = {name: experiment(name, "smoke") for name in CHAPTERS}
+    places = [(name, id) for name, plan in plans.items() for id in plan.ids]
+
+    def make_client(node):
+        from functools import lru_cache
+        from fedbook import flower
+        if flower._parts.cache_info().maxsize: flower._parts = lru_cache(None)(flower._parts.__wrapped__)
+        name, id = places[node]
+        return flower.experiment(name, "smoke").make_client(id)
+
+    def job(federation):
+        federation.find(federation.ids)
+        return {name: alone(federation, plan, places.index((name, 0))) for name, plan in plans.items()}
+
+    def alone(federation, plan, first):
+        part, server = FlowerFederation(federation.grid, plan.ids), plan.make_server()
+        part.nodes = {id: federation.nodes[first + id] for id in plan.ids}
+        part.strangers = set(federation.nodes.values()) - set(part.nodes.values())
+        run(server, part, plan.rounds)
+        return server, part
+
+    return simulate(job, make_client, range(len(places)), side_by_side=2)
+
+
+@chapter
+def test_flowers_simulation_gives_the_same_bits(name, simulated):
+    assert_same_run(simulated[name], in_process(name)[:2])
+    assert simulated[name][1].ledger.entries == over_grid(name)[1].ledger.entries
+
+
+# ---- what crosses
+
+@chapter
+def test_private_state_never_crosses(name):
+    *_, grid, secrets = over_grid(name)
+    crossed = b"".join(crossing.data for crossing in grid.crossings)
+    generators = {unpack(secret).tensors["generator"].numpy().tobytes() for secret in secrets}
+    assert len(secrets) >= len(grid.contexts) // 5 and all(len(generator) > 1000 for generator in generators)
+    assert not any(secret in crossed for secret in {*secrets, *generators})
+    assert all(bytes(crossing.content["msg"]["msg"].data) in crossed for crossing in grid.crossings if crossing.verb != "hello")
+
+
+@chapter
+def test_records_hold_one_array_of_bytes_and_text(name):
+    asked = [crossing for crossing in over_grid(name)[2].crossings if crossing.verb != "hello"]
+    for content in [crossing.content for crossing in asked]:
+        assert {*content} == {"msg", "fedbook"} and {*content["msg"]} == {"msg"} and {*content["fedbook"]} == {"state"}
+        array = content["msg"]["msg"]
+        assert (array.dtype, array.shape, array.stype) == ("uint8", (len(array.data),), "safetensors") and type(content["fedbook"]["state"]) is str
+        unpack(array.data)
+    assert asked
+
+
+@chapter
+def test_the_envelope_is_what_flower_writes(name):
+    _, federation, grid, _ = over_grid(name)
+    written = {(c.way, c.id, c.verb, int(c.round)): len(c.data) for c in grid.crossings if c.verb != "hello"}
+    assert {(e.way, e.client, e.verb, e.round): e.nbytes + e.envelope for e in federation.ledger.entries} == written
+    assert all(0 < e.envelope < 2000 for e in federation.ledger.entries)
+    table = federation.ledger.table("way", "verb")
+    assert sum(row["bytes"] + row["envelope"] for row in table) == sum(written.values()) and sum(row["messages"] for row in table) == len(written)
+
+
+@chapter
+def test_verbs_are_those_that_the_server_asks_for(name):
+    client, asked = experiment(name, "smoke").make_client(0), {entry.verb for entry in in_process(name)[1].ledger.entries}
+    assert asked <= {*verbs(client)} and not {"load", "state", "train", "loss"} & {*verbs(client)}
+
+
+def test_no_code_is_loaded(monkeypatch):
+    plan, wanted = experiment("fedcbdr", "smoke"), in_process("fedcbdr")[:2]
+    grid, server = grid_of(plan), plan.make_server()
+    def refuse(*args, **kwargs): raise AssertionError("a pickle is loaded")
+    for module, name in ((pickle, "load"), (pickle, "loads"), (pickle, "Unpickler"), (pickle, "_Unpickler"), (torch, "load")): monkeypatch.setattr(module, name, refuse)
+    federation = FlowerFederation(grid, plan.ids)
+    run(server, federation, plan.rounds)
+    assert_same_run((server, federation), wanted)
+
+
+# ---- faults
+
+class Failing(Client):
+    def fit(self, msg):
+        if self.id == 1: raise RuntimeError("the disk is full")
+        return super().fit(msg)
+
+
+class Spoiling(Client):
+    def fit(self, msg):
+        reply = super().fit(msg)
+        if self.id == 1: reply.tensors["0.weight"] = self.spoil(reply.tensors["0.weight"])
+        return reply
+
+
+class Poisoned(Spoiling):
+    def spoil(self, t): return t * float("nan")
+
+
+class Misshapen(Spoiling):
+    def spoil(self, t): return t[:2]
+
+
+class Shouting(Client):
+    def fit(self, msg):
+        if self.id == 1: raise RuntimeError("ten\nlines " * 1000)
+        return super().fit(msg)
+
+
+def unmade_after_hello():
+    made = Counter()
+    def once(id):
+        made[id] += 1
+        if id == 1 and made[id] > 1: raise OSError("the disk is gone")
+        return make(id)
+    return once
+
+
+def reply_with(**records):
+    "Weather in which the node's reply has these records in place of its own (None: none)."
+    def spoil(grid, message):
+        reply = grid.serve(message)
+        for name, record in records.items():
+            if record is None: del reply.content[name]
+            else: reply.content[name] = record
+        return reply
+    return spoil
+
+
+def failing_with(code, reason, sender=None):
+    "Weather in which the answer is an error, that the SuperLink makes itself where `sender` is its number."
+    def fail(grid, message):
+        reply = Message(Error(code, reason), reply_to=message)
+        if sender: reply.metadata.__dict__["_src_node_id"] = sender
+        return reply
+    return fail
+
+
+def said(state): return ConfigRecord({"state": state})
+
+
+FAULTS = {
+    "raises": (partial(make, kind=Failing), served, "RuntimeError: the disk is full"),
+    "cannot be made": (unmade_after_hello, served, "error 2.*the disk is gone"),
+    "NaN": (partial(make, kind=Poisoned), served, "not finite"),
+    "wrong shape": (partial(make, kind=Misshapen), served, "has shape"),
+    "hangs": (make, silent, "no answer within 600 s"),
+    "late": (make, late, "no answer within 600 s"),
+    "node gone": (make, failing_with(5, "Node Unavailable - the node is gone.", sender=1), "error 5: Node Unavailable"),
+    "process killed": (make, failing_with(8, "ClientApp stopped responding."), "error 8: ClientApp stopped"),
+    "traceback": (make, failing_with(2, "Traceback\n  line 1\nValueError: the last line"), "error 2:.*ValueError: the last line$"),
+    "no reason": (make, failing_with(0, None), "error 0: no reason given"),
+    "blank reason": (make, failing_with(0, " \n"), "error 0: no reason given"),
+    "no records": (make, reply_with(msg=None, fedbook=None), "names no private state"),
+    "no message": (make, reply_with(msg=None), "hold no packed message"),
+    "text for message": (make, reply_with(msg=ConfigRecord({"msg": "weights"})), "hold no packed message"),
+    "garbage": (make, reply_with(msg=ArrayRecord({"msg": to_array(b"\x80\x04K\x01.")})), "not a message"),
+    "no state": (make, reply_with(fedbook=None), "names no private state"),
+    "array for state": (make, reply_with(fedbook=ArrayRecord({"state": to_array(b"0" * 64)})), "names no private state"),
+    "short state": (make, reply_with(fedbook=said("0" * 63)), "names no private state"),
+    "path for state": (make, reply_with(fedbook=said("../../etc/passwd")), "names no private state"),
+    "list for state": (make, reply_with(fedbook=said([1, 2])), "names no private state"),
+    "list for failure": (make, reply_with(fedbook=ConfigRecord({"failure": [1, 2]})), r"\[1, 2\]"),
+    "shouts": (partial(make, kind=Shouting), served, "ten lines ten lines"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.filterwarnings("ignore:round")
+def test_a_client_that_fails_is_left_out_and_the_ledger_says_why(fault):
+    kind, weather, why = FAULTS[fault]
+    grid = small_grid(make=kind() if fault == "cannot be made" else kind, weather=lambda id, verb, _: weather if (id, verb) == (1, "fit") else served)
+    server, federation = small_run(grid)
+    assert [(row["round"], row["client"], row["verb"]) for row in federation.ledger.absent] == [(r, 1, "fit") for r in range(3)]
+    assert all(re.search(why, reason) and len(reason) < 500 and "\n" not in reason for reason in reasons(federation))
+    assert pack(server.state()) == pack(small_reference([0, 2, 3])[0].state())
+
+
+@pytest.mark.filterwarnings("ignore:round")
+def test_a_node_that_cannot_make_its_client_is_left_out_and_the_ledger_says_why(clock):
+    def make_client(id):
+        if id == 1: raise OSError("the disk is not mounted")
+        return make(id)
+    with pytest.warns(UserWarning, match="node is left out.*the disk is not mounted"): server, federation = small_run(small_grid(make=make_client))
+    assert [(row["round"], row["client"]) for row in federation.ledger.absent] == [(r, 1) for r in range(3)]
+    assert all(re.search("no node serves it.*the disk is not mounted", reason) for reason in reasons(federation))
+    assert pack(server.state()) == pack(small_reference([0, 2, 3])[0].state())
+
+
+@pytest.mark.parametrize("verb", ["dance", "state", "load", "train", "loss", "_threads", "default"])
+@pytest.mark.filterwarnings("ignore:round")
+def test_nothing_but_a_verb_can_be_asked_for(verb):
+    grid = small_grid()
+    federation = FlowerFederation(grid, range(4))
+    with pytest.raises(TooFewReplies): list(federation.exchange(verb, Msg({}), [0, 1]))
+    assert len(reasons(federation)) == 2 and all(f"No train function registered with name '{verb}'" in reason for reason in reasons(federation))
+    assert not any(grid.held(node) for node in grid.contexts)
+
+
+def test_too_few_replies_leave_the_checkpoint_as_it_was(tmp_path):
+    def weather(id, verb, round): return silent if verb == "fit" and int(round) >= 2 and id else served
+    checkpoint, grid = Checkpoint(tmp_path / "run"), small_grid(weather=weather)
+    small_run(grid, 2, checkpoint, min_replies=2)
+    before = checkpoint.path.read_bytes()
+    with pytest.raises(TooFewReplies, match="1 of 4 .* at least 2 are needed .*client 1: no answer"): small_run(grid, 3, checkpoint, min_replies=2)
+    assert checkpoint.path.read_bytes() == before
+    grid.weather = lambda *_: served
+    assert_same_run(small_run(grid, 3, checkpoint), small_reference())
+
+
+def test_replies_come_in_the_order_asked():
+    federation, server = FlowerFederation(small_grid(), range(4)), Server(build(net, 0))
+    assert [id for id, _ in federation.exchange("fit", server.send, [2, 0, 3])] == [2, 0, 3]
+    with pytest.raises(UserError, match="names a client twice"): list(federation.exchange("fit", server.send, [1, 1]))
+
+
+# ---- nodes that come and go
+
+@pytest.mark.parametrize("id", [None, "1", 1.0, True, 4, -1])
+def test_a_node_that_serves_no_client_is_left_out(id, clock):
+    grid = small_grid()
+    node = grid.join(id)
+    if id is None: del grid.contexts[node].node_config["partition-id"]
+    with pytest.warns(UserWarning, match="node is left out.*" + ("said" if type(id) is int else "partition-id")): ran = small_run(grid)
+    assert_same_run(ran, small_reference())
+    assert sum((crossing.verb, crossing.way) == ("hello", "down") for crossing in grid.crossings) == 5 and clock.now == 0
+
+
+def test_a_second_node_for_a_client_is_left_out_and_takes_over_when_the_first_has_gone(clock, tmp_path):
+    grid, doubles = small_grid(keep=tmp_path), []
+    def replace(server):
+        if not doubles: doubles.append(grid.join(1))
+        else: [grid.contexts.pop(node) for node in grid.serving(1)[:-1]]
+    with pytest.warns(UserWarning, match="node is left out.*said 1"): ran = small_run(grid, 3, test=lambda server: replace(server) or {})
+    assert_same_run(ran, small_reference())
+    assert grid.held(doubles[0])
+
+
+def asked(grid, id): return sum(crossing.verb == "fit" and crossing.way == "down" and crossing.id == id for crossing in grid.crossings)
+
+
+@pytest.mark.filterwarnings("ignore:round")
+def test_a_client_without_a_node_is_waited_for_once(clock):
+    grid, waited = small_grid([0, 1, 2]), []
+    server, federation = small_run(grid, test=lambda server: waited.append(clock.now) or {}, wait=20)
+    assert 20 <= waited[0] <= 21 and waited == [waited[0]] * 3
+    assert [(row["round"], row["client"], row["reason"]) for row in federation.ledger.absent] == [(r, 3, "no node serves it") for r in range(3)]
+    assert pack(server.state()) == pack(small_reference([0, 1, 2])[0].state())
+
+
+def test_a_node_that_comes_while_it_is_waited_for_takes_part(clock):
+    grid = small_grid([0, 1, 2])
+    clock.tick = lambda: clock.now > 5 and not grid.serving(3) and grid.join(3)
+    assert_same_run(small_run(grid), small_reference())
+    assert 5 < clock.now < 10
+
+
+@pytest.mark.filterwarnings("ignore:round")
+def test_a_client_that_was_given_up_is_asked_again_when_its_node_has_come(clock):
+    grid, rounds = small_grid([0, 1, 2]), iter(range(5))
+    server, federation = small_run(grid, 5, test=lambda server: {1: lambda: grid.join(3), 2: lambda: grid.leave(3)}.get(next(rounds), dict)() and {} or {}, wait=20)
+    assert [row["round"] for row in federation.ledger.absent] == [0, 1, 3, 4] and asked(grid, 3) == 1
+    assert 40 <= clock.now <= 42
+
+
+@pytest.mark.filterwarnings("ignore:round")
+def test_a_node_that_leaves_is_missed_and_one_that_comes_back_goes_on_from_its_folder(clock, tmp_path):
+    grid, rounds = small_grid(keep=tmp_path), iter(range(4))
+    def weather(server):
+        r = next(rounds)
+        if r == 0: grid.leave(1)
+        if r == 1: grid.join(1)
+        return {}
+    server, federation = small_run(grid, 4, test=weather)
+    assert [(row["round"], row["client"]) for row in federation.ledger.absent] == [(1, 1)] and asked(grid, 1) == 3
+    assert marks(federation)[1] == fingerprint(small_reference(rounds=3)[1].states[1])
+
+
+def test_a_farm_whose_node_connects_only_when_it_joins(clock):
+    plan = experiment("fedreplay", "smoke", changes={"join_round": 1})
+    wanted = plan.make_server()
+    with Federation(plan.make_client, plan.ids, workers=1) as reference: run(wanted, reference, plan.rounds)
+    grid, server = FakeGrid(lambda: client_app(plan.make_client), plan.ids[:-1]), plan.make_server()
+    federation = FlowerFederation(grid, plan.ids)
+    run(server, federation, plan.rounds, test=lambda server: grid.serving(3) and {} or grid.join(3) and {})
+    assert_same_run((server, federation), (wanted, reference))
+    assert {entry.verb for entry in federation.ledger.where(client=3, round=1)} == {"donate", "pool", "fit"}
+    assert clock.now == 0 and not federation.ledger.where(client=3, round=0) and federation.ledger.absent == []
+
+
+# ---- private state
+
+@pytest.mark.filterwarnings("ignore:round")
+@pytest.mark.parametrize("name", ["fedcbdr", "fedgtea"])
+def test_answers_that_came_too_late_change_nothing(name):
+    plan, faults = experiment(name, "smoke"), Faults(seed=5, silent=0.3)
+    wanted = plan.make_server()
+    with Federation(plan.make_client, plan.ids, workers=1, faults=faults) as reference: run(wanted, reference, plan.rounds)
+    grid = grid_of(plan, weather=lambda id, verb, round: late if verb != "hello" and faults.strike(int(round), verb, id) else served)
+    server = plan.make_server()
+    federation = FlowerFederation(grid, plan.ids)
+    run(server, federation, plan.rounds)
+    assert_same_run((server, federation), (wanted, reference))
+    assert [(row["round"], row["client"], row["verb"]) for row in federation.ledger.absent] == [(row["round"], row["client"], row["verb"]) for row in reference.ledger.absent] != []
+
+
+def test_two_states_are_kept_and_the_last_is_the_one_that_the_server_names(tmp_path):
+    plan, counts = experiment("fedcbdr", "smoke"), Counter()
+    def watched(grid, message):
+        reply = grid.serve(message)
+        if "msg" not in reply.content: return reply
+        id = grid.contexts[message.metadata.dst_node_id].node_config["partition-id"]
+        held, files = grid.held(message.metadata.dst_node_id), [file.read_bytes() for file in (tmp_path / "nodes").glob(f"client-{id}-*")]
+        assert all(fingerprint(state) == mark for mark, state in held.items()) and sorted(held.values()) == sorted(files)
+        assert {*held} == {reply.content["fedbook"]["state"], message.content["fedbook"]["state"]} - {""}
+        counts[len(held)] += 1
+        return reply
+    server, federation = plan.make_server(), FlowerFederation(grid_of(plan, tmp_path / "nodes", weather=lambda *_: watched), plan.ids)
+    run(server, federation, plan.rounds)
+    assert {*counts} == {1, 2} and counts.total() == len(federation.ledger.where(way="up"))
+
+
+@pytest.mark.parametrize("config", [False, True])
+def test_a_node_that_was_started_again_goes_on_from_its_folder(tmp_path, config):
+    grid = small_grid([], keep=None if config else tmp_path / "nodes")
+    for id in range(4): grid.join(id, **({"state-folder": str(tmp_path / f"node{id}")} if config else {}))
+    assert_same_run(small_run(grid, test=lambda server: grid.wipe(1) or {}), small_reference())
+    assert {*tmp_path.iterdir()} == ({tmp_path / f"node{id}" for id in range(4)} if config else {tmp_path / "nodes"})
+
+
+@pytest.mark.filterwarnings("ignore:round")
+@pytest.mark.parametrize("harm", [lambda data: data[:-1] + b"?", lambda data: b""])
+def test_a_state_that_is_lost_or_damaged_is_named_in_the_ledger(tmp_path, harm):
+    grid = small_grid(keep=tmp_path)
+    def lose(server):
+        grid.wipe(1)
+        for file in tmp_path.glob("client-1-*"): file.write_bytes(harm(file.read_bytes()))
+        return {}
+    server, federation = small_run(grid, test=lose)
+    mark = fingerprint(small_reference(rounds=1)[1].states[1])
+    assert marks(federation)[1] == mark
+    assert [(row["round"], row["client"]) for row in federation.ledger.absent] == [(1, 1), (2, 1)]
+    assert all(f"the private state {mark[:8]!r} of client 1 is not on its node" in reason for reason in reasons(federation))
+
+
+# ---- killed and resumed
+
+@contextmanager
+def killed_before_saving(monkeypatch):
+    def die(*_): raise Killed
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Checkpoint, "save", die)
+        yield
+
+
+def test_killed_before_and_after_every_checkpoint_it_ends_with_the_same_bits(kill, monkeypatch, tmp_path):
+    plan, nodes = experiment("fedcbdr", "smoke"), set()
+    def job():
+        grid, server = grid_of(plan, tmp_path / "nodes"), plan.make_server()
+        federation = FlowerFederation(grid, plan.ids)
+        assert nodes.isdisjoint(grid.contexts)
+        nodes.update(grid.contexts)
+        run(server, federation, plan.rounds, Checkpoint(tmp_path / "run", "killed"))
+        return server, federation
+    wanted, reference, _ = in_process("fedcbdr")
+    exchanges = {(entry.round, entry.verb) for entry in reference.ledger.entries}
+    for _ in exchanges:
+        with killed_before_saving(monkeypatch): job()
+        kill(job, 1)
+    assert_same_run(job(), (wanted, reference))
+    assert len(exchanges) == 12 and len(nodes) == 25 * len(plan.ids)
+
+
+def test_two_runs_on_the_same_nodes_do_not_take_each_others_states(tmp_path):
+    def run_of(label, seed, test=None):
+        grid = FakeGrid(lambda: client_app(partial(make, kind=partial(Client, momentum=seed / 10)), tmp_path, label), range(4))
+        return small_run(grid, 2, Checkpoint(tmp_path / f"{label}.run", label), test)
+    wanted = run_of("c", 3)
+    def stop(server): raise Killed
+    with pytest.raises(Killed): run_of("a", 3, stop)
+    run_of("b", 0)
+    server, federation = run_of("a", 3)
+    assert pack(server.state()) == pack(wanted[0].state()) and federation.states == wanted[1].states and federation.ledger.absent == []
+
+
+# ---- apps
+
+def app_in(folder, side, monkeypatch):
+    "The `side` app of the folder, found as Flower finds it."
+    monkeypatch.syspath_prepend(str(folder))
+    for name in [name for name in sys.modules if name.split(".")[0] == "fedbook_app"]: monkeypatch.delitem(sys.modules, name)
+    module, name = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["components"][f"{side}app"].split(":")
+    return getattr(import_module(module), name)
+
+
+def served_by(app, grid, out, **config):
+    app(grid, Context(1, 1, {}, RecordDict(), {"timeout": 600.0, "wait": 60.0, "min-replies": 1, "out": str(out), **config}))
+    return json.loads(next(out.glob("*/results.json")).read_text())
+
+
+def assert_row(row, **wanted): assert {name: row[name] for name in wanted} == wanted
+
+
+def test_the_app_that_is_written_trains_the_chapter(tmp_path, monkeypatch, capsys):
+    folder = write_app(experiment("13_fedcbdr", "smoke"), tmp_path / "app")
+    assert folder == write_app(experiment("fedcbdr", "smoke"), tmp_path / "app")
+    client, server = (app_in(folder, side, monkeypatch) for side in ("client", "server"))
+    assert (type(client), type(server)) == (ClientApp, ServerApp)
+    config = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    grid = FakeGrid(lambda: client, range(3))
+    for id in range(3): grid.contexts[grid.serving(id)[0]].node_config["state-folder"] = str(tmp_path / f"node{id}")
+    body = served_by(server, grid, tmp_path / "runs", **{name: value for name, value in config.items() if name != "out"})
+    wanted, reference, numbers = in_process("fedcbdr")
+    row, so_far = body["rows"][0]["numbers"], reference.ledger.so_far
+    assert_row(row, **numbers, rounds=3, down=so_far["down"], up=so_far["up"], absent=[])
+    assert row["envelope"] > 0 and str(numbers["accuracy"]) in capsys.readouterr().out
+    held = unpack(next((tmp_path / "runs").glob("*/checkpoint.safetensors")).read_bytes()).tensors
+    assert held["server"].numpy().tobytes() == pack(wanted.state())
+    assert {id: held[f"client/{id}"].numpy().tobytes().decode() for id in range(3)} == {id: fingerprint(state) for id, state in reference.states.items()}
+
+
+@pytest.mark.filterwarnings("ignore:GitWildMatch")
+def test_flower_accepts_the_app(tmp_path):
+    from flwr.cli.build import build_fab_from_disk
+    from flwr.cli.config_utils import load_and_validate
+    folder = write_app(experiment("fedavg", "smoke", seed=3, changes={"lr": "0.05"}), tmp_path / "app")
+    config, warned = load_and_validate(folder / "pyproject.toml", check_module=True)
+    assert config["project"]["dependencies"] == [] and not warned
+    assert build_fab_from_disk(folder)
+    said = {}
+    exec((folder / "fedbook_app" / "client.py").read_text(), said)
+    assert (said["plan"].sizes.lr, said["plan"].seed, said["plan"].profile) == (0.05, 3, "smoke")
+
+
+@pytest.mark.filterwarnings("ignore:round")
+def test_a_server_app_goes_on_where_it_was_killed(tmp_path, kill):
+    plan = experiment("fedgtea", "smoke")
+    def job(): return served_by(server_app(plan), grid_of(plan, tmp_path / "nodes"), tmp_path / "runs")
+    kill(job, 2)
+    _, reference, numbers = in_process("fedgtea")
+    assert_row(job()["rows"][0]["numbers"], **numbers, down=reference.ledger.so_far["down"], up=reference.ledger.so_far["up"], absent=[])
+
+
+# ---- the simulation, without Ray
+
+@pytest.fixture
+def without_ray(monkeypatch):
+    "What `simulate` asks of Flower and Ray, in this process: `grids` that were made, and `raised` if the simulation is to be interrupted with it."
+    class Ran: grids, raised, cores = [], None, None
+    ran = Ran()
+    ran.grids = []
+    def run_simulation(app, client, count, **options):
+        ran.grids.append(FakeGrid(lambda: client, range(count)))
+        ran.home = os.environ["FLWR_HOME"]
+        app(ran.grids[-1], Context(1, 1, {}, RecordDict(), {}))
+        if ran.raised: raise ran.raised
+    @contextmanager
+    def ray(cores, *args):
+        ran.cores = cores
+        yield
+    monkeypatch.setattr("flwr.simulation.run_simulation", run_simulation)
+    monkeypatch.setattr(flower, "_ray", ray)
+    return ran
+
+
+def test_a_simulation_returns_what_the_job_returns_and_raises_what_it_raises(without_ray, monkeypatch):
+    monkeypatch.setenv("FLWR_HOME", "of-the-user")
+    def job(federation):
+        server = Server(build(net, 0), seed=1)
+        run(server, federation, 3)
+        return server, federation
+    assert_same_run(simulate(job, make, range(4), 3), small_reference())
+    assert without_ray.cores == 3 and os.environ["FLWR_HOME"] == "of-the-user" != without_ray.home and not Path(without_ray.home).exists()
+    def failing(federation): raise ZeroDivisionError
+    with pytest.raises(ZeroDivisionError): simulate(failing, make, range(4))
+    without_ray.raised = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt): simulate(lambda federation: None, make, range(4))
+    for ask in (without_ray.grids[-1].get_node_ids, without_ray.grids[-1].pull_messages):
+        with pytest.raises(KeyboardInterrupt, match="has ended"): ask()
+
+
+# ---- mistakes
+
+@pytest.mark.parametrize("attempt, said", [
+    (lambda tmp: experiment("world"), "chapter 'world' trains no clients; choose one of fedavg, continual, fedreplay"),
+    (lambda tmp: experiment("nosuch"), "chapter 'nosuch'"),
+    (lambda tmp: experiment("fedavg", "huge"), "profile='huge'"),
+    (lambda tmp: experiment("fedcbdr", "huge"), "profile='huge'"),
+    (lambda tmp: experiment("fedavg", "smoke", changes={"speed": 3}), "'speed' is not a parameter"),
+    (lambda tmp: experiment("fedavg", "smoke", changes={"lr": "abc"}), "lr='abc'"),
+    (lambda tmp: write_app(experiment("fedavg", "smoke"), tmp), "holds other things"),
+    (lambda tmp: write_app(experiment("fedavg", "smoke"), tmp / "file"), "holds other things"),
+    (lambda tmp: FlowerFederation(None, range(3), timeout=0), "timeout=0 must be"),
+    (lambda tmp: FlowerFederation(None, range(3), timeout="long"), "timeout='long' must be"),
+    (lambda tmp: FlowerFederation(None, range(3), timeout=float("nan")), "timeout=nan must be"),
+    (lambda tmp: FlowerFederation(None, range(3), wait=-1), "wait=-1 must be"),
+    (lambda tmp: FlowerFederation(None, range(3), min_replies=0), "min_replies=0 must be"),
+    (lambda tmp: simulate(None, make, range(3), side_by_side=0), "side_by_side=0 must be"),
+    (lambda tmp: simulate(None, make, range(3), side_by_side=1.5), "side_by_side=1.5 must be"),
+    (lambda tmp: simulate(None, make, range(3), side_by_side=True), "side_by_side=True must be"),
+    (lambda tmp: simulate(None, make, [1, 2, 3]), r"ids=\[1, 2, 3\] must be 0 to 2"),
+    (lambda tmp: simulate(None, make, []), "ids="),
+    (lambda tmp: simulate(None, make, range(3), timeout=0), "timeout=0 must be"),
+    (lambda tmp: simulate(None, make, range(3), min_replies=0), "min_replies=0 must be"),
+])
+def test_a_mistake_is_one_sentence(attempt, said, tmp_path, without_ray):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UserError, match=said) as error: attempt(tmp_path)
+    assert "\n" not in str(error.value) and (tmp_path / "file").read_text() == "mine" and len(os.listdir(tmp_path)) == 1
+    assert not without_ray.grids or "timeout" in said or "min_replies" in said
+
+
+@pytest.mark.parametrize("config, said", [({"min-replies": 0}, "min.replies"), ({"timeout": 0.0}, "timeout"), ({"wait": -1.0}, "wait")])
+def test_a_wrong_run_configuration_is_one_sentence(config, said, tmp_path):
+    with pytest.raises(UserError, match=said): served_by(server_app(experiment("fedgtea", "smoke")), small_grid(), tmp_path / "runs", **config)
+
+
+# ---- what is imported, and what is sent
+
+def printed(code, **env): return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, **env}).stdout.strip()
+
+
+def test_only_this_chapter_imports_flower():
+    others = [f"fedbook.{path.stem}" for path in PACKAGE.glob("*.py") if path.stem not in ("flower", "_modidx", "__main__")]
+    assert "fedbook.command" in others and "fedbook.fedcbdr" in others
+    assert printed(f"import sys, {', '.join(others)}; print([m for m in ('flwr', 'ray', 'grpc') if m in sys.modules])") == "[]"
+
+
+def test_without_flower_the_extra_is_named():
+    code = "import sys; sys.modules['flwr'] = None\ntry: import fedbook.flower\nexcept ImportError as error: print(error)"
+    assert "pip install 'fedbook[flower]'" in printed(code)
+
+
+def test_importing_this_chapter_makes_flower_silent():
+    code = "import fedbook.flower, flwr.supercore.telemetry as t; print(t.FLWR_TELEMETRY_ENABLED)"
+    silent = {name: "" for name in ("FLWR_TELEMETRY_ENABLED", "FLWR_DISABLE_UPDATE_CHECK", "RAY_USAGE_STATS_ENABLED")}
+    assert printed("import os\nfor name in list(os.environ):\n    if name.startswith(('FLWR', 'RAY')): del os.environ[name]\n" + code, **silent) == "0"
+
+
+SPY = """import os, socket, sys
+HERE = {"localhost", os.uname().nodename, "127.0.0.1", "::1", "", None}
+
+def spy(event, args):
+    if event in ("socket.connect", "socket.sendto"):
+        if args[0].family not in (socket.AF_INET, socket.AF_INET6) or (event == "socket.connect" and args[0].type & 15 != socket.SOCK_STREAM): return
+        host = args[1][0]
+    elif event in ("socket.getaddrinfo", "socket.gethostbyname"): host = args[0]
+    elif event == "http.client.connect": host = args[1]
+    elif event == "urllib.Request": host = args[0]
+    else: return
+    host = host.decode() if isinstance(host, bytes) else host
+    if host in HERE or str(host).startswith("127."): return
+    with open(os.environ["SPY"], "a") as file: print(event, host, *sys.argv[:1], file=file)
+    raise OSError(f"nothing may leave: {event} {host}")
+
+sys.addaudithook(spy)
+"""
+
+
+@pytest.fixture
+def spied(tmp_path):
+    "`spied(*words, **env)` runs Python with these words and returns what it, and what it started, tried to reach outside this machine."
+    (tmp_path / "spy").mkdir()
+    (tmp_path / "spy" / "sitecustomize.py").write_text(SPY)
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(("FLWR", "RAY"))}
+    def run_spied(*words, **env):
+        seen = tmp_path / "seen"
+        seen.write_text("")
+        paths = os.pathsep.join([str(tmp_path / "spy"), str(PACKAGE.parent)])
+        done = subprocess.run([sys.executable, *map(str, words)], capture_output=True, text=True, cwd=tmp_path,
+                              env={**ours, "PYTHONPATH": paths, "SPY": str(seen), "FLWR_HOME": str(tmp_path / "home"), **env})
+        assert done.returncode == 0, done.stdout + done.stderr
+        return seen.read_text()
+    return run_spied
+
+
+TELL = "import fedbook.flower; from flwr.supercore.telemetry import event, EventType; event(EventType.RUN_SUPERLINK_ENTER).exception()"
+
+
+def test_the_spy_sees_what_flower_sends_when_it_is_allowed_to(spied):
+    assert "telemetry.flower.ai" in spied("-c", TELL, FLWR_TELEMETRY_ENABLED="1")
+    assert spied("-c", TELL) == ""
+
+
+@pytest.mark.parametrize("attempt", ["import socket; socket.create_connection(('192.0.2.1', 80), 1)", "import urllib.request as u; u.urlopen('http://192.0.2.1', timeout=1)",
+                                     "import requests; requests.get('http://192.0.2.1', timeout=1)", "import httpx; httpx.get('http://192.0.2.1', timeout=1)",
+                                     "import socket; socket.getaddrinfo('example.invalid', 80)"])
+def test_the_spy_sees_every_way_out_of_any_process(spied, attempt):
+    inner = f"try:\n    {attempt}\nexcept Exception: pass"
+    assert "192.0.2.1" in (seen := spied("-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}], check=True)")) or "example.invalid" in seen
+
+
+def test_no_command_sends_anything(spied, tmp_path):
+    ask = partial(spied, "-m", "fedbook")
+    assert ask("run", "fedavg", "--profile", "smoke", "--engine", "flower:1", "-p", "rounds=1", "-p", "clients=2", "-p", "per_round=2", "--out", "runs") == ""
+    assert json.loads(next((tmp_path / "runs").glob("*flower*/results.json")).read_text())["rows"][0]["numbers"]["absent"] == []
+    assert ask("report", "runs") == "" and ask("data") == "" and ask("flower-app", "fedcbdr", "app") == ""
+    assert ask("run", "00_start", "--profile", "smoke", "--out", "runs") == ""

@@ -1,0 +1,149 @@
+"""Real Flower nodes on this computer, over TLS and with keys: who is let in, a SuperLink and a node that die in mid-run, and nothing left behind."""
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr", reason="these tests start real Flower nodes, and Flower is not installed: pip install 'fedbook[flower]'")
+
+from fedbook.fedavg import Federation, run
+from fedbook.flower import LocalNodes, experiment, fingerprint, write_app, write_authority, write_node_key
+from fedbook.lab import UserError
+from fedbook.wire import Ledger, pack, unpack
+
+RECEIVED, SENDING = r"Receiving: {} message.*\s+INFO :\s+Received successfully", r"Sending: {} message"
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory):
+    nodes = LocalNodes(tmp_path_factory.mktemp("federation") / "nodes")
+    with nodes: yield nodes
+    assert nodes.processes() == [] == mentioning(nodes.port)
+
+
+@pytest.fixture
+def plan():
+    "One task of FedCBDR: all of its exchanges."
+    return experiment("fedcbdr", "smoke", changes={"tasks": 1})
+
+
+class Absent:
+    "Stands for `Faults`: strikes those replies silent that are in the list `absent` of a ledger."
+
+    def __init__(self, absent): self.absent = {(miss["round"], miss["verb"], miss["client"]) for miss in absent}
+
+    def strike(self, round, verb, id): return "silent" if (round, verb, id) in self.absent else None
+
+
+def in_one_process(plan, absent=()):
+    "Server and federation after `plan` was trained by the engine of chapter 06, without the replies that are `absent`."
+    server, federation = plan.make_server(), Federation(plan.make_client, plan.ids, workers=1, faults=Absent(absent))
+    run(server, federation, plan.rounds)
+    return server, federation
+
+def left_in(out):
+    "What the run that wrote into the folder `out` left: the server's packed state, the clients' fingerprints, the ledger, the results."
+    [path] = Path(out).rglob("checkpoint.safetensors")
+    held = {name: t.numpy().tobytes() for name, t in unpack(path.read_bytes()).tensors.items()}
+    said = json.loads(held.pop("run"))
+    marks = {int(name.removeprefix("client/")): mark.decode() for name, mark in held.items() if name.startswith("client/")}
+    results = path.with_name("results.json")
+    return held["server"], marks, Ledger.from_json(said["ledger"]), said["place"], results.exists() and json.loads(results.read_text())
+
+def mentioning(port):
+    "The command lines of all processes that name `port`, whatever their environment is."
+    found = []
+    for place in Path("/proc").glob("[0-9]*/cmdline"):
+        try: words = place.read_bytes()
+        except OSError: continue
+        if str(port).encode() in words: found.append(words.replace(b"\0", b" ").decode())
+    return found
+
+def until(nodes, i, sign, verb, running):
+    "Wait until node `i` has logged the `sign` for `verb` in the run that is `running`."
+    number = running.until(r"started run (\d+)")[1]
+    nodes.nodes[i].until(rf"\[RUN {number}, ROUND 0\]\s+INFO :\s+{sign.format('train.' + verb)}", 300)
+
+def kept_by(nodes, id): return [file.read_bytes() for file in nodes.folder.glob(f"node{id}/state/*")]
+
+
+def test_outsiders_are_not_let_in(nodes, tmp_path):
+    ours, authority = nodes.listed(), write_authority(tmp_path / "other")
+    assert len(ours) == 3 and set(ours.values()) == {"online"}
+    stranger = nodes.join("stranger", key=write_node_key(tmp_path / "stranger/key"))
+    keyless = nodes.join("keyless")
+    misled = nodes.join("misled", key=nodes.key(0), authority=authority)
+    plain = nodes.join("plain", tls=False)
+    plain.until("Connection attempt failed")
+    assert [node.wait(120) for node in (stranger, keyless, misled)] == [1, 1, 1]
+    assert "Failed to activate SuperNode" in stranger.log
+    assert "CERTIFICATE_VERIFY_FAILED" in misled.log
+    for node in (stranger, keyless, misled, plain): assert "SuperNode ID" not in node.log
+    plain.end()
+    assert nodes.listed() == ours
+
+
+def test_a_run_outlives_its_superlink_bit_for_bit(nodes, plan, tmp_path):
+    app, said, out = write_app(plan, tmp_path / "app"), {"out": str(tmp_path / "out")}, tmp_path / "out"
+    first = nodes.run(app, said)
+    until(nodes, 0, RECEIVED, "keep", first)
+    nodes.kill_superlink()
+    until(nodes, 0, SENDING, "keep", first)
+    assert first.wait() == 1
+    _, before, _, place, results = left_in(out)
+    assert place[:2] == [0, 3] and not results
+    assert {fingerprint(state) for state in kept_by(nodes, 0)} > {before[0]}, "the node was to be a state ahead of what the server knows"
+
+    nodes.start_superlink()
+    assert nodes.run(app, said).wait(300) == 0
+    assert nodes.runs() == ["finished:completed", "finished:failed"]
+    server, federation = in_one_process(plan)
+    state, marks, ledger, _, _ = left_in(out)
+    assert state == pack(server.state())
+    assert marks == {id: fingerprint(state) for id, state in federation.states.items()}
+    assert all(federation.states[id] in kept_by(nodes, id) for id in plan.ids)
+    assert ledger.absent == []
+    assert [entry[:5] for entry in ledger.entries] == [entry[:5] for entry in federation.ledger.entries]
+
+
+def test_a_run_ends_without_a_node_that_dies(nodes, plan, tmp_path):
+    "The last with these nodes, for it leaves two."
+    out = tmp_path / "out"
+    running = nodes.run(write_app(plan, tmp_path / "app"), {"out": str(out), "wait": 1.0})
+    until(nodes, 2, RECEIVED, "sketch", running)
+    nodes.kill(2)
+    assert running.wait(400) == 0 and nodes.runs()[0] == "finished:completed"
+    state, marks, ledger, _, results = left_in(out)
+    assert [(miss["client"], miss["verb"]) for miss in ledger.absent] == [(2, "sketch"), (2, "scores"), (2, "keep")]
+    assert [miss["reason"][:17] for miss in ledger.absent] == ["Flower's error 5:", "no node serves it", "no node serves it"]
+    assert [row["absent"] for row in results["rows"]] == [ledger.absent]
+    server, federation = in_one_process(plan, ledger.absent)
+    assert state == pack(server.state())
+    assert marks == {id: fingerprint(state) for id, state in federation.states.items()}
+
+
+def test_nothing_is_left_when_the_body_raises(tmp_path):
+    nodes, app = LocalNodes(tmp_path / "nodes", count=1, tls=False, auth=False), write_app(experiment("fedavg", "smoke"), tmp_path / "app")
+    with pytest.raises(ZeroDivisionError), nodes:
+        nodes.run(app, {"out": str(tmp_path / "out"), "wait": 1.0})
+        nodes.nodes[0].until("Start `flwr-clientapp` process")
+        assert len(mentioning(nodes.port)) >= 4 and len(nodes.processes()) >= 6
+        1 / 0
+    assert nodes.processes() == [] == mentioning(nodes.port)
+
+
+def test_what_does_not_come_up_is_said_with_its_log(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        nodes = LocalNodes(tmp_path / "nodes")
+        nodes.port = taken.getsockname()[1]
+        with pytest.raises(UserError, match="superlink ended with 1: .*address already in use"): nodes.__enter__()
+    assert nodes.processes() == []
+
+
+def test_bad_arguments(tmp_path):
+    with pytest.raises(UserError, match="tls=False does not go with auth=True"): LocalNodes(tmp_path / "nodes", tls=False)
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="holds other things"): LocalNodes(tmp_path)
