@@ -87,9 +87,9 @@ def _ray(cores, tries=3):
 
     for left in reversed(range(tries)):
         try: ray.init(num_cpus=cores, _node_ip_address="127.0.0.1", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-        except Exception:
+        except Exception as error:
             ray.shutdown()
-            if not left: raise
+            if not left: raise RuntimeError(f"Ray did not start in {tries} tries; perhaps the machine is too busy ({_short(error)})") from None
         else: break
     try: yield
     finally: ray.shutdown()
@@ -401,7 +401,7 @@ def simulate(job, make_client, ids, side_by_side=None, min_replies=1, timeout=60
     interrupted."""
     from flwr.simulation import run_simulation
 
-    if (ids := list(ids)) != list(range(len(ids))): raise UserError(f"ids={ids} must be 0 to {len(ids) - 1}: the simulation numbers its nodes so")
+    if not ids or list(ids) != list(range(len(ids))): raise UserError(f"ids={list(ids)} must be 0, 1, 2 and so on: the simulation numbers its nodes so")
     count, outcome, app = default_workers() if side_by_side is None else side_by_side, {}, ServerApp()
     if type(count) is not int or count < 1: raise UserError(f"side_by_side={side_by_side!r} must be a whole number of at least 1")
 

@@ -65,7 +65,7 @@ def until(nodes, i, sign, verb, running):
     number = running.until(r"started run (\d+)")[1]
     nodes.nodes[i].until(rf"\[RUN {number}, ROUND 0\]\s+INFO :\s+{sign.format('train.' + verb)}", 300)
 
-def kept_by(nodes, id): return [file.read_bytes() for file in nodes.folder.glob(f"node{id}/state/*")]
+def kept_by(nodes, id): return [file.read_bytes() for file in nodes.folder.glob(f"node{id}/state/**/client-*")]
 
 
 def test_outsiders_are_not_let_in(nodes, tmp_path):
@@ -117,7 +117,7 @@ def test_a_run_ends_without_a_node_that_dies(nodes, plan, tmp_path):
     state, marks, ledger, _, results = left_in(out)
     assert [(miss["client"], miss["verb"]) for miss in ledger.absent] == [(2, "sketch"), (2, "scores"), (2, "keep")]
     assert [miss["reason"][:17] for miss in ledger.absent] == ["Flower's error 5:", "no node serves it", "no node serves it"]
-    assert [row["absent"] for row in results["rows"]] == [ledger.absent]
+    assert [row["numbers"]["absent"] for row in results["rows"]] == [ledger.absent]
     server, federation = in_one_process(plan, ledger.absent)
     assert state == pack(server.state())
     assert marks == {id: fingerprint(state) for id, state in federation.states.items()}

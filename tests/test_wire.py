@@ -160,3 +160,18 @@ def test_ledger_counts_every_byte():
         assert axes.get_xlabel() == "rounds done" and len(axes.lines) == len(ledger.table(by))
     for ask in (ledger.table, ledger.plot):
         with pytest.raises(UserError, match="choose one of"): ask("foo")
+
+
+def test_the_envelope_stands_beside_the_bytes_and_is_kept():
+    ledger, data = Ledger(), pack(Msg({"w": torch.ones(9), "b": torch.ones(3)}))
+    for client, envelope in ((0, 700), (0, 50), (1, 3)): ledger.record(0, "up", client, "fit", data, envelope)
+    ledger.record(0, "down", 1, "fit", data)
+    assert ledger.total() == sum(ledger.so_far.values()) == 4 * len(data) and [e.envelope for e in ledger.where(way="up")] == [700, 50, 3]
+    assert [row["envelope"] for row in ledger.table("client")] == [750, 3] and [row["envelope"] for row in ledger.table("way")] == [0, 753]
+    assert [row["messages"] for row in ledger.table("client")] == [2, 2] and all("envelope" not in row for row in ledger.table("tensor"))
+    back = Ledger.from_json(ledger.to_json())
+    assert (back.entries, back.so_far, back.table("client", "way")) == (ledger.entries, ledger.so_far, ledger.table("client", "way"))
+    plain = json.loads(ledger.to_json())
+    plain["entries"] = [row[:6] for row in plain["entries"]]
+    before = Ledger.from_json(json.dumps(plain))
+    assert before.entries == [entry._replace(envelope=0) for entry in ledger.entries] and all("envelope" not in row for row in before.table("client"))
