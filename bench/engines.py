@@ -5,8 +5,8 @@
 The same pictures, clients, picks, network, steps and weights of the mean everywhere; tests/test_engines_bench.py holds the weights that an engine
 ends with against the bare loop's. Nobody evaluates while it trains. Every run is a new process, or several; one round warms up, then `--rounds` are
 timed. "start" is all that passes from the launch to the first timed round (imports, data, Ray, connections, the warm-up), less one round. The engines
-alternate, and each number stands beside its multiple of the bare loop's of the same repeat: median (least to most). "MB" is the most that all of a run's
-processes held together: PSS, in which a shared page counts once; to look costs at most 1 % of one core.
+alternate; each number stands beside its multiple of the bare loop's of the same repeat: median (least to most). "MB" is the most that the processes
+of a run held together: PSS, in which a shared page counts once; to look costs at most 1 % of one core.
 
 The engines by name, each torch with one thread unless said otherwise; those in brackets are other settings, which run only if they are named:
     bare            the loop of bench/federation.py; [bare-2] with two threads
@@ -208,8 +208,6 @@ def pfl(race, sizes):
         network = initial()
         network.loss = lambda x, y: F.cross_entropy(network(as_float(x)), y)
         network.metrics = lambda x, y: {}
-        next_user = itertools.chain.from_iterable(chosen(sizes, r) for r in itertools.count()).__next__
-        users = FederatedDataset(make_dataset, next_user, user_id_to_weight={id: len(part) for id, part in enumerate(world(sizes)[2])})
         FederatedAveraging().run(
             NNAlgorithmParams(central_num_iterations=rounds, evaluation_frequency=rounds + 1, train_cohort_size=sizes.per_round, val_cohort_size=0),
             SimulatedBackend(users, users, postprocessors=[WeightByDatapoints()]),
@@ -217,7 +215,9 @@ def pfl(race, sizes):
             NNTrainHyperParams(local_batch_size=sizes.batch, local_num_epochs=1, local_learning_rate=sizes.lr))
         return network.state_dict()
 
-    world(sizes)
+    warm_up_and_race = itertools.chain([0], itertools.count())
+    next_user = itertools.chain.from_iterable(chosen(sizes, r) for r in warm_up_and_race).__next__
+    users = FederatedDataset(make_dataset, next_user, user_id_to_weight={id: len(part) for id, part in enumerate(world(sizes)[2])})
     race(train)
 
 
@@ -379,9 +379,10 @@ def play(name, sizes, rounds, out):
     settle(sizes)
     torch.set_num_threads(1)
     try: ENGINES[name].play(Race(rounds, out), sizes)
-    except BaseException:
+    except BaseException as error:
         traceback.print_exc()
-        sys.stderr.flush()
+        while error.__cause__: error = error.__cause__
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
         os._exit(1)
 
 

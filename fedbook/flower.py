@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['profiles', 'CHAPTERS', 'FlowerSizes', 'to_array', 'packed_in', 'serialised', 'fingerprint', 'Kept', 'verbs', 'answer',
-           'client_app', 'node_id', 'FlowerFederation', 'Parts', 'Experiment', 'experiment', 'simulate', 'train',
-           'run_on_flower', 'server_app', 'write_app', 'advice', 'write_secret', 'new_key', 'certify',
-           'write_authority', 'write_node_key', 'free_port', 'Started', 'LocalNodes']
+           'client_app', 'run_of', 'node_id', 'FlowerFederation', 'Parts', 'Experiment', 'experiment', 'simulate',
+           'train', 'run_on_flower', 'server_app', 'write_app', 'advice', 'write_authority', 'write_node_key',
+           'Started', 'LocalNodes']
 
 # %% ../nbs/20_flower.ipynb #273b791f
 import hashlib
@@ -14,6 +14,8 @@ import json
 import logging
 import os
 import re
+import secrets
+import shlex
 import shutil
 import signal
 import socket
@@ -47,7 +49,7 @@ except ImportError as error:
 from . import continual, fedavg, fedcbdr, fedgtea, fedklpr, fedmox, fedreplay
 from .encoders import image_encoder
 from .fedavg import Checkpoint, Failure, Federation, _threads, default_workers, run
-from .lab import Profile, Results, UserError, bytes_text, choose, run_dir, run_name, write_atomically
+from .lab import Profile, Results, UserError, bytes_text, choose, run_dir, write_atomically
 from .score import accuracy
 from .wire import Ledger, Refused, pack, unpack
 from .world import pictures
@@ -65,7 +67,7 @@ class FlowerSizes(fedavg.FedAvgSizes):
     patience: float = 20.0
     chapters: int = 7
     nodes: int = 3
-    clock: float = 600.0
+    clock: float = 240.0
 
     def __post_init__(self):
         super().__post_init__()
@@ -74,38 +76,54 @@ class FlowerSizes(fedavg.FedAvgSizes):
 
 profiles = {
     "smoke": FlowerSizes(few=3, few_rounds=3, pictures=60, kinds=2, chapters=1, nodes=0, clock=40.0),
-    "quick": FlowerSizes(kinds=5, chapters=1, nodes=0, clock=200.0),
+    "quick": FlowerSizes(kinds=5, chapters=1, nodes=0, clock=60.0),
     "full": FlowerSizes(seeds=3),
     "paper": FlowerSizes(seeds=3),
 }
 
 # %% ../nbs/20_flower.ipynb #78225515
 @contextmanager
-def _ray(cores, tries=3):
-    "Ray with `cores` workers that nobody outside this machine can reach. It gives itself 30 s to start, and on a busy machine needs another try."
-    import ray
+def _environment(**values):
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try: yield
+    finally:
+        for name, value in before.items(): os.environ.pop(name) if value is None else os.environ.update({name: value})
 
+@contextmanager
+def _ray(cores, tries=3):
+    """Ray with `cores` workers, on 127.0.0.1 alone and silent. For that Ray 2.55 has to be outwitted twice: it replaces 127.0.0.1 by an address
+    that others can reach, and it asks the cloud's metadata service where it runs, unless it takes this for Kubernetes."""
+    import ray
+    from ray._private import services
+
+    if ray.is_initialized(): raise UserError("Ray runs in this process already; call ray.shutdown() first, for a simulation starts its own")
+    reachable, services.resolve_ip_for_localhost = services.resolve_ip_for_localhost, lambda host: host
+    try:
+        with _environment(KUBERNETES_SERVICE_HOST="none"): _start_ray(ray, cores, tries)
+        yield
+    finally:
+        services.resolve_ip_for_localhost = reachable
+        ray.shutdown()
+
+def _start_ray(ray, cores, tries):
+    "Ray gives itself 30 s to start; on a busy machine it needs another try."
+    options = dict(num_cpus=cores, _node_ip_address="127.0.0.1", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     for left in reversed(range(tries)):
-        try: ray.init(num_cpus=cores, _node_ip_address="127.0.0.1", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+        try: return ray.init(**options)
         except Exception as error:
             ray.shutdown()
-            if not left: raise RuntimeError(f"Ray did not start in {tries} tries; perhaps the machine is too busy ({_short(error)})") from None
-        else: break
-    try: yield
-    finally: ray.shutdown()
+            if not left: raise UserError(f"Ray did not start in {tries} tries; perhaps the machine is too busy ({_short(error)})") from None
 
 @contextmanager
 def _quiet_home():
     "Flower's own files go to a temporary folder, and of its log only errors are shown."
-    logger, before = logging.getLogger("flwr"), os.environ.get("FLWR_HOME")
+    logger = logging.getLogger("flwr")
     level = logger.level
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
-        os.environ["FLWR_HOME"] = home
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home, _environment(FLWR_HOME=home):
         logger.setLevel(logging.ERROR)
         try: yield
-        finally:
-            logger.setLevel(level)
-            os.environ.pop("FLWR_HOME") if before is None else os.environ.update(FLWR_HOME=before)
+        finally: logger.setLevel(level)
 
 def _short(text): return " ".join(str(text or "").split())[-200:] or "no reason given"
 
@@ -129,29 +147,31 @@ def fingerprint(state): return hashlib.sha256(state).hexdigest()
 
 class Kept:
     """The private states of client `id` on its node: in Flower's `context`, and in `folder` too where one is given, so that they outlive
-    the node's process. There are two at most: the one that the last answer started from, and the one it ended with."""
+    the node's process. Those are kept that a server may still name: the one it named last, and what came of it."""
 
     def __init__(self, context, id, folder=None):
         self.arrays, self.id, self.folder = context.state.setdefault("fedbook", ArrayRecord()), id, folder and Path(folder)
-        if self.folder: self.folder.mkdir(parents=True, exist_ok=True)
+        if self.folder: self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def find(self, mark):
         "The packed state with fingerprint `mark`. Raises `UserError` where the node does not have it (any more)."
         if mark in self.arrays: return self.arrays[mark].data
-        if self.folder and self._file(mark).exists() and fingerprint(state := self._file(mark).read_bytes()) == mark: return state
+        for file in self._files():
+            if mark.startswith(file.stem[-32:]) and fingerprint(state := file.read_bytes()) == mark: return state
         raise UserError(f"the private state {mark[:8]!r} of client {self.id} is not on its node")
 
     def keep(self, start, state):
-        "Keep the packed `state`, and of the others only the one with fingerprint `start`. Returns the fingerprint of `state`."
-        mark = fingerprint(state)
+        "Keep the packed `state` that came of the one with fingerprint `start`, and that one; forget older ones. Returns the fingerprint of `state`."
+        mark, named = fingerprint(state), start[:32] or "new"
         for old in set(self.arrays) - {start}: del self.arrays[old]
         self.arrays[mark] = to_array(state)
         if self.folder:
-            write_atomically(self._file(mark), state)
-            for file in {*self.folder.glob(f"client-{self.id}-*")} - {self._file(mark), self._file(start)}: file.unlink()
+            write_atomically(self.folder / f"client-{self.id}-{named}-{mark[:32]}", state)
+            for file in self._files():
+                if named not in file.name.split("-")[2:]: file.unlink(missing_ok=True)
         return mark
 
-    def _file(self, mark): return self.folder / f"client-{self.id}-{mark[:32]}.safetensors"
+    def _files(self): return list(self.folder.glob(f"client-{self.id}-*-*")) if self.folder else []
 
 # %% ../nbs/20_flower.ipynb #cef167dc
 def verbs(client):
@@ -163,20 +183,23 @@ def answer(client, verb, message, kept, threads=1):
     "Let `client` answer Flower's `message` for `verb`, from the private state that the message names. Returns the records of the reply."
     start = message.content["fedbook"]["state"]
     if start: client.load(unpack(kept.find(start)))
-    with _threads(threads): reply = getattr(client, verb)(unpack(packed_in(message.content)))
+    with _threads(threads): reply = pack(getattr(client, verb)(unpack(packed_in(message.content))))
     said = ConfigRecord({"state": kept.keep(start, pack(client.state()))})
-    return RecordDict({"msg": ArrayRecord({"msg": to_array(pack(reply))}), "fedbook": said})
+    return RecordDict({"msg": ArrayRecord({"msg": to_array(reply)}), "fedbook": said})
 
-def client_app(make_client, keep=None, label="", threads=1):
+def client_app(make_client, keep=None, threads=1):
     """A Flower `ClientApp` of the client that `make_client(id)` builds, with every verb of it as the action `train.VERB`.
 
     The id is the node's `partition-id`. What is private stays on the node: in Flower's context, and in the folder `keep` (or the node's
-    `state-folder`) where one is given; `label` names the run there, so that two do not disturb each other. An exception is answered as its text, so that the server can say why a reply is missing."""
+    `state-folder`) where one is given, with a folder inside for each run. An exception is answered as its text, so that the server can say
+    why a reply is missing. Clients train with `threads` torch threads."""
     app, made = ClientApp(), {}
 
     def serve(verb, message, context):
-        client, id, folder = made.pop("client"), node_id(context), keep or context.node_config.get("state-folder")
-        try: return Message(answer(client, verb, message, Kept(context, id, folder and Path(folder) / label), threads), reply_to=message)
+        client, folder = made.pop("client"), keep or context.node_config.get("state-folder")
+        try:
+            kept = Kept(context, node_id(context), folder and Path(folder) / run_of(message))
+            return Message(answer(client, verb, message, kept, threads), reply_to=message)
         except Exception as error:
             traceback.print_exc()
             return Message(RecordDict({"fedbook": ConfigRecord({"failure": f"{type(error).__name__}: {error}"})}), reply_to=message)
@@ -193,6 +216,12 @@ def client_app(make_client, keep=None, label="", threads=1):
 
     return app
 
+def run_of(message):
+    "The name of the run that a message belongs to; it names a folder on the node."
+    name = str(message.content["fedbook"].get("run", "run"))
+    if not re.fullmatch("[0-9a-z]{1,32}", name): raise UserError(f"run={name!r:.40} must be a name of at most 32 digits and small letters")
+    return name
+
 def node_id(context):
     "The client that a node serves, out of its `--node-config`. Raises `UserError` where it names none."
     id = context.node_config.get("partition-id")
@@ -205,15 +234,16 @@ class FlowerFederation(Federation):
 
     `grid` is the `ServerApp`'s, `ids` the clients that may take part. A node has `timeout` seconds to answer; a client that is asked before
     its node has come is waited for, `wait` seconds, once. `ledger` counts packed messages, as in one process, and Flower's envelope beside
-    them. `states` holds the fingerprint of each client's private state; the state stays on its node."""
+    them. `states` holds the fingerprint of each client's private state; the state stays on its node, where `run` (digits and small letters)
+    names the folder. All messages of an exchange are packed, and all its answers held, at once."""
 
-    def __init__(self, grid, ids, min_replies=1, timeout=600.0, wait=60.0):
+    def __init__(self, grid, ids, min_replies=1, timeout=600.0, wait=60.0, run="run"):
         for name, value in (("timeout", timeout), ("wait", wait)):
             if not isinstance(value, (int, float)) or not value > 0: raise UserError(f"{name}={value!r} must be a number of seconds above 0")
         if type(min_replies) is not int or min_replies < 1: raise UserError(f"min_replies={min_replies!r} must be a whole number of at least 1")
-        self.grid, self.ids, self.min_replies, self.timeout, self.wait = grid, list(ids), min_replies, timeout, wait
+        self.grid, self.ids, self.min_replies, self.timeout, self.wait, self.run = grid, list(ids), min_replies, timeout, wait, run
         self.ledger, self.states, self.round, self.faults = Ledger(), {}, 0, None
-        self.nodes, self.seen, self.strangers, self.given_up = {}, set(), {}, set()
+        self.nodes, self.seen, self.strangers, self.given_up = {}, None, {}, set()
 
     def exchange(self, verb, say, to, accept=None):
         """Ask clients `to` for `verb`; yield `(id, Msg)` for each usable reply, in the order asked. `say` and `accept` are as in
@@ -222,7 +252,7 @@ class FlowerFederation(Federation):
         self.find(to)
         letters = {id: self.letter(id, verb, pack(say(id) if callable(say) else say)) for id in to if id in self.nodes}
         sizes = {id: serialised(letter) for id, letter in letters.items()}
-        replies = self.send(list(letters.values()))
+        replies = self.send(list(letters.values()), self.timeout)
         arrived, failures = 0, []
         for id in to:
             try:
@@ -239,14 +269,14 @@ class FlowerFederation(Federation):
         self._report(verb, len(to), arrived, failures)
 
     def letter(self, id, verb, data):
-        said = ConfigRecord({"state": self.states.get(id, b"").decode()})
+        said = ConfigRecord({"state": self.states.get(id, b"").decode(), "run": self.run})
         content = RecordDict({"msg": ArrayRecord({"msg": to_array(data)}), "fedbook": said})
         return Message(content, self.nodes[id], f"train.{verb}", ttl=self.timeout, group_id=str(self.round))
 
-    def send(self, letters):
+    def send(self, letters, timeout):
         "Replies by the id of the message that they answer: an error may come from the SuperLink itself, and not from the node."
         if not letters: return {}
-        return {reply.metadata.reply_to_message_id: reply for reply in self.grid.send_and_receive(letters, timeout=self.timeout)}
+        return {reply.metadata.reply_to_message_id: reply for reply in self.grid.send_and_receive(letters, timeout=timeout)}
 
     def take(self, id, verb, reply, accept):
         if reply is None: raise Refused(f"no answer within {self.timeout:g} s")
@@ -269,25 +299,25 @@ class FlowerFederation(Federation):
         while True:
             there = set(self.grid.get_node_ids())
             self.nodes = {id: node for id, node in self.nodes.items() if node in there}
-            if there != self.seen: self.seen, self.strangers = there, {}
+            if (there, self.round) != self.seen: self.seen, self.strangers = (there, self.round), {}
             self.greet(there - self.strangers.keys() - set(self.nodes.values()))
             lost = set(wanted) - self.nodes.keys() - self.given_up
             if not lost or monotonic() > end: break
             sleep(min(0.5, self.wait / 4))
-        self.given_up |= lost
+        self.given_up = (self.given_up | lost) - self.nodes.keys()
 
     def greet(self, nodes):
         """Ask `nodes` whom they serve. One that serves nobody of ours, or somebody who is served already, is a stranger, and is asked again
-        when a node has come or gone."""
-        letters = [Message(RecordDict(), node, "query.hello", ttl=self.timeout) for node in nodes]
-        replies = self.send(letters)
+        in the next round, or when a node has come or gone."""
+        patience = min(self.wait, self.timeout)
+        letters = [Message(RecordDict(), node, "query.hello", ttl=patience) for node in nodes]
+        replies = self.send(letters, patience)
         for letter in letters:
             id, node = _whom(replies.get(letter.metadata.message_id)), letter.metadata.dst_node_id
             if id in self.ids and id not in self.nodes: self.nodes[id] = node
             else:
                 self.strangers[node] = f"a node that was asked whom it serves said {id!r:.150}"
                 warnings.warn(f"a node is left out, for it serves none of the clients that are looked for: {self.strangers[node]}", stacklevel=2)
-        self.given_up -= self.nodes.keys()
 
     def close(self): "There is nothing to stop: the nodes are not ours."
 
@@ -367,8 +397,9 @@ class Experiment:
     device: str
     changes: dict
 
-    @property
-    def label(self): return run_name(self.name, self.profile, self.seed, self.changes)
+    def folder(self, out):
+        "Where a run on Flower keeps its checkpoint and results: below `out`, made if it is not there."
+        return run_dir(f"{self.name}-flower", self.profile, self.seed, out, self.changes)
 
     @property
     def ids(self): return list(range(self.sizes.clients))
@@ -408,13 +439,15 @@ def simulate(job, make_client, ids, side_by_side=None, min_replies=1, timeout=60
     @app.main()
     def main(grid, context):
         outcome["grid"] = grid
+        if "stopped" in outcome: return
         try: outcome["value"] = job(FlowerFederation(grid, ids, min_replies, timeout))
         except BaseException as error: outcome["error"] = error
 
-    resources = {"num_cpus": 1, "num_gpus": 1 / count if str(device) == "cuda" else 0}
+    resources = {"num_cpus": 1, "num_gpus": 1 / count if str(device).startswith("cuda") else 0}
     with _quiet_home(), _ray(count):
         try: run_simulation(app, client_app(make_client, keep), len(ids), backend_config={"client_resources": resources})
         except BaseException:
+            outcome["stopped"] = True
             if "grid" in outcome: outcome["grid"].pull_messages = outcome["grid"].get_node_ids = _stop
             raise
     if "error" in outcome: raise outcome["error"]
@@ -424,16 +457,24 @@ def _stop(*_): raise KeyboardInterrupt("the simulation has ended")
 
 # %% ../nbs/20_flower.ipynb #c8bab8e5
 def train(plan, federation, out="runs"):
-    """Train the `Experiment` `plan` over `federation` (any engine's); a run that was stopped goes on. Leaves `results.json` and the
-    checkpoint in `out/NAME-flower-PROFILE-SEED`; returns the numbers of the experiment's test, and of the ledger."""
+    """Train the `Experiment` `plan` over a `FlowerFederation`; a run that was stopped goes on. Leaves `results.json` and the checkpoint in
+    `plan.folder(out)`; returns the numbers of the experiment's test, and of the ledger."""
+    folder = plan.folder(out)
+    federation.run = _name_of(folder)
     results = Results(f"{plan.name}-flower", plan.profile, plan.sizes, plan.seed, out, "Flower", plan.device, plan.changes)
     server, facts = plan.make_server(), {**results.facts, "stamp": ""}
-    run(server, federation, plan.rounds, Checkpoint(results.folder / "checkpoint.safetensors", facts), label=plan.name)
+    run(server, federation, plan.rounds, Checkpoint(folder / "checkpoint.safetensors", facts), label=plan.name)
     ledger = federation.ledger
     numbers = {**plan.test(server), "rounds": plan.rounds, **ledger.so_far, "envelope": sum(e.envelope for e in ledger.entries)}
     results.row("on Flower", plan.seed, lambda: {**numbers, "absent": ledger.absent, "verbs": ledger.table("way", "verb")})
     results.finish(_headline(numbers, ledger.absent))
     return numbers
+
+def _name_of(folder):
+    "The name under which nodes keep the states of the run in `folder`: drawn once, so that a run begun anew is another one."
+    file = folder / "run.txt"
+    if not file.exists(): write_atomically(file, secrets.token_hex(8))
+    return file.read_text()
 
 def _headline(numbers, absent):
     name, score = next(iter(numbers.items()))
@@ -445,7 +486,7 @@ def run_on_flower(name, profile="quick", seed=0, changes=None, side_by_side=None
     """Train chapter `name` on Flower's simulation (`train`, `simulate`), `side_by_side` clients at once. A run that was stopped goes on,
     unless `fresh`. Returns the folder with its `results.json`."""
     plan = experiment(name, profile, seed, changes, device)
-    folder = run_dir(f"{plan.name}-flower", profile, seed, out, plan.changes)
+    folder = plan.folder(out)
     if fresh: shutil.rmtree(folder)
     simulate(partial(train, plan, out=out), plan.make_client, plan.ids, side_by_side, keep=folder / "nodes", device=device)
     return folder
@@ -495,7 +536,7 @@ out = "runs"
 _COMPONENT = """\"\"\"{title}\"\"\"
 from fedbook.flower import {side}_app, experiment
 
-plan = experiment({name!r}, {profile!r}, seed={seed}, changes={changes!r})
+plan = experiment({name!r}, {profile!r}, seed={seed}, changes={changes!r}, device={device!r})
 app = {side}_app({argument})
 """
 
@@ -503,80 +544,89 @@ def write_app(plan, folder):
     """Write the `Experiment` `plan` as a stock Flower app into `folder`, which `flwr run` takes to real nodes; they and the server need
     fedbook installed. Returns the folder. Raises `UserError` where it holds something else."""
     folder = Path(folder)
-    if folder.exists() and not (folder.is_dir() and set(os.listdir(folder)) <= {"pyproject.toml", "fedbook_app"}):
-        raise UserError(f"folder {str(folder)!r} holds other things; choose a new one")
-    said = dict(name=plan.name, profile=plan.profile, seed=plan.seed, changes=plan.changes)
+    if folder.exists() and not _is_ours(folder): raise UserError(f"folder {str(folder)!r} holds other things; choose a new one")
+    changes = {name: value if isinstance(value, (list, tuple)) else str(value) for name, value in plan.changes.items()}
+    said = dict(name=plan.name, profile=plan.profile, seed=plan.seed, changes=changes, device=plan.device)
     files = {"pyproject.toml": _PYPROJECT.format(**said), "fedbook_app/__init__.py": "",
-             "fedbook_app/client.py": _COMPONENT.format(**said, side="client", argument="plan.make_client, label=plan.label", title="Runs on every node, beside its data."),
+             "fedbook_app/client.py": _COMPONENT.format(**said, side="client", argument="plan.make_client", title="Runs on every node, beside its data."),
              "fedbook_app/server.py": _COMPONENT.format(**said, side="server", argument="plan", title="Runs beside the SuperLink.")}
     (folder / "fedbook_app").mkdir(parents=True, exist_ok=True)
     for path, text in files.items(): write_atomically(folder / path, text)
     return folder
 
+def _is_ours(folder):
+    if not folder.is_dir() or set(os.listdir(folder)) - {"pyproject.toml", "fedbook_app"}: return False
+    return not any(folder.iterdir()) or 'publisher = "fedbook"' in (folder / "pyproject.toml").read_text()
+
 _ADVICE = """written: {folder}
 
-On the server (127.0.0.1 as long as nothing else guards the port: whoever reaches it can start runs):
-  flower-superlink --host 127.0.0.1 --port 8000 --ssl-ca-certfile ca.pem --ssl-certfile server.pem --ssl-keyfile server.key \\
+On the server, whose name or address HOST stands in server.pem (whoever reaches the port can start runs: let only your nodes through to it):
+  flower-superlink --host 0.0.0.0 --port 8000 --ssl-ca-certfile ca.pem --ssl-certfile server.pem --ssl-keyfile server.key \\
       --enable-supernode-auth --disable-runtime-dependency-installation --database superlink.db
-  flwr supernode register node0.pub SERVER          (each node's public key, once)
+  flwr supernode register node0.pub SERVER          (the public key of each node, once)
 
-On each node i, 0 to {last}:
+On the node of client i, for i from 0 to {last}, here 0:
   flower-supernode --superlink HOST:8000 --root-certificates ca.pem --auth-supernode-private-key node0 \\
-      --node-config 'partition-id=0 state-folder="state"'
+      --node-config 'partition-id=0 state-folder="/where/only/the/node/reads"'
 
-Then, where SERVER names the address and root-certificates in Flower's config.toml:
-  flwr run {folder} SERVER --stream --run-config 'out="runs"'
+Then, where SERVER is an entry of Flower's config.toml with address and root-certificates:
+  flwr run {folder} SERVER --stream --run-config 'out="/where/the/server/writes"'
 
 Keep Flower silent everywhere: FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1"""
 
 def advice(plan, folder):
     "The commands that take the app in `folder` to real nodes."
-    return _ADVICE.format(folder=folder, last=len(plan.ids) - 1)
+    return _ADVICE.format(folder=shlex.quote(str(folder)), last=len(plan.ids) - 1)
 
 # %% ../nbs/20_flower.ipynb #0c0a3715
-def write_secret(path, key, form):
+def _write_secret(path, key, form):
     "Write the private `key` to `path`, readable for its owner only, in the form `form` of the package cryptography."
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+    Path(path).unlink(missing_ok=True)
     Path(path).touch(mode=0o600)
     Path(path).write_bytes(key.private_bytes(Encoding.PEM, getattr(PrivateFormat, form), NoEncryption()))
 
-def new_key():
+def _new_key():
     from cryptography.hazmat.primitives.asymmetric import ec
     return ec.generate_private_key(ec.SECP384R1())
 
-def certify(name, key, signer=None, signer_key=None):
+def _certify(name, key, signer=None, signer_key=None):
     "A certificate of `key` for 127.0.0.1, good for a day: an authority's, if no `signer` is given."
     from cryptography import x509
     from cryptography.hazmat.primitives.hashes import SHA256
-    subject, now = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)]), datetime.now(timezone.utc)
+    subject, now, ca = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)]), datetime.now(timezone.utc), signer is None
+    rest = dict.fromkeys(("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only", "decipher_only"), False)
     built = (x509.CertificateBuilder(signer.subject if signer else subject, subject, key.public_key(), x509.random_serial_number(),
                                      now - timedelta(hours=1), now + timedelta(days=1))
-             .add_extension(x509.BasicConstraints(ca=signer is None, path_length=None), critical=True)
+             .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
+             .add_extension(x509.KeyUsage(digital_signature=not ca, key_cert_sign=ca, crl_sign=ca, **rest), critical=True)
+             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key((signer_key or key).public_key()), critical=False)
              .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False))
     return built.sign(signer_key or key, SHA256())
 
 def write_authority(folder):
     "Write an authority, `ca.pem`, and what it certified for a server on 127.0.0.1, `server.pem` and `server.key`. Returns the path of `ca.pem`."
     from cryptography.hazmat.primitives.serialization import Encoding
-    folder, ca_key, server_key = Path(folder), new_key(), new_key()
+    folder, ca_key, server_key = Path(folder), _new_key(), _new_key()
     folder.mkdir(parents=True, exist_ok=True)
-    ca = certify("fedbook", ca_key)
+    ca = _certify("fedbook", ca_key)
     (folder / "ca.pem").write_bytes(ca.public_bytes(Encoding.PEM))
-    (folder / "server.pem").write_bytes(certify("127.0.0.1", server_key, ca, ca_key).public_bytes(Encoding.PEM))
-    write_secret(folder / "server.key", server_key, "PKCS8")
+    (folder / "server.pem").write_bytes(_certify("127.0.0.1", server_key, ca, ca_key).public_bytes(Encoding.PEM))
+    _write_secret(folder / "server.key", server_key, "PKCS8")
     return folder / "ca.pem"
 
 def write_node_key(path):
     "Write a node's private key to `path` and its public half to `path`.pub, both as Flower wants them. Returns `path`."
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-    key, path = new_key(), Path(path)
+    key, path = _new_key(), Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_secret(path, key, "OpenSSH")
+    _write_secret(path, key, "OpenSSH")
     path.with_name(path.name + ".pub").write_bytes(key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
     return path
 
 # %% ../nbs/20_flower.ipynb #152aa091
-def free_port():
+def _free_port():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
@@ -595,7 +645,7 @@ class Started:
     @property
     def alive(self): return self.process.poll() is None
 
-    def until(self, sign, timeout=60):
+    def until(self, sign, timeout=60, what=None):
         """Wait for `sign` (a regular expression in the log, or a function without arguments) and return its match, or value. Raises
         `UserError` with the end of the log if the process ends first, or `timeout` seconds are over."""
         look, end = (sign if callable(sign) else lambda: re.search(sign, self.log)), monotonic() + timeout
@@ -603,14 +653,14 @@ class Started:
             alive = self.alive
             if found := look(): return found
             if not alive: raise UserError(f"{self.name} ended with {self.process.returncode}: {self.tail()}")
-            if monotonic() > end: raise UserError(f"{self.name} gave no sign of {sign} within {timeout} s: {self.tail()}")
+            if monotonic() > end: raise UserError(f"{self.name} gave no sign of {what or sign} within {timeout} s: {self.tail()}")
             sleep(0.05)
 
     def tail(self): return " | ".join(line.strip() for line in self.log.splitlines()[-12:] if line.strip()) or "it printed nothing"
 
     def wait(self, timeout=300):
         "Wait until the process has ended, and return its exit code. Raises `UserError` with the end of its log after `timeout` seconds."
-        self.until(lambda: not self.alive, timeout)
+        self.until(lambda: not self.alive, timeout, "its end")
         return self.process.returncode
 
     def end(self, how=signal.SIGTERM, patience=5):
@@ -630,10 +680,11 @@ class LocalNodes:
     For use in a `with`: at its end, however that comes, all that was started is stopped, and what that started."""
 
     def __init__(self, folder, count=3, tls=True, auth=True, env=None):
+        if not Path("/proc").is_dir(): raise UserError("LocalNodes finds what is left running in /proc, which this system does not have; use Linux")
         if auth and not tls: raise UserError("tls=False does not go with auth=True: Flower checks the keys of nodes over TLS only")
         self.folder, self.count, self.tls, self.auth, self.env = Path(folder).resolve(), count, tls, auth, env or {}
         if self.folder.exists() and any(self.folder.iterdir()): raise UserError(f"folder={str(folder)!r} holds other things; choose a new one")
-        self.port, self.ports, self.superlink, self.nodes, self.started = free_port(), [free_port() for _ in range(count)], None, {}, []
+        self.port, self.ports, self.superlink, self.nodes, self.started = _free_port(), [_free_port() for _ in range(count)], None, {}, []
 
     def __enter__(self):
         try:
@@ -680,7 +731,7 @@ class LocalNodes:
         "Start a SuperNode `name`, ours or an outsider, with the private key in the file `key`, the `authority` that it trusts, and `tls` or none."
         safe = ["--root-certificates", authority or self.folder / "ca.pem"] if (self.tls if tls is None else tls) else ["--insecure"]
         more = [*(["--auth-supernode-private-key", key] if key else []), *(["--node-config", config] if config else [])]
-        return self.launch(name, "flower-supernode", "--superlink", f"127.0.0.1:{self.port}", "--port", port or free_port(), *safe, *more)
+        return self.launch(name, "flower-supernode", "--superlink", f"127.0.0.1:{self.port}", "--port", port or _free_port(), *safe, *more)
 
     def start(self, i, wait=True):
         "Start SuperNode `i`. One that was killed is let in again only when the SuperLink has noticed, after 40 to 60 s; with `wait`, until then."

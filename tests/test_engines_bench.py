@@ -117,6 +117,17 @@ def test_an_engine_that_stops_says_why(bench, sizes):
     with pytest.raises(bench.Failed, match="KeyError: 'warp drive'"): bench.measure("warp drive", sizes, 1)
 
 
+def test_an_engine_that_stops_names_the_first_cause(bench, sizes, monkeypatch, capfd):
+    def fail(race, sizes):
+        try: 1 / 0
+        except ZeroDivisionError as error: raise RuntimeError("it ended") from error
+    def leave(code): raise SystemExit(code)
+    monkeypatch.setitem(bench.ENGINES, "bare", bench.ENGINES["bare"]._replace(play=fail))
+    monkeypatch.setattr(bench.os, "_exit", leave)
+    with pytest.raises(SystemExit): bench.play("bare", sizes, 1, "")
+    assert bench.last_line(capfd.readouterr().err) == "ZeroDivisionError: division by zero"
+
+
 def test_last_line(bench):
     assert bench.last_line("one\ntwo\n\n") == "two" and bench.last_line("\n") == "it said nothing"
 

@@ -19,11 +19,25 @@ pytest.importorskip("flwr")
 
 from fedbook import fedavg
 from fedbook.fedavg import Checkpoint, Federation, build, generator, predict, run, weighted_average
-from fedbook.flower import (DPClient, DPServer, clipped, dp_trial, epsilon, find_seeds, first_words, folded_seed, key_seed, mask_of, masked,
-                            mean_of, noise_for, norm_of, peel, privacy_profiles, secagg_round, secagg_trial, whole_numbers)
+from fedbook.private import (DPClient, DPServer, Job, clipped, dp_trial, epsilon, find_seeds, first_words, folded_seed, guess_labels, key_seed, mask_of,
+                             masked, mean_of, noise_for, norm_of, peel, profiles, secagg_round, secagg_runs, whole_numbers)
 from fedbook.lab import UserError, choose
 from fedbook.score import accuracy
 from fedbook.wire import Msg, Refused
+
+
+# What an update tells
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=8), st.integers(0, 100))
+@settings(max_examples=25, deadline=None)
+def test_one_step_on_few_pictures_names_their_classes(labels, seed):
+    logits = (0.3 * normal(len(labels), 10, seed=seed)).requires_grad_()
+    nn.functional.cross_entropy(logits, torch.tensor(labels)).backward()
+    moves = -logits.grad.sum(0)
+    expected = np.bincount(labels, minlength=10) - logits.detach().softmax(1).sum(0).numpy()
+    assert np.allclose(len(labels) * moves, expected, atol=1e-5)
+    assert guess_labels(moves) == np.flatnonzero(expected > 0).tolist()
 
 
 # Secure aggregation
@@ -101,33 +115,47 @@ def test_the_server_learns_the_sum_and_with_one_seed_each_summand():
 
 
 def few():
-    sizes = choose(privacy_profiles, "smoke")
+    sizes = choose(profiles, "smoke")
     return replace(sizes, clients=sizes.secagg_clients, per_round=sizes.secagg_clients, batch=100, lr=0.05)
 
-
-def test_secure_aggregation_gives_fedavgs_model_in_four_exchanges():
-    pytest.importorskip("ray")
-    sizes = few()
-    row, = secagg_trial(sizes, 0, 1).rows
+def averaged(sizes, ids):
+    "Accuracy of FedAvg's model after one round with clients `ids`, computed here."
     replies = []
-    for id in range(sizes.clients):
+    for id in ids:
         client = fedavg.make_client(id, sizes, 0)
         client.generator = generator(0, id, 1)
         msg = client.fit(Msg(fedavg._network(sizes, 0).state_dict()))
         replies.append(({name: t.clone() for name, t in msg.tensors.items()}, msg.meta["n"]))
         fedavg._shared.cache_clear()
     x, y = fedavg._pictures(sizes.data, "test").tensors()
-    plain = accuracy(predict(fedavg._network(sizes, 0), weighted_average(*zip(*replies)), x), y)
-    assert row["moved"] and row["failed"] == 0 and row["exchanges"] == 4
-    assert abs(row["accuracy"] - plain) < 0.005
-    weights = 8 * sizes.clients * sum(t.numel() for t in fedavg._network(sizes, 0).parameters())
-    assert weights < row["up"] < 1.03 * weights
+    return accuracy(predict(fedavg._network(sizes, 0), weighted_average(*zip(*replies)), x), y)
 
 
-def test_a_client_that_leaves_after_sharing_its_keys_is_left_out():
+@pytest.fixture(scope="module")
+def secagg():
+    "One round of each kind, all in one simulation."
     pytest.importorskip("ray")
-    row, = secagg_trial(few(), 0, 1, threshold=2, leaving=("collect_masked_vectors", [0])).rows
-    assert row["moved"] and row["failed"] == 1 and row["accuracy"] > 0.3
+    jobs = {"secure": Job(), "plain": Job(secure=False), "leaves late": Job(threshold=2, leaving=("collect_masked_vectors", [0])),
+            "leaves early": Job(threshold=2, leaving=("share_keys", [0]))}
+    return {name: history.rows[0] for name, history in zip(jobs, secagg_runs(few(), list(jobs.values())))}
+
+
+def test_secure_aggregation_gives_fedavgs_model_in_four_exchanges(secagg):
+    sizes, row, plain = few(), secagg["secure"], secagg["plain"]
+    assert row["moved"] and row["failed"] == plain["failed"] == 0 and (row["exchanges"], plain["exchanges"]) == (4, 1)
+    alone = averaged(sizes, range(sizes.clients))
+    assert abs(row["accuracy"] - alone) < 0.005 and abs(plain["accuracy"] - alone) < 0.005
+    weights = sizes.clients * sum(t.numel() for t in fedavg._network(sizes, 0).parameters())
+    assert 8 * weights < row["up"] < 1.03 * 8 * weights and 4 * weights < plain["up"] < 1.03 * 4 * weights
+
+
+def test_a_client_that_leaves_after_sharing_its_keys_is_left_out(secagg):
+    row, sizes = secagg["leaves late"], few()
+    assert row["moved"] and row["failed"] == 1 and abs(row["accuracy"] - averaged(sizes, range(1, sizes.clients))) < 0.005
+
+
+def test_a_client_that_leaves_before_it_shares_its_keys_costs_the_round(secagg):
+    assert not secagg["leaves early"]["moved"] and secagg["leaves early"]["failed"] > 1
 
 
 # Differential privacy
@@ -234,7 +262,7 @@ def test_a_stopped_private_run_goes_on_with_the_same_noise(tmp_path, one_process
 
 
 def test_a_private_trial_learns_and_sends_as_many_bytes_a_client(one_process):
-    sizes = replace(choose(privacy_profiles, "smoke"), clients=100, per_round=20, rounds=1)
+    sizes = replace(choose(profiles, "smoke"), clients=100, per_round=20, rounds=1)
     _, history, federation = dp_trial(sizes, 0, 0.0)
     _, noisy, noisy_federation = dp_trial(sizes, 0, 100.0)
     assert history.last("accuracy") > 0.3 > noisy.last("accuracy")
