@@ -9,6 +9,7 @@ __all__ = ['profiles', 'CHAPTERS', 'FlowerSizes', 'to_array', 'packed_in', 'seri
            'Started', 'LocalNodes']
 
 # %% ../nbs/20_flower.ipynb #273b791f
+import ctypes
 import hashlib
 import json
 import logging
@@ -309,7 +310,7 @@ class FlowerFederation(Federation):
     def greet(self, nodes):
         """Ask `nodes` whom they serve. One that serves nobody of ours, or somebody who is served already, is a stranger, and is asked again
         in the next round, or when a node has come or gone."""
-        patience = min(self.wait, self.timeout)
+        patience = min(self.timeout, max(self.wait, 60))
         letters = [Message(RecordDict(), node, "query.hello", ttl=patience) for node in nodes]
         replies = self.send(letters, patience)
         for letter in letters:
@@ -631,13 +632,20 @@ def _free_port():
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
 
+_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+def _end_with_parent():
+    "Ask Linux for SIGTERM when the one that started it has ended, however it ended."
+    if _libc: _libc.prctl(1, signal.SIGTERM)
+
 class Started:
     "A process that was started as `name`; what it prints goes to the file `path`, and `log` is what it has printed so far."
 
     def __init__(self, name, command, path, env):
         self.name, self.path, self.begin = name, path, path.stat().st_size if path.exists() else 0
         with open(path, "ab") as out:
-            self.process = subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, env=env, start_new_session=True)
+            self.process = subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, env=env, start_new_session=True,
+                                            preexec_fn=_end_with_parent)
 
     @property
     def log(self): return re.sub(r"\x1b\[[0-9;]*m", "", self.path.read_bytes()[self.begin:].decode(errors="replace"))

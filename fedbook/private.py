@@ -23,7 +23,6 @@ import torch
 
 from .fedavg import (Client, FedAvgSizes, Federation, Server, default_workers, generator, make_client, make_server, predict, run, _network,
                             _pictures)
-from .flower import ClientApp, ConfigRecord, ServerApp, _quiet_home, _ray
 from .lab import UserError
 from .score import History, accuracy
 from .wire import Msg, Refused, expect
@@ -104,6 +103,7 @@ class _Watched:
     def __getattr__(self, name): return getattr(self._grid, name)
 
     def send_and_receive(self, messages, **options):
+        from flwr.app import ConfigRecord
         from flwr.common.serde import message_to_proto
 
         messages = list(messages)
@@ -202,6 +202,7 @@ def secagg_runs(sizes, jobs, shield=8.0, side_by_side=None):
 
     Returns a `History` for each: accuracy, bytes of the serialised messages each way, exchanges, failed replies, and whether the round
     moved the model."""
+    from fedbook.flower import ClientApp, ServerApp, _quiet_home, _ray
     from flwr.simulation import run_simulation
 
     server, outcome, cores = ServerApp(), [], side_by_side or default_workers()
