@@ -126,7 +126,7 @@ def _quiet_home():
         try: yield
         finally: logger.setLevel(level)
 
-def _short(text): return " ".join(str(text or "").split())[-200:] or "no reason given"
+def _short(text): return " ".join(str(text or "").split())[:200] or "no reason given"
 
 # %% ../nbs/20_flower.ipynb #f054a440
 def to_array(data):
