@@ -93,15 +93,17 @@ def _environment(**values):
 
 @contextmanager
 def _ray(cores, tries=3):
-    """Ray with `cores` workers, on 127.0.0.1 alone and silent. For that Ray 2.55 has to be outwitted twice: it replaces 127.0.0.1 by an address
-    that others can reach, and it asks the cloud's metadata service where it runs, unless it takes this for Kubernetes."""
+    """Ray with `cores` workers that find the modules which this process finds, on 127.0.0.1 alone and silent. For that Ray 2.55 has to be
+    outwitted twice: it replaces 127.0.0.1 by an address that others can reach, and its dashboard asks the cloud's metadata services where
+    it runs, now by a proxy that does not exist."""
     import ray
     from ray._private import services
 
     if ray.is_initialized(): raise UserError("Ray runs in this process already; call ray.shutdown() first, for a simulation starts its own")
     reachable, services.resolve_ip_for_localhost = services.resolve_ip_for_localhost, lambda host: host
     try:
-        with _environment(KUBERNETES_SERVICE_HOST="none"): _start_ray(ray, cores, tries)
+        modules = os.pathsep.join(path or os.getcwd() for path in sys.path)
+        with _environment(PYTHONPATH=modules, http_proxy="http://127.0.0.1:9", no_proxy="127.0.0.1,localhost"): _start_ray(ray, cores, tries)
         yield
     finally:
         services.resolve_ip_for_localhost = reachable
