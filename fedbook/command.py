@@ -216,28 +216,28 @@ def refresh(path, profile="full", out="runs"):
 class _Parser(argparse.ArgumentParser):
     def error(self, message): raise UserError(f"{message}; see {self.prog} --help")
 
+def _add_sizes(parser):
+    parser.add_argument("--profile", default="quick", help="smoke, quick (the default), full or paper")
+    parser.add_argument("--seed", type=int, default=0, help="the (first) seed")
+    parser.add_argument("-p", dest="changes", action="append", default=[], metavar="NAME=VALUE",
+                        help="replace a number of the profile")
+
 def _parser():
     parser = _Parser(prog="fedbook", description="Federated learning, one paper at a time.")
     commands = parser.add_subparsers(dest="command", required=True, parser_class=_Parser)
     run = commands.add_parser("run", help="execute a chapter, or all")
     run.add_argument("name", help="a notebook (06_fedavg), a module (fedavg), or all")
-    run.add_argument("--profile", default="quick", help="smoke, quick (the default), full or paper")
+    _add_sizes(run)
     run.add_argument("--device", default="auto", help="auto (a GPU where there is one), cpu or cuda")
-    run.add_argument("--seed", type=int, default=0, help="the first seed")
     run.add_argument("--engine", default="local",
                      help="local (the notebook, in this process and its workers), or flower[:N] (its training, on Flower's simulation, N clients at once)")
     run.add_argument("--out", default="runs", help="folder for the runs")
-    run.add_argument("-p", dest="changes", action="append", default=[], metavar="NAME=VALUE",
-                     help="replace a number of the profile")
     run.add_argument("--fresh", action="store_true",
                      help="forget what an earlier run with these settings has finished")
     app = commands.add_parser("flower-app", help="write a chapter's training as an app that `flwr run` takes to real nodes")
     app.add_argument("name", help="a chapter with clients: a notebook (06_fedavg) or a module (fedavg)")
     app.add_argument("folder", help="a new folder")
-    app.add_argument("--profile", default="quick", help="smoke, quick (the default), full or paper")
-    app.add_argument("--seed", type=int, default=0, help="the seed")
-    app.add_argument("-p", dest="changes", action="append", default=[], metavar="NAME=VALUE",
-                     help="replace a number of the profile")
+    _add_sizes(app)
     report = commands.add_parser("report", help="table of claims over all runs")
     report.add_argument("folder", nargs="?", default="runs")
     report.add_argument("--keep", action="store_true", help="copy the results into results/")
