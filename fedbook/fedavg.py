@@ -255,6 +255,7 @@ class Workers:
     def __init__(self, count, make_client, threads=1):
         self.make_client, self.threads, self.context = make_client, threads, multiprocessing.get_context("fork")
         self.processes = {}
+        torch.optim.SGD([torch.zeros(1)])
         for _ in range(count): self._start()
         self._end = weakref.finalize(self, _stop, self.processes)
 
@@ -398,9 +399,8 @@ class Federation:
         be used."""
         if len(set(to)) != len(to): raise UserError(f"to={to} names a client twice; each may be asked once")
         arrived, failures = 0, []
-        with self._serving(self._calls(verb, say, to)) as outcomes:
-            for (id, _, said, _), outcome in outcomes:
-                self.ledger.record(self.round, "down", id, verb, said)
+        with closing(self._outcomes(verb, say, to)) as outcomes:
+            for id, outcome in outcomes:
                 try: reply = self._take(verb, id, outcome, accept)
                 except Refused as refused:
                     failures.append(Failure(f"client {id}: {refused}", getattr(outcome, "trace", "")))
@@ -409,6 +409,12 @@ class Federation:
                     arrived += 1
                     yield id, reply
         self._report(verb, len(to), arrived, failures)
+
+    def _outcomes(self, verb, say, to):
+        with self._serving(self._calls(verb, say, to)) as served:
+            for (id, _, said, _), outcome in served:
+                self.ledger.record(self.round, "down", id, verb, said)
+                yield id, outcome
 
     def _calls(self, verb, say, to):
         for id in to: yield id, verb, pack(say(id) if callable(say) else say), self.states.get(id)
@@ -659,12 +665,13 @@ def make_server(sizes, seed, kind=Server):
     return kind(_network(sizes, seed), sizes.per_round, seed)
 
 # %% ../nbs/06_fedavg.ipynb #57e3013e
-def trial(sizes, seed, device="cpu", checkpoint=None, faults=None, server_kind=Server, label=""):
+def trial(sizes, seed, device="cpu", checkpoint=None, faults=None, server_kind=Server, label="",
+          make=make_client):
     """One run of this chapter's federation with one seed. Returns the server, the `History` (accuracy on the
-    test pictures, bytes so far) and the federation."""
+    test pictures, bytes so far) and the federation. `make` takes the arguments of `make_client`."""
     x, y = _pictures(sizes.data, "test").tensors()
     server, model = make_server(sizes, seed, server_kind), _network(sizes, seed).to(device)
-    with Federation(partial(make_client, sizes=sizes, seed=seed, device=str(device)), sizes.clients,
+    with Federation(partial(make, sizes=sizes, seed=seed, device=str(device)), sizes.clients,
                     faults=faults) as federation:
         history = run(server, federation, sizes.rounds, checkpoint,
                       lambda server: {"accuracy": server.score(model, x, y)}, label)

@@ -233,7 +233,8 @@ def node_id(context):
 
 # %% ../nbs/20_flower.ipynb #ed9f4155
 class FlowerFederation(Federation):
-    """`fedavg.Federation` for clients on Flower's nodes: the same `exchange`, by one `Grid.send_and_receive`.
+    """`fedavg.Federation` for clients on Flower's nodes: the same `exchange`, by one `Grid.send_and_receive`; a reply that
+    is late, lost, an error or refused is noted in the ledger, with the reason.
 
     `grid` is the `ServerApp`'s, `ids` the clients that may take part. A node has `timeout` seconds to answer; a client that is asked before
     its node has come is waited for, `wait` seconds, once. `ledger` counts packed messages, as in one process, and Flower's envelope beside
@@ -248,28 +249,17 @@ class FlowerFederation(Federation):
         self.ledger, self.states, self.round, self.faults = Ledger(), {}, 0, None
         self.nodes, self.seen, self.strangers, self.given_up = {}, None, {}, set()
 
-    def exchange(self, verb, say, to, accept=None):
-        """Ask clients `to` for `verb`; yield `(id, Msg)` for each usable reply, in the order asked. `say` and `accept` are as in
-        `Federation.exchange`. A reply that is late, lost, an error or refused is noted in the ledger, with the reason."""
-        if len(set(to)) != len(to): raise UserError(f"to={to} names a client twice; each may be asked once")
+    def _outcomes(self, verb, say, to):
         self.find(to)
         letters = {id: self.letter(id, verb, pack(say(id) if callable(say) else say)) for id in to if id in self.nodes}
         sizes = {id: serialised(letter) for id, letter in letters.items()}
         replies = self.send(list(letters.values()), self.timeout)
-        arrived, failures = 0, []
         for id in to:
-            try:
-                if id not in letters: raise Refused("; ".join(["no node serves it", *sorted(set(self.strangers.values()))])[:200])
+            if id in letters:
                 letter = letters.pop(id)
                 self.record("down", id, verb, packed_in(letter.content), sizes[id])
-                reply = self.take(id, verb, replies.pop(letter.metadata.message_id, None), accept)
-            except Refused as refused:
-                failures.append(Failure(f"client {id}: {refused}"))
-                self.ledger.miss(self.round, id, verb, str(refused))
-            else:
-                arrived += 1
-                yield id, reply
-        self._report(verb, len(to), arrived, failures)
+                yield id, replies.pop(letter.metadata.message_id, None)
+            else: yield id, Failure("; ".join(["no node serves it", *sorted(set(self.strangers.values()))])[:200])
 
     def letter(self, id, verb, data):
         said = ConfigRecord({"state": self.states.get(id, b"").decode(), "run": self.run})
@@ -281,7 +271,8 @@ class FlowerFederation(Federation):
         if not letters: return {}
         return {reply.metadata.reply_to_message_id: reply for reply in self.grid.send_and_receive(letters, timeout=timeout)}
 
-    def take(self, id, verb, reply, accept):
+    def _take(self, verb, id, reply, accept):
+        if isinstance(reply, Failure): raise Refused(reply.reason)
         if reply is None: raise Refused(f"no answer within {self.timeout:g} s")
         if reply.has_error(): raise Refused(f"Flower's error {reply.error.code}: {_short(reply.error.reason)}")
         said = reply.content.get("fedbook", {})

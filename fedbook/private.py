@@ -21,8 +21,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from .fedavg import (Client, FedAvgSizes, Federation, Server, default_workers, generator, make_client, make_server, predict, run, _network,
-                            _pictures)
+from .fedavg import Client, FedAvgSizes, Server, default_workers, generator, make_client, predict, trial, _network, _pictures
 from .lab import UserError
 from .score import History, accuracy
 from .wire import Msg, Refused, expect
@@ -220,8 +219,6 @@ def folded_seed(key):
     "The 32 bits that Flower's `pseudo_rand_gen` makes of `key` (bytes, a multiple of four): the XOR of its words."
     return int(np.bitwise_xor.reduce(np.frombuffer(key, "<u4")))
 
-_SEVEN_BITS = 0x7F7F7F7F
-
 def key_seed(i):
     """Seed number `i` (an array of 0..2**28 - 1) of those that a pairwise key can give: the key is text in base64, whose
     characters have seven bits, and so the top bit of each of the four bytes is 0."""
@@ -403,9 +400,4 @@ def make_dp_client(id, sizes, seed, device="cpu"):
 
 def dp_trial(sizes, seed, noise, cohort=None, device="cpu"):
     "DP-FedAvg with one seed and `noise`. Returns the server, the `History` (accuracy, bytes) and the federation."
-    x, y = _pictures(sizes.data, "test").tensors()
-    server = make_server(sizes, seed, partial(DPServer, clip=sizes.clip, noise=noise, cohort=cohort))
-    model = _network(sizes, seed).to(device)
-    with Federation(partial(make_dp_client, sizes=sizes, seed=seed, device=str(device)), sizes.clients) as federation:
-        history = run(server, federation, sizes.rounds, None, lambda server: {"accuracy": server.score(model, x, y)})
-    return server, history, federation
+    return trial(sizes, seed, device, server_kind=partial(DPServer, clip=sizes.clip, noise=noise, cohort=cohort), make=make_dp_client)

@@ -474,3 +474,24 @@ def test_global_random_state_is_left_alone():
     before = torch.random.get_rng_state()
     federate(1)
     assert torch.equal(before, torch.random.get_rng_state())
+
+
+@several
+def test_workers_share_what_pytorch_imports_late():
+    script = f"""
+    import sys
+    sys.path.append({os.path.dirname(__file__)!r})
+    from test_fedavg import *
+
+    class Counting(Client):
+        def fit(self, msg):
+            before = set(sys.modules)
+            reply = super().fit(msg)
+            return Msg({{}}, {{"imported": sorted(set(sys.modules) - before), "n": reply.meta["n"]}})
+
+    with Federation(partial(make, kind=Counting), 2, workers=2) as federation:
+        replies = dict(federation.exchange("fit", Msg(build(net, 0).state_dict()), [0, 1]))
+    print([reply.meta["imported"] for reply in replies.values()])
+    """
+    out = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True).stdout
+    assert out.strip() == "[[], []]"
