@@ -419,7 +419,7 @@ def experiment(name, profile="quick", seed=0, changes=None, device="cpu"):
 # %% ../nbs/20_flower.ipynb #d0ad32f5
 def simulate(job, make_client, ids, side_by_side=None, min_replies=1, timeout=600.0, keep=None, device="cpu"):
     """Run `job(federation)` with a `FlowerFederation` on Flower's simulation, a node for each of the clients `ids`, and return what it
-    returns.
+    returns. The job has as many torch threads as its caller.
 
     Ray runs `side_by_side` clients at once (None: one per core), each with one thread. `keep` is a folder for the clients' private
     states, without which they end with the simulation. Everything that was started is stopped when the job is over, fails or is
@@ -428,11 +428,13 @@ def simulate(job, make_client, ids, side_by_side=None, min_replies=1, timeout=60
 
     if not ids or list(ids) != list(range(len(ids))): raise UserError(f"ids={list(ids)} must be 0, 1, 2 and so on: the simulation numbers its nodes so")
     count, outcome, app = default_workers() if side_by_side is None else side_by_side, {}, ServerApp()
+    threads = torch.get_num_threads()
     if type(count) is not int or count < 1: raise UserError(f"side_by_side={side_by_side!r} must be a whole number of at least 1")
 
     @app.main()
     def main(grid, context):
         outcome["grid"] = grid
+        torch.set_num_threads(threads)
         if "stopped" in outcome: return
         try: outcome["value"] = job(FlowerFederation(grid, ids, min_replies, timeout))
         except BaseException as error: outcome["error"] = error

@@ -33,7 +33,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from conftest import Killed
 from fedbook import flower
-from fedbook.fedavg import Checkpoint, Client, Faults, Federation, Server, TooFewReplies, build, run
+from fedbook.fedavg import Checkpoint, Client, Faults, Federation, Server, TooFewReplies, _threads, build, run
 from fedbook.flower import CHAPTERS, FlowerFederation, client_app, experiment, fingerprint, server_app, simulate, to_array, verbs, write_app
 from fedbook.lab import UserError
 from fedbook.wire import Msg, pack, unpack
@@ -196,7 +196,7 @@ def test_flowers_records_carry_the_run_bit_for_bit(name):
 
 @pytest.fixture(scope="module")
 def simulated():
-    "All chapters, one after the other, on one of Flower's simulations: chapter to server and federation."
+    "All chapters, one after the other, on one of Flower's simulations, with one thread here: chapter to server and federation."
     plans = {name: experiment(name, "smoke") for name in CHAPTERS}
     places = [(name, id) for name, plan in plans.items() for id in plan.ids]
 
@@ -219,7 +219,7 @@ def simulated():
         run(server, part, plan.rounds)
         return server, part
 
-    return simulate(job, make_client, range(len(places)), side_by_side=2)
+    with _threads(1): return simulate(job, make_client, range(len(places)), side_by_side=2)
 
 
 def listening():
