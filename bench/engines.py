@@ -10,14 +10,15 @@ of a run held together: PSS, in which a shared page counts once; to look costs a
 
 The engines by name, each torch with one thread unless said otherwise; those in brackets are other settings, which run only if they are named:
     bare            the loop of bench/federation.py; [bare-2] with two threads
-    one, two        fedbook's engine in process, with one and two workers
+    one, two        fedbook's engine in process, with one and two workers; its server, and that of the next, asks the largest clients first
     fedbook-flower  fedbook's client and server on Flower's simulation (`fedbook.flower.simulate`), one CPU a client: two Ray actors
     flower          an app as Flower's documentation writes one: `@app.train`, strategy FedAvg, `run_simulation`; two actors. FedAvg picks nodes by
                     chance and cannot be seeded, so a subclass picks; for that, each node is asked once whom it serves (part of "start")
     pfl-2           `SimulatedBackend` in two processes over torch.distributed (gloo), as pfl's documentation has it, users dealt out by their size;
                     [pfl-1] in one process
-    fedlab-2        FedLab's cross-process mode: a server and two processes of serial trainers, 50 clients each; [fedlab-1] its standalone pipeline in
-                    one process, [fedlab-1x2] that with two threads. Its FedAvg weighs clients alike, so a subclass weighs them by pictures
+    fedlab-1x2      FedLab's standalone pipeline in one process with two threads; [fedlab-1] with one
+    fedlab-2        FedLab's cross-process mode: a server and two processes of serial trainers, 50 clients each. FedLab's FedAvg weighs clients alike, so
+                    here a subclass weighs them by pictures
 Flower and FedLab clients cut their batches from tensors, which is faster than the `DataLoader` of their examples; pfl cuts its own.
 
 pfl and FedLab may stand in a folder of their own, behind what is installed:
@@ -51,7 +52,7 @@ import torch
 import torch.nn.functional as F
 
 import federation
-from fedbook.fedavg import Client, Server, build, predict, run, small_cnn
+from fedbook.fedavg import Client, Federation, Server, build, predict, run, small_cnn
 from fedbook.score import accuracy
 from fedbook.split import dirichlet
 from fedbook.wire import Msg, pack, unpack
@@ -107,10 +108,6 @@ def bare(race, sizes, threads=1):
     race(partial(federation.bare, *world(sizes)))
 
 
-def in_process(race, sizes, workers):
-    race(lambda rounds: federation.engine(*world(sizes), rounds, workers, sizes.clients, sizes.per_round))
-
-
 @lru_cache(maxsize=1)
 def borrowed(): return initial()
 
@@ -120,15 +117,24 @@ def our_client(id, sizes):
     return Client(id, borrowed(), x[parts[id]], y[parts[id]], seed=0, batch=sizes.batch, lr=sizes.lr)
 
 
+def train(there, sizes, rounds):
+    "The clients that hold most are asked first, so that workers are done at the same time; pfl is told the sizes too."
+    class LargestFirst(Server):
+        def pick(self, ids, r): return sorted(super().pick(ids, r), key=lambda id: -len(world(sizes)[2][id]))
+
+    server = LargestFirst(initial(), sizes.per_round, seed=0)
+    run(server, there, rounds)
+    return server.weights
+
+
+def in_process(race, sizes, workers):
+    world(sizes)
+    with Federation(partial(our_client, sizes=sizes), sizes.clients, workers) as here: race(partial(train, here, sizes))
+
+
 def fedbook_on_flower(race, sizes):
     from fedbook.flower import simulate
-
-    def train(on_flower, rounds):
-        server = Server(initial(), sizes.per_round, seed=0)
-        run(server, on_flower, rounds)
-        return server.weights
-
-    simulate(lambda on_flower: race(partial(train, on_flower)), partial(our_client, sizes=sizes), range(sizes.clients), side_by_side=CORES)
+    simulate(lambda there: race(partial(train, there, sizes)), partial(our_client, sizes=sizes), range(sizes.clients), side_by_side=CORES)
 
 
 def flower_client(sizes):
@@ -335,7 +341,7 @@ ENGINES = {
     "pfl-1": Engine("pfl, 1 process", pfl, PFL, usual=False),
     "pfl-2": Engine("pfl, 2 processes", pfl_side_by_side, PFL),
     "fedlab-1": Engine("FedLab serial, 1 thread", fedlab, FEDLAB, usual=False),
-    "fedlab-1x2": Engine("FedLab serial, 2 threads", partial(fedlab, threads=2), FEDLAB, usual=False),
+    "fedlab-1x2": Engine("FedLab serial, 2 threads", partial(fedlab, threads=2), FEDLAB),
     "fedlab-2": Engine("FedLab, server + 2 processes", fedlab_side_by_side, FEDLAB),
 }
 BARE, OURS = {"bare", "bare-2"}, {"one", "two"}
