@@ -15,10 +15,10 @@ run: .venv/installed
 	$(BIN)/fedbook run $(NAME) --profile $(PROFILE) --device $(DEVICE) $(ARGS)
 
 test: .venv/dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -q -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -q -n 2 --dist worksteal
 
 test-fast: .venv/dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -q -n 2 --dist loadfile --ignore tests/test_notebooks.py --ignore tests/test_nodes.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -q -n 2 --dist worksteal --ignore tests/test_notebooks.py --ignore tests/test_nodes.py
 
 lab: .venv/dev
 	$(BIN)/jupyter lab nbs/00_start.ipynb
