@@ -251,7 +251,7 @@ class FlowerFederation(Federation):
 
     def _outcomes(self, verb, say, to):
         self.find(to)
-        letters = {id: self.letter(id, verb, pack(say(id) if callable(say) else say)) for id in to if id in self.nodes}
+        letters = {id: self.letter(id, verb, data) for id, _, data, _ in self._calls(verb, say, [id for id in to if id in self.nodes])}
         sizes = {id: serialised(letter) for id, letter in letters.items()}
         replies = self.send(list(letters.values()), self.timeout)
         for id in to:
