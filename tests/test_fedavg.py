@@ -1,4 +1,6 @@
+import itertools
 import math
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -358,38 +360,34 @@ def test_stopped_between_two_steps_it_resumes_bit_exact(tmp_path):
     assert [e for e in again.ledger.entries] == federation.ledger.entries
 
 
-KILLED = """
-import os, sys
-sys.path.insert(0, {tests!r})
-from test_fedavg import *
-main, place, left = os.getpid(), sys.argv[1], int(sys.argv[2])
+PLACES = {"fit": Client, "merge": Server, "value": fedavg.Mean, "fsync": os, "replace": os}
 
-def dying(name, f):
-    def wrapped(*args, **kwargs):
-        global left
-        left -= place == name
-        if place == name and left == 0: os.kill(main, signal.SIGKILL)
-        return f(*args, **kwargs)
-    return wrapped
 
-Client.fit = dying("fit", Client.fit)
-Server.merge = dying("merge", Server.merge)
-fedavg.Mean.value = dying("value", fedavg.Mean.value)
-os.fsync = dying("fsync", os.fsync)
-os.replace = dying("replace", os.replace)
-server, _, _ = federate(rounds=12, workers={workers}, server=Server(build(net, 0), per_round=4, seed=1), checkpoint=Checkpoint({path!r}, "killed"))
-torch.save(server.weights, {path!r} + ".final")
-"""
+def exit_code(workers, path, place=None, count=0):
+    "That of a process which federates, and is killed when it, or a worker of it, comes to `place` for the `count`-th time."
+    def job():
+        main, calls = os.getpid(), itertools.count(1)
+        if place:
+            go_on = getattr(PLACES[place], place)
+            def go_on_or_die(*args, **kwargs):
+                if next(calls) == count: os.kill(main, signal.SIGKILL)
+                return go_on(*args, **kwargs)
+            setattr(PLACES[place], place, go_on_or_die)
+        server, _, _ = federate(rounds=12, workers=workers, server=Server(build(net, 0), per_round=4, seed=1), checkpoint=Checkpoint(path, "killed"))
+        torch.save(server.weights, path + ".final")
+
+    process = multiprocessing.get_context("fork").Process(target=job)
+    process.start()
+    process.join()
+    return process.exitcode
 
 
 @pytest.mark.parametrize("workers", WORKERS)
 def test_kill_9_at_any_moment_then_resume_gives_the_same_bits(tmp_path, workers):
     path = str(tmp_path / "run.safetensors")
-    script = KILLED.format(tests=os.path.dirname(__file__), workers=workers, path=path)
-    start = lambda place, count: subprocess.run([sys.executable, "-c", script, place, str(count)], stderr=subprocess.DEVNULL).returncode
     for place, count in (("fit", 2 * workers), ("merge", 2), ("replace", 2), ("value", 2), ("fsync", 3)):
-        assert start(place, count) == -signal.SIGKILL
-    assert not os.path.exists(path + ".final") and start("never", 1) == 0
+        assert exit_code(workers, path, place, count) == -signal.SIGKILL
+    assert not os.path.exists(path + ".final") and exit_code(workers, path) == 0
     whole, _, _ = federate(rounds=12, server=Server(build(net, 0), per_round=4, seed=1))
     assert equal(torch.load(path + ".final"), whole.weights)
 
