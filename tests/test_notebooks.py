@@ -6,7 +6,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from fedbook.command import chapters, run_chapter
+from fedbook.command import chapters, code_cells, run_chapter
 
 ANSWERS = sorted((Path(__file__).parent.parent / "nbs" / "answers").glob("*.ipynb"))
 
@@ -23,5 +23,4 @@ def test_chapter_runs(name, tmp_path):
 @pytest.mark.parametrize("path", ANSWERS, ids=lambda p: p.stem)
 def test_answers_run(path):
     names = {}
-    for cell in nbformat.read(path, 4).cells:
-        if cell.cell_type == "code": exec(compile(cell.source, path.name, "exec"), names)
+    for source in code_cells(path): exec(compile(source, path.name, "exec"), names)
