@@ -52,7 +52,9 @@ import torch
 import torch.nn.functional as F
 
 import federation
-from fedbook.fedavg import Client, Federation, Server, build, predict, run, small_cnn
+from fedbook.engine import line_of
+from fedbook.fedavg import Client, Federation, Server, run
+from fedbook.local import build, predict, small_cnn
 from fedbook.score import accuracy
 from fedbook.split import dirichlet
 from fedbook.wire import Msg, pack, unpack
@@ -129,7 +131,8 @@ def train(there, sizes, rounds):
 
 def in_process(race, sizes, workers):
     world(sizes)
-    with Federation(partial(our_client, sizes=sizes), sizes.clients, workers) as here: race(partial(train, here, sizes))
+    line = line_of(partial(our_client, sizes=sizes), workers)
+    with Federation(line, sizes.clients) as here: race(partial(train, here, sizes))
 
 
 def fedbook_on_flower(race, sizes):

@@ -20,7 +20,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from fedbook.fedavg import Client, Federation, Server, build, predict, run, small_cnn
+from fedbook.engine import line_of
+from fedbook.fedavg import Client, Federation, Server, run
+from fedbook.local import build, predict, small_cnn
 from fedbook.score import accuracy
 from fedbook.split import dirichlet
 from fedbook.world import as_float, fashion_mnist, fashion_mnist_small, inventory
@@ -64,7 +66,7 @@ def engine(x, y, parts, rounds, workers, clients=CLIENTS, per_round=PER_ROUND):
     model = build(small_cnn, 0)
     make_client = lambda id: Client(id, model, x[parts[id % CLIENTS]], y[parts[id % CLIENTS]], seed=0, batch=BATCH, lr=LR)
     server = Server(model, per_round, seed=0)
-    with Federation(make_client, clients, workers=workers) as federation: run(server, federation, rounds)
+    with Federation(line_of(make_client, workers), clients) as federation: run(server, federation, rounds)
     return server.weights
 
 

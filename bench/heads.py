@@ -21,8 +21,10 @@ import torch
 from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from fedbook.fedavg import Server, build, generator
-from fedbook.fedreplay import FedReplayClient, ReplayHead, SideBySide, logits_together
+from fedbook.engine import line_of
+from fedbook.fedavg import Federation, Server
+from fedbook.fedreplay import FedReplayClient, ReplayHead, Together, logits_together
+from fedbook.local import build, generator
 from fedbook.wire import Msg
 
 CLASSES, BATCH, POOL = 30, 32, 30
@@ -46,9 +48,9 @@ def clients_of(head, count):
 def make_client(id, head, data): return FedReplayClient(id, head, *data[id], seed=0, batch=BATCH, lr=2e-3)
 
 
-def federation(head, data, **how):
+def federation(head, data, line):
     "A federation whose clients have the pool already."
-    made, g = SideBySide(partial(make_client, head=head, data=data), len(data), **how), generator(1)
+    made, g = Federation(line(partial(make_client, head=head, data=data)), len(data)), generator(1)
     pool = Msg({"z": features(POOL, head, g), "y": torch.randint(CLASSES, (POOL,), generator=g)})
     for _ in made.exchange("pool", pool, made.ids): pass
     return made
@@ -74,7 +76,7 @@ def distance(head, replies, wanted):
 
 def affordable(head, data, say, seconds):
     "How many of the clients the loop trains in about this time, and at least 5."
-    some = federation(head, data[:5], together=1, workers=1)
+    some = federation(head, data[:5], partial(line_of, workers=1))
     one_round(some, say)
     each = min(one_round(some, say)[0] for _ in range(2)) / 5
     return max(5, min(len(data), int(seconds / each))) if seconds else len(data)
@@ -82,9 +84,12 @@ def affordable(head, data, say, seconds):
 
 def variants(args, count):
     sizes = sorted({min(size, count) for size in args.groups})
-    for threads in args.threads: yield f"loop, threads {threads}", dict(together=1, workers=1, threads=threads)
-    if DEVICE == "cpu": yield "loop, workers 2", dict(together=1, workers=2)
-    for threads in args.threads: yield from ((f"stacks of {size}, threads {threads}", dict(together=size, threads=threads)) for size in sizes if size > 1)
+    for threads in args.threads:
+        yield f"loop, threads {threads}", partial(line_of, workers=1, threads=threads)
+    if DEVICE == "cpu": yield "loop, workers 2", partial(line_of, workers=2)
+    for threads in args.threads:
+        for size in sizes:
+            if size > 1: yield f"stacks of {size}, threads {threads}", partial(Together, together=size, threads=threads)
 
 
 def compare(name, options, tokens, args):
@@ -93,7 +98,8 @@ def compare(name, options, tokens, args):
     count = affordable(head, data, say, args.seconds)
     print(f"\n{name} head, {sum(p.numel() for p in head.parameters()):,} parameters, tokens {tokens}: {count} of {args.clients} clients", flush=True)
     with ExitStack() as stack:
-        made = {what: stack.enter_context(federation(head, data[:count], **how)) for what, how in variants(args, count)}
+        made = {what: stack.enter_context(federation(head, data[:count], line))
+                for what, line in variants(args, count)}
         firsts = {what: one_round(each, say)[1] for what, each in made.items()}
         wanted = next(iter(firsts.values()))
         gap = max(distance(head, replies, wanted) for replies in firsts.values())

@@ -20,8 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fedbook.fedavg import build, generator
 from fedbook.fedmox import SpatialMoE, SpatialRouter
+from fedbook.local import build, generator
 
 ROUTINGS = ("random", "smooth")
 

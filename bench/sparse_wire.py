@@ -25,8 +25,8 @@ from safetensors.torch import load, save
 from scipy.sparse import csr_array
 
 from fedbook.continual import labelled, part, snapshot
-from fedbook.fedavg import build, generator
 from fedbook.fedklpr import compress, magnitude_prune, masked, prunable, pruning_ratio, resnet, restore, sparse_average
+from fedbook.local import build, generator
 from fedbook.wire import Msg, pack, unpack
 
 

@@ -29,8 +29,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from .encoders import feature_maps
-from .fedavg import batches
 from .lab import Profile, UserError
+from .local import batches
 from .streets import Boxes, check_boxes
 
 # %% ../nbs/09_detect.ipynb #6fdff997

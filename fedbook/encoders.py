@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from .fedavg import build
+from .local import build
 from .lab import UserError, torch_device, write_atomically
 from .world import array_checksum, data_folder, shown
 

@@ -4,15 +4,15 @@
 
 # %% auto #0
 __all__ = ['settings', 'profiles', 'modes', 'FedGTEA', 'NoCATE', 'NoWasserstein', 'NoAnchor', 'NoDistillation', 'NoTasks',
-           'FedGTEASizes', 'sized', 'CATE', 'Gaussian', 'low_rank_factors', 'pairwise_wasserstein2_factors',
-           'pairwise_wasserstein2', 'wasserstein2', 'wasserstein_loss', 'Discriminator', 'task_of', 'group_means',
-           'GTEA', 'gtea', 'anchor_loss', 'server_loss', 'FedGTEAClient', 'embed_all', 'likeliest', 'logits_given',
-           'accept_moments', 'FedGTEAServer', 'ablation', 'pairwise_wasserstein2_diagonal']
+           'experiment', 'FedGTEASizes', 'sized', 'CATE', 'Gaussian', 'low_rank_factors',
+           'pairwise_wasserstein2_factors', 'pairwise_wasserstein2', 'wasserstein2', 'wasserstein_loss',
+           'Discriminator', 'task_of', 'group_means', 'GTEA', 'gtea', 'anchor_loss', 'server_loss', 'FedGTEAClient',
+           'embed_all', 'likeliest', 'logits_given', 'accept_moments', 'FedGTEAServer', 'ablation',
+           'pairwise_wasserstein2_diagonal']
 
 # %% ../nbs/14_fedgtea.ipynb #fafef6db
 import math
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 
@@ -22,12 +22,13 @@ import torch.nn.functional as F
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from .continual import (ACGANFedAvg, ACGANFedProx, ContinualSizes, DER, FedAvg, FedCIL, FedProx, FLwF2T, GLFC, Generator, ICaRL, Method,
-                               TaskClient, TaskServer, accept_count, discriminator_loss, distillation_loss, expandable_cnn, frozen,
-                               generator_loss, labelled, make_client, make_server, make_stream, part, run_stream, snapshot)
+from .continual import (ACGANFedAvg, ACGANFedProx, ContinualSizes, DER, FedAvg, FedCIL, FedProx, FLwF2T, GLFC,
+                               Generator, ICaRL, Method, StreamExperiment, TaskClient, TaskServer,
+                               accept_count, discriminator_loss, distillation_loss, expandable_cnn, frozen,
+                               generator_loss, labelled, snapshot)
 from .continual import Discriminator as PlainDiscriminator
-from .fedavg import generator
 from .lab import UserError, choose
+from .local import generator, outputs, torch_threads
 from .wire import Msg, Refused, expect
 from .world import as_float
 
@@ -191,21 +192,15 @@ class Gaussian:
         return density.to(torch.promote_types(x.dtype, self.mean.dtype))
 
 # %% ../nbs/14_fedgtea.ipynb #75434333
-@contextmanager
-def _one_torch_thread():
-    "Our threads are not to start threads of torch's own."
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try: yield
-    finally: torch.set_num_threads(before)
-
 def _mapped(f, size, *batches):
     """Answers of `f` for `size` rows of `batches` at a time, in order. On the CPU as many threads share them as torch may use:
-    torch's LAPACK takes the matrices of a batch one after another, and lets go of Python's lock meanwhile."""
+    torch's LAPACK takes the matrices of a batch one after another, and lets go of Python's lock meanwhile.
+    Ours start no threads of torch's own."""
     chunks = list(zip(*(batch.split(size) for batch in batches)))
     threads = 1 if batches[0].is_cuda else min(len(chunks), torch.get_num_threads())
     if threads == 1: return [f(*chunk) for chunk in chunks]
-    with _one_torch_thread(), ThreadPoolExecutor(threads) as pool: return list(pool.map(lambda chunk: f(*chunk), chunks))
+    with torch_threads(1), ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(lambda chunk: f(*chunk), chunks))
 
 def _chunk(matrices):
     "How many of `matrices` (k, d, r) to work on at once: about 2 MB of them on the CPU, where they should stay in the cache, 512 on a GPU."
@@ -467,17 +462,18 @@ class FedGTEAClient(TaskClient):
         self.critic_lr, self.generator_lr = critic_lr, generator_lr
 
     def fit(self, msg):
-        self.classes = msg.meta["classes"]
+        self._classes = msg.meta["classes"]
         reply = super().fit(msg)
         return Msg(reply.tensors | labelled(self.moments(), "moments"), reply.meta)
 
     def start(self, gift):
         if self.old: self.kept["previous"] = snapshot(self.model.generator)
 
-    def train(self, x, y):
+    def train(self):
+        (x, y), painter = self.data(), list(self.model.generator.parameters())
         critic = [p for name, p in self.model.named_parameters() if not name.startswith("generator.")]
-        self.optimisers = [torch.optim.Adam(critic, self.critic_lr, betas=(0.5, 0.999)),
-                           torch.optim.Adam(self.model.generator.parameters(), self.generator_lr, betas=(0.5, 0.999))]
+        self._optimisers = [torch.optim.Adam(of, lr, betas=(0.5, 0.999))
+                            for of, lr in ((critic, self.critic_lr), (painter, self.generator_lr))]
         self.model.train()
         picks = torch.randint(len(y), (self.iterations, self.gan_batch), generator=self.generator)
         for i, (old_x, old_y) in zip(picks, self.replay()):
@@ -493,10 +489,10 @@ class FedGTEAClient(TaskClient):
     def step(self, x, y):
         "Discriminator and CATE, then the generator, on pictures `x` (b, C, H, W) of classes `y` (b,)."
         alone = torch.rand((), generator=self.generator) < self.alone
-        judge = partial(self.model.judge, groups=None if alone else task_of(y, self.classes))
+        judge = partial(self.model.judge, groups=None if alone else task_of(y, self._classes))
         fake = self.model.generator.draw(y, self.generator)
-        self.move(self.optimisers[0], discriminator_loss(judge, x, y, fake))
-        self.move(self.optimisers[1], generator_loss(judge, fake, y))
+        self.move(self._optimisers[0], discriminator_loss(judge, x, y, fake))
+        self.move(self._optimisers[1], generator_loss(judge, fake, y))
 
     def move(self, optimiser, loss):
         optimiser.zero_grad()
@@ -510,9 +506,7 @@ class FedGTEAClient(TaskClient):
 
 def embed_all(model, x, batch=500):
     "Task embeddings (n, dim) of each of the uint8 pictures `x` (n, C, H, W) alone, on the CPU; (n, 0) without CATE. Leaves `model` in evaluation mode."
-    device = next(model.parameters()).device
-    model.eval()
-    with torch.no_grad(): return torch.cat([model.embeddings(as_float(b.to(device))).cpu() for b in x.split(batch)])
+    return outputs(model, x, batch, of=model.embeddings)
 
 # %% ../nbs/14_fedgtea.ipynb #6c2e9ea7
 modes = ("per_sample", "gaussian", "task_batch")
@@ -548,6 +542,7 @@ class FedGTEAServer(TaskServer):
     of each task, covariances divided by `per_batch`, and `kind` and `distances` of `wasserstein_loss`. `gaussians[t]` is the pooled Gaussian
     of task t as the clients sent it last, `track[t]` means and covariances of batches of all tasks, newly painted, when task t ended, `log`
     the three terms at the end of each round."""
+    keeps = (*TaskServer.keeps, "pooled", "track", "log")
 
     def __init__(self, *args, distillation=0.3, wasserstein=0.3, anchor=0.4, kind="inverse_sum", server_steps=50, server_every=1, critic_lr=1e-4,
                  server_batch=64, painted=256, per_batch=64, alone=0.5, distances=pairwise_wasserstein2, **options):
@@ -556,11 +551,10 @@ class FedGTEAServer(TaskServer):
         self.separate = partial(wasserstein_loss, kind=kind, distances=distances)
         self.server_steps, self.server_every, self.critic_lr = server_steps, server_every, critic_lr
         self.server_batch, self.painted, self.per_batch, self.alone = server_batch, painted, per_batch, alone
-        self.gaussians, self.track, self.log, self.round = {}, {}, [], 0
+        self.pooled, self.track, self.log = {}, {}, []
 
-    def steps(self, ids, r):
-        self.round = r
-        return super().steps(ids, r)
+    @property
+    def gaussians(self): return {t: Gaussian(*of) for t, of in self.pooled.items()}
 
     def send(self, id):
         msg = super().send(id)
@@ -575,7 +569,9 @@ class FedGTEAServer(TaskServer):
     def merge(self, replies):
         came = []
         super().merge(self.noting(replies, came))
-        if self.model.cate: self.gaussians[self.task] = Gaussian.pool(came)
+        if self.model.cate:
+            g = Gaussian.pool(came)
+            self.pooled[self.task] = g.mean, g.cov, g.n
         if self.task and ((self.round % self.rounds + 1) % self.server_every == 0 or self.ends(self.round)): self.optimise()
         if self.model.cate and self.ends(self.round): self.track[self.task] = self.painted_moments()
 
@@ -642,19 +638,6 @@ class FedGTEAServer(TaskServer):
         elif mode == "task_batch": e = torch.cat([b.mean(0).expand_as(b) for b in e.split(batch)])
         return logits_given(model, x, e).argmax(1)
 
-    def state(self):
-        held = super().state()
-        gaussians = {f"gaussians/{t}/{name}": getattr(g, name) for t, g in self.gaussians.items() for name in ("mean", "cov")}
-        track = {f"track/{t}/{name}": value for t, pair in self.track.items() for name, value in zip(("means", "covs"), pair)}
-        return Msg({**held.tensors, **gaussians, **track}, {**held.meta, "round": self.round, "counts": [g.n for g in self.gaussians.values()], "log": list(self.log)})
-
-    def load(self, msg):
-        super().load(msg)
-        gaussians, track = part(msg.tensors, "gaussians"), part(msg.tensors, "track")
-        self.gaussians = {t: Gaussian(**part(gaussians, str(t)), n=n) for t, n in enumerate(msg.meta["counts"])}
-        self.track = {t: (track[f"{t}/means"], track[f"{t}/covs"]) for t in range(len(track) // 2)}
-        self.round, self.log = msg.meta["round"], list(msg.meta["log"])
-
 # %% ../nbs/14_fedgtea.ipynb #5facf23f
 _GAN = ("iterations", "gan_batch", "critic_lr", "generator_lr")
 _SERVER = ("distillation", "wasserstein", "anchor", "kind", "server_steps", "server_every", "critic_lr", "server_batch", "painted")
@@ -670,6 +653,7 @@ NoWasserstein = ablation("without Wasserstein", wasserstein=0.0)
 NoAnchor = ablation("without anchor", anchor=0.0)
 NoDistillation = ablation("without distillation", distillation=0.0)
 NoTasks = ablation("without tasks", client=partial(FedGTEAClient, alone=1.0), wasserstein=0.0, alone=1.0)
+experiment = partial(StreamExperiment, method=FedGTEA)
 
 # %% ../nbs/14_fedgtea.ipynb #090714fe
 def pairwise_wasserstein2_diagonal(means, variances):

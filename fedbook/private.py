@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['KEY_SEEDS', 'profiles', 'PrivateSizes', 'guess_labels', 'whole_numbers', 'mean_of', 'masked', 'Job', 'secagg_runs',
            'folded_seed', 'key_seed', 'first_words', 'find_seeds', 'mask_of', 'peel', 'secagg_round', 'norm_of',
-           'clipped', 'epsilon', 'noise_for', 'DPClient', 'DPServer', 'make_dp_client', 'dp_trial']
+           'clipped', 'epsilon', 'noise_for', 'DPClient', 'DPServer', 'dp_experiment']
 
 # %% ../nbs/21_private.ipynb #c4b8efc5
 import logging
@@ -21,9 +21,11 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from .fedavg import Client, FedAvgSizes, Server, default_workers, generator, make_client, predict, trial, _network, _pictures
-from .lab import UserError
-from .score import History, accuracy
+from .engine import default_workers
+from .fedavg import Client, FedAvgExperiment, FedAvgSizes, Server
+from .lab import History, UserError
+from .local import generator, predict
+from .score import accuracy
 from .wire import Msg, Refused, expect
 
 # %% ../nbs/21_private.ipynb #2c87c257
@@ -127,7 +129,8 @@ def _numpy_client(context, sizes):
 
     class Legacy(NumPyClient):
         def fit(self, arrays, config):
-            client, seeds = make_client(id, sizes, config["seed"]), [config["seed"], id, config["round"]]
+            client = FedAvgExperiment(sizes, config["seed"]).client(id)
+            seeds = [config["seed"], id, config["round"]]
             client.generator = generator(*seeds)
             np.random.seed(seeds)
             reply = client.fit(Msg(dict(zip(client.model.state_dict(), map(torch.from_numpy, arrays)))))
@@ -136,7 +139,8 @@ def _numpy_client(context, sizes):
     return Legacy().to_client()
 
 def _protocol(message, context, call_next):
-    "A Flower mod: SecAgg+ for the messages that belong to it, unless this client is told to fail at their stage."
+    """A Flower mod: SecAgg+ for the messages that belong to it, unless this client is told to fail at their
+    stage."""
     from flwr.client.mod import secaggplus_mod
 
     said, told = (message.content.config_records.get(name, {}) for name in ("secaggplus_configs", "leaving"))
@@ -155,23 +159,24 @@ def _quiet(*names):
 
 # %% ../nbs/21_private.ipynb #c04d2f60
 class Job(NamedTuple):
-    """One run in Flower's simulation: `rounds` rounds with `seed`, by SecAgg+ where `secure`, else in the clear. `threshold` is how many pieces
-    rebuild a client's keys (float: of the clients); `leaving=(stage, ids)` lets clients fail in `setup`, `share_keys`, `collect_masked_vectors`
-    or `unmask`."""
+    """One run in Flower's simulation: `rounds` rounds with `seed`, by SecAgg+ where `secure`, else in the
+    clear. `threshold` is how many pieces rebuild a client's keys (float: of the clients); `leaving=(stage,
+    ids)` lets clients fail in `setup`, `share_keys`, `collect_masked_vectors` or `unmask`."""
     seed: int = 0
     rounds: int = 1
     secure: bool = True
     threshold: float | int = 0.6
     leaving: tuple | None = None
 
-def _everyone(sizes, seed, test):
-    "Flower's FedAvg with every client in each round, from the network of `seed`; `test(round, arrays)` sees each result."
+def _everyone(experiment, test):
+    "Flower's FedAvg with every client of `experiment` in each round; `test(round, arrays)` sees each result."
     from flwr.common import ndarrays_to_parameters
     from flwr.server.strategy import FedAvg
 
-    start = [t.numpy() for t in _network(sizes, seed).state_dict().values()]
-    return FedAvg(fraction_fit=1.0, fraction_evaluate=0.0, min_fit_clients=sizes.clients, min_available_clients=sizes.clients,
-                  initial_parameters=ndarrays_to_parameters(start), on_fit_config_fn=lambda r: {"round": r, "seed": seed},
+    start, count = [t.numpy() for t in experiment.network().state_dict().values()], len(experiment.ids)
+    return FedAvg(fraction_fit=1.0, fraction_evaluate=0.0, min_fit_clients=count, min_available_clients=count,
+                  initial_parameters=ndarrays_to_parameters(start),
+                  on_fit_config_fn=lambda r: {"round": r, "seed": experiment.seed},
                   evaluate_fn=lambda r, arrays, _: test(r, arrays))
 
 def _do(job, sizes, shield, grid, context):
@@ -179,29 +184,29 @@ def _do(job, sizes, shield, grid, context):
     from flwr.server import LegacyContext, ServerConfig
     from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
 
-    grid, model, (x, y) = _Watched(grid, job.leaving), _network(sizes, job.seed), _pictures(sizes.data, "test").tensors()
-    history, held = History(), []
+    grid, experiment = _Watched(grid, job.leaving), FedAvgExperiment(sizes, job.seed)
+    model, (x, y) = experiment.network(), experiment.pictures("test").tensors()
+    history, held, most = History(), [], max(map(len, experiment.parts))
 
     def test(r, arrays):
         moved, held[:] = not held or any((a != b).any() for a, b in zip(held, arrays)), arrays
         weights = dict(zip(model.state_dict(), map(torch.tensor, arrays)))
         if r: history.add(round=r, accuracy=accuracy(predict(model, weights, x), y), moved=moved, **grid.take())
 
-    most = max(len(make_client(id, sizes, job.seed).y) for id in range(sizes.clients))
     secagg = SecAggPlusWorkflow(1.0, job.threshold, max_weight=most, clipping_range=shield)
     workflow = DefaultWorkflow(fit_workflow=secagg) if job.secure else DefaultWorkflow()
-    workflow(grid, LegacyContext(context, ServerConfig(num_rounds=job.rounds), _everyone(sizes, job.seed, test)))
+    workflow(grid, LegacyContext(context, ServerConfig(num_rounds=job.rounds), _everyone(experiment, test)))
     return history
 
 # %% ../nbs/21_private.ipynb #99c704fd
 def secagg_runs(sizes, jobs, shield=8.0, side_by_side=None):
-    """FedAvg in Flower's simulation for each `Job` of `jobs`, every one of `sizes.clients` clients in each round: by SecAgg+ (Bell et al.
-    2020), or by the same clients and strategy in the clear. Weights are cut to [-shield, shield]. Ray runs `side_by_side` clients at once
-    (None: one per core).
+    """FedAvg in Flower's simulation for each `Job` of `jobs`, every one of `sizes.clients` clients in each
+    round: by SecAgg+ (Bell et al. 2020), or by the same clients and strategy in the clear. Weights are cut to
+    [-shield, shield]. Ray runs `side_by_side` clients at once (None: one per core).
 
-    Returns a `History` for each: accuracy, bytes of the serialised messages each way, exchanges, failed replies, and whether the round
-    moved the model."""
-    from fedbook.flower import ClientApp, ServerApp, _quiet_home, _ray
+    Returns a `History` for each: accuracy, bytes of the serialised messages each way, exchanges, failed
+    replies, and whether the round moved the model."""
+    from fedbook.flower import ClientApp, ServerApp, local_ray, quiet_home
     from flwr.simulation import run_simulation
 
     server, outcome, cores = ServerApp(), [], side_by_side or default_workers()
@@ -210,8 +215,9 @@ def secagg_runs(sizes, jobs, shield=8.0, side_by_side=None):
     def main(grid, context): outcome.extend(_do(job, sizes, shield, grid, context) for job in jobs)
 
     clients = ClientApp(client_fn=lambda context: _numpy_client(context, sizes), mods=[_protocol])
-    with _quiet_home(), _ray(cores), _quiet("flwr"):
-        run_simulation(server, clients, sizes.clients, backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0}})
+    resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0}}
+    with quiet_home(), local_ray(cores), _quiet("flwr"):
+        run_simulation(server, clients, sizes.clients, backend_config=resources)
     return outcome
 
 # %% ../nbs/21_private.ipynb #a9413bb9
@@ -350,25 +356,27 @@ class DPClient(Client):
         return Msg(clipped({name: t.cpu() - msg.tensors[name] for name, t in new.items()}, self.clip))
 
 # %% ../nbs/21_private.ipynb #63e3598a
-_NOISE = "state of the noise"
-
 class DPServer(Server):
-    """DP-FedAvg's server (McMahan et al. 2018, Algorithm 1, with equal weights and its fixed denominator): each client takes
-    part by its own coin, and the sum of clipped updates, with Gaussian noise of `noise * clip` on each entry, is divided by
-    `per_round`, the number expected. `cohort` divides the noise as if so many were expected, to see what a federation of
-    that size would get; it is no privacy for this one."""
+    """DP-FedAvg's server (McMahan et al. 2018, Algorithm 1, with equal weights and its fixed denominator):
+    each client takes part by its own coin, and the sum of clipped updates, with Gaussian noise of `noise *
+    clip` on each entry, is divided by `per_round`, the number expected. `cohort` divides the noise as if so
+    many were expected, to see what a federation of that size would get; it is no privacy for this one."""
+    keeps = ("weights", "generator")
 
     def __init__(self, model, per_round=None, seed=0, clip=1.0, noise=1.0, cohort=None):
         super().__init__(model, per_round, seed)
         if type(per_round) is not int or per_round < 1:
-            raise UserError(f"per_round={per_round!r} must be a whole number of at least 1: the mean is over the number expected")
-        if not (math.isfinite(noise) and noise >= 0): raise UserError(f"noise={noise!r} must be a finite number of at least 0")
+            raise UserError(f"per_round={per_round!r} must be a whole number of at least 1: the mean is over "
+                            "the number expected")
+        if not (math.isfinite(noise) and noise >= 0):
+            raise UserError(f"noise={noise!r} must be a finite number of at least 0")
         clipped({}, clip)
         self.clip, self.std = clip, noise * clip / (cohort or per_round)
         self.generator = generator(seed, 21)
 
     def pick(self, ids, r):
-        "Each of `ids` by its own coin, with probability per_round / len(ids) (Poisson sampling): their number varies."
+        """Each of `ids` by its own coin, with probability per_round / len(ids) (Poisson sampling): their
+        number varies."""
         coins = np.random.default_rng([self.seed, r]).random(len(ids))
         return [id for id, coin in zip(ids, coins) if coin < self.per_round / len(ids)]
 
@@ -386,18 +394,8 @@ class DPServer(Server):
             noise = torch.randn(t.shape, generator=self.generator, dtype=torch.float64) * self.std
             self.weights[name] = (t + total[name] / self.per_round + noise).to(t.dtype)
 
-    def state(self): return Msg(self.weights | {_NOISE: self.generator.get_state()})
-
-    def load(self, msg):
-        self.generator.set_state(msg.tensors.pop(_NOISE))
-        self.weights = msg.tensors
-
 # %% ../nbs/21_private.ipynb #5d8d3389
-def make_dp_client(id, sizes, seed, device="cpu"):
-    "Client `id` of `make_client`'s federation, as one that clips."
-    plain = make_client(id, sizes, seed, device)
-    return DPClient(id, plain.model, plain.x, plain.y, seed, sizes.epochs, sizes.batch, sizes.lr, clip=sizes.clip)
-
-def dp_trial(sizes, seed, noise, cohort=None, device="cpu"):
-    "DP-FedAvg with one seed and `noise`. Returns the server, the `History` (accuracy, bytes) and the federation."
-    return trial(sizes, seed, device, server_kind=partial(DPServer, clip=sizes.clip, noise=noise, cohort=cohort), make=make_dp_client)
+def dp_experiment(sizes, seed=0, device="cpu", noise=1.0, cohort=None):
+    "DP-FedAvg of these `sizes` with `noise`, as an `Experiment`; `cohort` as in `DPServer`."
+    server = partial(DPServer, clip=sizes.clip, noise=noise, cohort=cohort)
+    return FedAvgExperiment(sizes, seed, device, partial(DPClient, clip=sizes.clip), server)

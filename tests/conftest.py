@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-import fedbook.fedavg
-from fedbook.fedavg import Checkpoint
+import fedbook.engine
+from fedbook.engine import Checkpoint
 
 
 def seeded(seed=0): return torch.Generator().manual_seed(seed)
@@ -35,7 +35,7 @@ def kill(monkeypatch):
 @pytest.fixture
 def one_process(monkeypatch):
     "One worker in this process with one thread, for sizes that are too small to share out."
-    monkeypatch.setattr(fedbook.fedavg, "default_workers", lambda: 1)
+    monkeypatch.setattr(fedbook.engine, "default_workers", lambda: 1)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

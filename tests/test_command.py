@@ -1,3 +1,4 @@
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -28,10 +29,12 @@ results.claim("a is at least 0", results.values("a", "v"), at_least=-5)
 
 
 @pytest.mark.parametrize("line, said", [
-    ("run nosuch", "chapter 'nosuch' is unknown; choose one of 00_start"), ("run 06_fedavg -p lr=abc", "lr='abc' is not a valid float"), ("run fedavg -p speed=3", "'speed' is not a parameter"),
-    ("run 06_fedavg -p lr", "not of the form NAME=VALUE"), ("run 02_world -p lr=3", "has no parameters"), ("run all -p lr=1", "-p goes with one chapter"), ("run 01_lab --profile huge", "profile='huge' is unknown; choose one of smoke, quick, full, paper"),
-    ("run 01_lab --device tpu", "device='tpu' is unknown"), ("run 01_lab --seed x", "invalid int value"), ("run 01_lab --seed -1", "seed=-1 must be"), ("run fedavg -p lr=nan", "lr=nan must be 0 or more"), ("run fedavg -p rounds=-3", "rounds=-3 must be"), ("run fedavg -p seeds=0", "seeds=0 must be at least 1"), ("run 01_lab --engine warp", "engine='warp' is unknown"),
-    ("run 01_lab --out /dev/null/runs", "out='/dev/null/runs' cannot be written"), ("report /nowhere/at/all", "holds no results.json"), ("dance", "invalid choice"), ("", "required")])
+    ("run nosuch", "chapter 'nosuch' is unknown; choose one of 00_start"), ("run 04_fedavg -p lr=abc", "lr='abc' is not a valid float"), ("run fedavg -p speed=3", "'speed' is not a parameter"),
+    ("run 04_fedavg -p lr", "not of the form NAME=VALUE"), ("run w2_world -p lr=3", "has no parameters"), ("run all -p lr=1", "-p goes with one chapter"), ("run w1_lab --profile huge", "profile='huge' is unknown; choose one of smoke, quick, full, paper"),
+    ("run w1_lab --device tpu", "device='tpu' is unknown"), ("run w1_lab --seed x", "invalid int value"), ("run w1_lab --seed -1", "seed=-1 must be"), ("run fedavg -p lr=nan", "lr=nan must be 0 or more"), ("run fedavg -p rounds=-3", "rounds=-3 must be"), ("run fedavg -p seeds=0", "seeds=0 must be at least 1"), ("run w1_lab --engine warp", "engine='warp' is unknown"),
+    ("book fedavg --rows-from x.json", "--rows-from goes with --keep-rows"), ("book all --keep-rows", "--keep-rows goes with one chapter"), ("book fedavg --as-before x --profile quick", "books the outputs of full"),
+    ("book fedavg --as-before /nowhere/at/all", "0 runs *_fedavg-quick-0 lie in"), ("book fedavg --keep-rows --as-before x", "not allowed with"), ("book lab --keep-rows", "0 files of kept results fit *_lab-full-0-*.json"),
+    ("run w1_lab --out /dev/null/runs", "out='/dev/null/runs' cannot be written"), ("report /nowhere/at/all", "holds no results.json"), ("dance", "invalid choice"), ("", "required")])
 def test_a_mistake_is_one_sentence(line, said, capsys):
     assert main(line.split()) != 0
     err = capsys.readouterr().err
@@ -55,8 +58,22 @@ def test_data_lists_every_set(capsys):
 
 
 def test_find_takes_notebook_and_module_names():
-    assert find("06_fedavg") == find("fedavg") == find("06_fedavg.ipynb")
+    assert find("04_fedavg") == find("fedavg") == find("04_fedavg.ipynb")
+    assert find("w1_lab") == find("lab") and find("w1_lab")["w1_lab"].parent.name == "workshop"
     assert len(find("all")) >= 8
+
+
+def test_the_course_comes_first_then_the_workshop():
+    stems = list(find("all"))
+    wings = ["workshop" if stem.startswith("w") else "course" for stem in stems]
+    assert wings == sorted(wings) and {"course", "workshop"} == set(wings)
+    for wing in set(wings): assert (part := [s for s, w in zip(stems, wings) if w == wing]) == sorted(part)
+    assert all(command.answers_of(path).exists() for path in find("all").values())
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as done: main(["--version"])
+    assert done.value.code == 0 and capsys.readouterr().out == f"fedbook {command.fedbook.__version__}\n"
 
 
 def test_rows_are_kept_until_the_code_changes(tmp_path):
@@ -82,7 +99,13 @@ def test_changed_numbers_get_a_folder_of_their_own(tmp_path):
     assert "lr=0.05" in changed and "lr" not in plain and len(keep(tmp_path / "runs", tmp_path / "kept")) == 2
 
 
-@pytest.mark.parametrize("text", ["{", "{}", "[]", "3"])
+SOUND = dict(name="99_x", profile="full", seed=0, sizes={}, scale="", device="cpu", changes={})
+CLAIM = dict(claim="a", paper="", source="", unit="", verdict="measured", values=[1.0])
+
+
+@pytest.mark.parametrize("text", ["{", "{}", "[]", "3", *(json.dumps(body) for body in (
+    SOUND, SOUND | dict(claims=3), SOUND | dict(claims=[3]), SOUND | dict(claims=[CLAIM | dict(values=[])]), SOUND | dict(claims=[CLAIM | dict(values=["x"])]), SOUND | dict(claims=[CLAIM | dict(paper=3)]),
+    SOUND | dict(claims=[{k: v for k, v in CLAIM.items() if k != "unit"}]), SOUND | dict(claims=[], profile="huge")))])
 def test_a_broken_results_file_is_one_sentence(text, tmp_path, capsys):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "results.json").write_text(text)
@@ -95,13 +118,15 @@ def test_a_missing_readme_is_one_sentence(tmp_path, capsys):
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_a_failed_run_says_which_cell_and_keeps_what_was_done(tmp_path):
+def test_a_failed_run_says_which_cell_and_keeps_what_was_done(tmp_path, capsys):
     log = tmp_path / "log"
     path = chapter(tmp_path, ROWS.replace("LOG", str(log)), "1 / 0", "print('never')")
     ran = run_chapter(path, "smoke", out=tmp_path / "runs")
     assert "cell 5 failed" in ran["error"] and "ZeroDivisionError" in ran["error"] and ran["measured"] == "FAILED"
     partial = nbformat.read(ran["notebook"], 4)
     assert any(o.output_type == "error" for c in partial.cells for o in c.get("outputs", []))
+    assert command.failed_runs(tmp_path / "runs") == ["99_demo-smoke-0"]
+    assert main(["report", str(tmp_path / "runs")]) == 0 and "stopped by an error" in capsys.readouterr().out
     assert len(collect(tmp_path / "runs")[0]["rows"]) == 3
 
 
@@ -164,3 +189,130 @@ def test_outputs_are_copied_back_by_cell_id(tmp_path):
     assert book.cells[0].source.endswith("*Outputs: profile `smoke`, seed 0.*") and book.metadata.fedbook.stamp == notebook_stamp(path) and len(book.cells) == 5
     copy_outputs(target, path, "profile `full`, seed 0")
     assert nbformat.read(path, 4).cells[0].source.count("*Outputs:") == 1
+
+
+@pytest.mark.parametrize("source, want", [
+    ("#| hide\nimport os", True), ("#|hide", True), ("#| hidden", False), ('quiz("a", ("b", True, "c"))\nquiz("d")', True), ('quiz("a")\nx = 1', False), ("x = quiz('a')", False), ("", False), ("%%time\nquiz('a')", False), ("#| export\nimport os", False)])
+def test_what_is_folded(source, want): assert command.to_fold(source) is want
+
+
+def test_booking_folds_cells_and_cleaning_keeps_the_folds(tmp_path):
+    path = chapter(tmp_path, "#| hide\nimport os", "2 + 2")
+    target = tmp_path / "done.ipynb"
+    execute(path, target, {})
+    copy_outputs(target, path, "")
+    read = lambda: [cell.metadata for cell in nbformat.read(path, 4).cells]
+    assert read() == [{}, {"tags": ["parameters"]}, {"jupyter": {"source_hidden": True}}, {}]
+    from nbdev.clean import clean_nb
+    from execnb.nbio import read_nb, write_nb
+    book = read_nb(path)
+    clean_nb(book, allowed_metadata_keys=["fedbook"], allowed_cell_metadata_keys=settings("allowed_cell_metadata_keys").split())
+    write_nb(book, path)
+    assert read() == [{}, {"tags": ["parameters"]}, {"jupyter": {"source_hidden": True}}, {}]
+
+
+def settings(name):
+    lines = (Path(__file__).parent.parent / "settings.ini").read_text().splitlines()
+    return next(line.partition("=")[2] for line in lines if line.startswith(f"{name} ="))
+
+
+# what is measured follows from VALUE; each measurement leaves a letter in LOG, and `took` is a clock
+MOVED = """from time import perf_counter
+from fedbook.lab import Results
+results = Results("NAME", profile, {"data": "toy"}, seed, out, scale="toy", clock=["took"])
+def measure(what, s):
+    open("LOG", "a").write(what[0])
+    return {"score": (VALUE) * (s + 1), "nested": [{"deep": VALUE}], "took": perf_counter()}
+for what in ("a", "a, twice", "b: one"):
+    for s in range(3): results.row(what, s, lambda: measure(what, s))
+results.claim("a pairs with b", [p - q for p, q in zip(results.values("a", "score"), results.values("b: one", "score"))], at_least=-1)
+print(profile, results.values("a", "score"))
+"""
+
+
+def moved(folder, log, name="98_demo", value="2.5", more=()):
+    folder.mkdir(exist_ok=True)
+    return chapter(folder, MOVED.replace("LOG", str(log)).replace("NAME", name).replace("VALUE", value), 'results.finish("done")', *more, name=name)
+
+
+def booked(tmp_path):
+    "A chapter under an old number that ran at full, with its results kept."
+    old = moved(tmp_path / "old", tmp_path / "log")
+    run_chapter(old, "full", out=tmp_path / "runs")
+    return keep(tmp_path / "runs", tmp_path / "results")[0]
+
+
+def test_keep_rows_measures_one_row_of_each_method_again(tmp_path):
+    file, log = booked(tmp_path), tmp_path / "log"
+    before = json.loads(file.read_text())
+    assert log.read_text() == "aaaaaabbb"
+    new = moved(tmp_path / "new", log, "99_demo", more=["# the code has moved"])
+    ran = command.keep_rows(new, out=tmp_path / "runs", results=tmp_path / "results")
+    assert ran["error"] is None and ran["measured"] == "9 rows, 2 of them measured again: done" and log.read_text() == "aaaaaabbb" + "ab"
+    done = json.loads((tmp_path / "runs" / "99_demo-full-0" / "results.json").read_text())
+    assert sorted(done["recomputed"]) == sorted(map(list, command.to_recompute(before["rows"])))
+    assert [(r["what"], r["seed"]) for r in done["rows"]] == [(r["what"], r["seed"]) for r in before["rows"]] and not any("again" in row for row in done["rows"])
+    assert done["claims"] == before["claims"] and done["name"] == "99_demo" and not (tmp_path / "runs" / "kept-rows" / "99_demo-full-0").exists()
+    assert nbformat.read(new, 4).metadata.fedbook.stamp == notebook_stamp(new)
+    assert any("recomputed" in json.loads(kept.read_text()) for kept in keep(tmp_path / "runs", tmp_path / "kept"))
+
+
+@pytest.mark.parametrize("value, name, said", [("2.5 if s < 0 else 2.5 + 1e-12", "99_demo", "and is"), ("float('nan')", "99_demo", "and is nan")])
+def test_keep_rows_changes_nothing_if_a_number_differs(value, name, said, tmp_path):
+    booked(tmp_path)
+    new = moved(tmp_path / "new", tmp_path / "log", name, value)
+    before = new.read_bytes()
+    ran = command.keep_rows(new, out=tmp_path / "runs", results=tmp_path / "results")
+    assert said in ran["error"] and "row 'a" in ran["error"] and "nothing is changed" in ran["error"]
+    assert new.read_bytes() == before and not (tmp_path / "runs" / "99_demo-full-0").exists()
+    assert not list((tmp_path / "runs" / "kept-rows").glob("*/results.json")), "rows of two programs must not lie about"
+
+
+def test_keep_rows_says_when_settings_differ_or_a_row_is_gone(tmp_path):
+    file, log = booked(tmp_path), tmp_path / "log"
+    source = nbformat.read(moved(tmp_path / "new", log, "99_demo"), 4).cells[2].source
+    for old, other, said in (('"toy", clock', '"other", clock', "the kept rows are of scale='toy', this run has 'other'"), ('"b: one"', '"b: two"', "row 'b: one', seed")):
+        other = chapter(tmp_path / "new", source.replace(old, other), name="99_demo")
+        ran = command.keep_rows(other, file, out=tmp_path / "runs")
+        assert said in ran["error"], ran["error"]
+
+
+def test_as_before_takes_what_does_not_depend_on_the_size(tmp_path):
+    log, cell = tmp_path / "log", lambda source, id: new_code_cell(source, id=id)
+    def write(folder, *cells):
+        path = moved(folder, log, more=["0"] * len(cells))
+        book = nbformat.read(path, 4)
+        for i, cell_ in enumerate(book.cells): cell_["id"] = f"cell{i}"
+        book.cells[4:] = cells
+        nbformat.write(book, path)
+        return path
+    old = write(tmp_path / "old", cell("print('size', profile)", "size"), cell("print('quiz')", "quiz"), cell("print('changed', profile)", "changed"), cell("if profile == 'full': print('nodes')", "nodes"))
+    run_chapter(old, "quick", out=tmp_path / "base")
+    new = write(tmp_path / "new", cell("print('size', profile)", "size"), cell("print('better quiz')", "quiz"), cell("print('changed', f'{profile}')", "changed"), cell("if profile == 'full': print('nodes')", "nodes"), cell("print('new')", "new"))
+    run_chapter(new, "full", out=tmp_path / "full")
+    copy_outputs(tmp_path / "full" / "98_demo-full-0" / "98_demo.ipynb", new, "profile `full`, seed 0")
+    book = nbformat.read(new, 4)
+    for i, text in ((-4, "quiz\n"), (-3, "committed, full\n")): book.cells[i]["outputs"] = [nbformat.v4.new_output("stream", text=text)]
+    book.cells[-1]["outputs"] = []
+    book.metadata.fedbook.stamp = "old"
+    nbformat.write(book, new)
+    ran = command.as_before(new, tmp_path / "base", out=tmp_path / "runs")
+    assert ran["error"] is None and ran["measured"] == "as before: 9 rows at quick", ran
+    texts = {c.id: "".join(o.get("text", "") for o in c.get("outputs", [])) for c in nbformat.read(new, 4).cells}
+    assert texts["size"] == "size full\n" and texts["quiz"] == "better quiz\n" and texts["changed"] == "committed, full\n" and texts["new"] == "new\n" and texts["nodes"] == "nodes\n" and texts["cell2"].startswith("full [")
+    assert nbformat.read(new, 4).metadata.fedbook.stamp == notebook_stamp(new) and "profile `full`" in nbformat.read(new, 4).cells[0].source
+
+    book = nbformat.read(new, 4)
+    book.cells.append(cell("print('new and of a size:', profile)", "newer"))
+    nbformat.write(book, new)
+    before = new.read_bytes()
+    with pytest.raises(UserError, match="cell 10 .* is new or changed, and its outputs depend on the size"): command.as_before(new, tmp_path / "base", out=tmp_path / "runs")
+    assert new.read_bytes() == before
+
+
+def test_as_before_compares_all_rows(tmp_path):
+    run_chapter(moved(tmp_path / "old", tmp_path / "log"), "quick", out=tmp_path / "base")
+    new = moved(tmp_path / "new", tmp_path / "log", "99_demo", "2.5 + 1e-12 * (s == 2)")
+    before = new.read_bytes()
+    ran = command.as_before(new, tmp_path / "base", out=tmp_path / "runs")
+    assert "row 'a', seed 2: score was 7.5 and is" in ran["error"] and ran["measured"] == "FAILED" and new.read_bytes() == before

@@ -9,8 +9,8 @@ from torch import nn
 from fedbook import detect as d
 from fedbook.answers import detect as answers
 from fedbook.encoders import image_encoder
-from fedbook.fedavg import build, generator
 from fedbook.lab import UserError
+from fedbook.local import build, generator
 from fedbook.streets import Boxes, streets
 
 HIGH, LOW = (96, 160), (64, 96)

@@ -18,14 +18,18 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from torch import nn
 
-from fedbook import fedavg
-from fedbook.fedavg import Checkpoint, Client, Faults, Federation, FedProxClient, LocalOnly, Server, Step, TooFewReplies, build, generator, proximal, run, weighted_average
+from fedbook import engine, fedavg
+from fedbook.engine import Checkpoint, Faults, Workers, line_of, trial
+from fedbook.fedavg import (Client, FedAvgExperiment, Federation, FedProxClient, Here, LocalOnly, Server,
+                            Step, TooFewReplies, run, weighted_average)
 from fedbook.lab import UserError
+from fedbook.local import build, generator
 from fedbook.wire import Msg
 
 
-WORKERS = [1, 2] if fedavg._can_fork() else [1]
-several = pytest.mark.skipif(len(WORKERS) == 1, reason="workers are forked processes, which PyTorch supports on Linux without a GPU")
+WORKERS = [1, 2] if engine._can_fork() else [1]
+several = pytest.mark.skipif(len(WORKERS) == 1, reason="workers are forked processes, which PyTorch supports "
+                                                       "on Linux without a GPU")
 
 
 def net(): return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
@@ -42,28 +46,42 @@ def make(id, kind=Client, **options): return kind(id, build(net, 0), *data(id), 
 
 def federate(rounds=3, workers=1, server=None, checkpoint=None, clients=6, kind=Client, options=None, **more):
     server = server or Server(build(net, 0), per_round=4, seed=1)
-    with Federation(partial(make, kind=kind, **(options or {})), clients, workers=workers, **more) as federation:
+    line = line_of(partial(make, kind=kind, **(options or {})), workers)
+    with Federation(line, clients, **more) as federation:
         history = run(server, federation, rounds, checkpoint)
     return server, federation, history
 
 
-def equal(a, b): return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) and a[k].dtype == b[k].dtype for k in a)
+def printed_by(script):
+    "What a new process prints that runs `script`."
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True)
+    return done.stdout
+
+
+def equal(a, b):
+    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) and a[k].dtype == b[k].dtype for k in a)
 
 
 # ---- weighted average
 
+SEEDS_AND_WEIGHTS = st.lists(st.tuples(st.integers(0, 2**31), st.floats(0, 1e6)), min_size=1, max_size=6)
+TOLERANCE = {"f": 1e-6, "h": 2e-3, "i": 0.5 + 1e-6}
+
+
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 2**31), st.floats(0, 1e6)), min_size=1, max_size=6).filter(lambda l: sum(w for _, w in l) > 1e-3))
+@given(SEEDS_AND_WEIGHTS.filter(lambda drawn: sum(w for _, w in drawn) > 1e-3))
 def test_weighted_average_against_numpy(drawn):
     states, weights = [], [w for _, w in drawn]
     for s, _ in drawn:
         rng = np.random.default_rng(s)
-        states.append({"f": torch.tensor(rng.normal(size=(2, 3)), dtype=torch.float32), "h": torch.tensor(rng.normal(size=3)).half(), "i": torch.tensor(rng.integers(0, 1000, 2))})
+        states.append({"f": torch.tensor(rng.normal(size=(2, 3)), dtype=torch.float32),
+                       "h": torch.tensor(rng.normal(size=3)).half(),
+                       "i": torch.tensor(rng.integers(0, 1000, 2))})
     mean = weighted_average(iter(states), iter(weights))
     for name, t in mean.items():
         want = np.average([s[name].double().numpy() for s in states], axis=0, weights=weights)
         assert t.dtype == states[0][name].dtype
-        np.testing.assert_allclose(t.double().numpy(), want, atol={"f": 1e-6, "h": 2e-3, "i": 0.5 + 1e-6}[name], rtol=1e-6)
+        np.testing.assert_allclose(t.double().numpy(), want, atol=TOLERANCE[name], rtol=1e-6)
 
 
 @given(st.permutations(range(4)), st.integers(1, 5))
@@ -96,14 +114,16 @@ def by_hand(server_weights, ids, generators, epochs, lr=0.1, mu=0.0):
             for start in range(0, len(y) - 1, 8):
                 i = order[start:] if start + 9 == len(y) else order[start:start + 8]
                 loss = F.cross_entropy(model(x[i]), y[i])
-                if mu: loss = loss + mu / 2 * sum((p - server_weights[k]).square().sum() for k, p in model.named_parameters())
+                away = ((p - server_weights[k]).square().sum() for k, p in model.named_parameters())
+                if mu: loss = loss + mu / 2 * sum(away)
                 grads = torch.autograd.grad(loss, list(model.parameters()))
                 with torch.no_grad():
                     for p, g in zip(model.parameters(), grads): p -= lr * g
         results.append((len(y), {k: v.clone() for k, v in model.state_dict().items()}))
     total = sum(n for n, _ in results)
     mean = {k: sum(n / total * s[k].double() for n, s in results) for k in server_weights}
-    return {k: v.to(server_weights[k].dtype) if server_weights[k].is_floating_point() else v.round().to(server_weights[k].dtype) for k, v in mean.items()}
+    whole = lambda k, v: v if server_weights[k].is_floating_point() else v.round()
+    return {k: whole(k, v).to(server_weights[k].dtype) for k, v in mean.items()}
 
 
 @pytest.mark.parametrize("kind, mu", [(Client, 0.0), (FedProxClient, 0.5)])
@@ -117,13 +137,6 @@ def test_rounds_against_a_bare_loop(kind, mu):
     assert server.weights["1.num_batches_tracked"].dtype == torch.int64
 
 
-def test_proximal():
-    p, a = [torch.tensor([3.0, 0.0], requires_grad=True)], [torch.tensor([1.0, 1.0])]
-    term = proximal(p, a, 0.4)
-    term.backward()
-    assert term.item() == pytest.approx(0.2 * 5) and torch.allclose(p[0].grad, 0.4 * (p[0] - a[0]))
-
-
 def test_huge_mu_pins_the_clients():
     far, near = (federate(1, kind=FedProxClient, options=dict(mu=mu, lr=0.001))[0] for mu in (0.0, 500.0))
     start = build(net, 0).state_dict()
@@ -135,7 +148,7 @@ def test_huge_mu_pins_the_clients():
 
 def test_clients_never_share_memory():
     server = Server(build(net, 0), seed=0)
-    with Federation(make, 2, workers=1) as federation:
+    with Federation(Here(make), 2) as federation:
         for id, reply in federation.exchange("fit", server.send, [0, 1], server.accept):
             before = {k: v.clone() for k, v in server.weights.items()}
             for t in reply.tensors.values(): t.fill_(7)
@@ -155,7 +168,8 @@ def test_any_number_of_workers_gives_the_same_bits(workers):
     faults = Faults(seed=6, silent=0.1, crash=0.1, nan=0.1)
     one, many = (federate(4, workers=w, faults=faults) for w in (1, workers))
     assert equal(one[0].weights, many[0].weights)
-    assert one[1].ledger.entries == many[1].ledger.entries and one[1].ledger.absent == many[1].ledger.absent and one[1].ledger.absent
+    assert one[1].ledger.entries == many[1].ledger.entries
+    assert one[1].ledger.absent == many[1].ledger.absent and one[1].ledger.absent
     assert one[1].states == many[1].states and one[2].rows == many[2].rows
 
 
@@ -168,7 +182,8 @@ def test_replies_come_in_the_order_asked_and_few_wait():
             return super().fit(msg)
 
     import tempfile
-    with tempfile.TemporaryDirectory() as folder, Federation(partial(make, kind=Slow), 12, workers=2) as federation:
+    line = Workers(partial(make, kind=Slow), 2)
+    with tempfile.TemporaryDirectory() as folder, Federation(line, 12) as federation:
         server, seen = Server(build(net, 0)), []
         for id, _ in federation.exchange("fit", server.send, list(range(12))):
             seen.append(id)
@@ -178,14 +193,16 @@ def test_replies_come_in_the_order_asked_and_few_wait():
 
 def test_one_exchange_at_a_time():
     for workers in WORKERS:
-        with Federation(make, 6, workers=workers) as federation:
+        with Federation(line_of(make, workers), 6) as federation:
             server = Server(build(net, 0))
             replies = federation.exchange("fit", server.send, [0, 1, 2])
             next(replies)
-            with pytest.raises(RuntimeError, match="still open"): next(federation.exchange("fit", server.send, [5]))
+            with pytest.raises(RuntimeError, match="still open"):
+                next(federation.exchange("fit", server.send, [5]))
             replies.close()
             assert [id for id, _ in federation.exchange("fit", server.send, [5, 4])] == [5, 4]
-            with pytest.raises(UserError, match="names a client twice"): next(federation.exchange("fit", server.send, [1, 1]))
+            with pytest.raises(UserError, match="names a client twice"):
+                next(federation.exchange("fit", server.send, [1, 1]))
 
 
 @several
@@ -194,7 +211,7 @@ def test_a_merge_that_fails_leaves_the_federation_usable():
         def merge(self, replies):
             for _ in replies: raise ZeroDivisionError
 
-    with Federation(make, 6, workers=2) as federation:
+    with Federation(line_of(make, 2), 6) as federation:
         with pytest.raises(ZeroDivisionError) as kept: run(Failing(build(net, 0)), federation, 1)
         before = len(federation.ledger.where(way="up"))
         run(Server(build(net, 0), seed=1), federation, 1)
@@ -210,17 +227,19 @@ def test_a_merge_that_reads_nothing_still_asks_everybody():
     with pytest.raises(TooFewReplies): federate(1, server=Deaf(build(net, 0)), faults=Faults(silent=1.0))
 
 
-@pytest.mark.parametrize("options, why", [(dict(workers=0), "workers=0"), (dict(workers=1.5), "workers=1.5"), (dict(threads=0), "threads=0"), (dict(workers=2, threads=2), "threads=2|workers=2")])
+@pytest.mark.parametrize("options, why", [
+    (dict(workers=0), "workers=0"), (dict(workers=1.5), "workers=1.5"), (dict(threads=0), "threads=0"),
+    (dict(workers=2, threads=2), "threads=2|workers=2")])
 def test_workers_and_threads_are_checked(options, why):
-    with pytest.raises(UserError, match=why): Federation(make, 2, **options)
+    with pytest.raises(UserError, match=why): line_of(make, **options)
 
 
 @several
 def test_a_worker_killed_while_idle_costs_nothing():
     server = Server(build(net, 0))
-    with Federation(make, 4, workers=2) as federation:
+    with Federation(line_of(make, 2), 4) as federation:
         list(federation.exchange("fit", server.send, [0, 1]))
-        victim = next(iter(federation._pool.processes.values()))
+        victim = next(iter(federation.line.processes.values()))
         victim.kill()
         victim.join()
         assert [id for id, _ in federation.exchange("fit", server.send, [0, 1, 2, 3])] == [0, 1, 2, 3]
@@ -229,7 +248,7 @@ def test_a_worker_killed_while_idle_costs_nothing():
 @several
 def test_stopping_in_the_middle_of_an_exchange_leaves_nothing_behind():
     server = Server(build(net, 0))
-    with Federation(make, 6, workers=2) as federation:
+    with Federation(line_of(make, 2), 6) as federation:
         for id, _ in federation.exchange("fit", server.send, list(range(6))): break
         replies = [id for id, _ in federation.exchange("fit", server.send, [5, 4])]
     assert replies == [5, 4]
@@ -238,19 +257,21 @@ def test_stopping_in_the_middle_of_an_exchange_leaves_nothing_behind():
 def test_idle_clients_cost_nothing():
     import resource
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    federation = Federation(make, 1_000_000, workers=1)
+    federation = Federation(Here(make), 1_000_000)
     assert list(federation.exchange("fit", Server(build(net, 0)).send, [999_999]))[0][0] == 999_999
-    assert len(federation._desk.clients) == 1
+    assert len(federation.line.desk.clients) == 1
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000
 
 
 # ---- faults
 
-@pytest.mark.parametrize("kind, why", [("silent", "did not answer"), ("crash", "injected crash"), ("nan", "not finite"), ("shape", "has shape"),
-                                       ("names", "wrong names"), ("dtype", "has dtype"), ("garbage", "not a message")])
+@pytest.mark.parametrize("kind, why", [
+    ("silent", "did not answer"), ("crash", "injected crash"), ("nan", "not finite"), ("shape", "has shape"),
+    ("names", "wrong names"), ("dtype", "has dtype"), ("garbage", "not a message")])
 def test_each_kind_of_bad_reply_is_left_out(kind, why):
     faults = Faults(seed=2, **{kind: 0.5})
-    server, federation, _ = federate(2, faults=faults, clients=8, server=Server(build(net, 0), per_round=8, seed=1))
+    server = Server(build(net, 0), per_round=8, seed=1)
+    _, federation, _ = federate(2, faults=faults, clients=8, server=server)
     struck = [(r, id) for r in range(2) for id in range(8) if faults.strike(r, "fit", id) == kind]
     assert 0 < len(struck) < 16
     assert [(row["round"], row["client"]) for row in federation.ledger.absent] == struck
@@ -277,9 +298,11 @@ class Liar(Client):
 @pytest.mark.parametrize("workers", WORKERS)
 def test_lies_about_n_and_exceptions_are_left_out(workers):
     with pytest.warns(UserWarning, match="1 of 7 clients gave a usable reply"):
-        server, federation, _ = federate(1, clients=7, kind=Liar, workers=workers, server=Server(build(net, 0)))
+        server, federation, _ = federate(1, clients=7, kind=Liar, workers=workers,
+                                         server=Server(build(net, 0)))
     reasons = [row["reason"] for row in federation.ledger.absent]
-    assert all("not a positive number" in reason for reason in reasons[:5]) and "the disk is full" in reasons[5]
+    assert all("not a positive number" in reason for reason in reasons[:5])
+    assert "the disk is full" in reasons[5]
     assert all(torch.isfinite(t).all() for t in server.weights.values())
 
 
@@ -301,8 +324,10 @@ def test_too_few_replies_stop_the_run_and_change_nothing(workers, tmp_path):
     checkpoint = Checkpoint(tmp_path / "run.safetensors")
     server, _, _ = federate(1, workers=workers, checkpoint=checkpoint)
     before, kept = {k: v.clone() for k, v in server.weights.items()}, checkpoint.path.read_bytes()
-    with pytest.raises(TooFewReplies, match=r"round 1, fit: 0 of 4 .* at least 3 are needed \(client \d: .*injected crash"):
-        federate(3, workers=workers, server=server, checkpoint=checkpoint, faults=Faults(crash=1.0), min_replies=3)
+    why = r"round 1, fit: 0 of 4 .* at least 3 are needed \(client \d: .*injected crash"
+    with pytest.raises(TooFewReplies, match=why):
+        federate(3, workers=workers, server=server, checkpoint=checkpoint, faults=Faults(crash=1.0),
+                 min_replies=3)
     assert equal(server.weights, before) and checkpoint.path.read_bytes() == kept
     resumed, _, history = federate(3, workers=workers, checkpoint=checkpoint)
     whole, _, _ = federate(3)
@@ -326,7 +351,8 @@ class TwoSteps(Server):
         super().__init__(*args, **kwargs)
         self.spread = 0.0
 
-    def steps(self, ids, r): return [*super().steps(ids, r), Step("norm", lambda id: Msg(self.weights), ids[:2], self.hear)]
+    def steps(self, ids, r):
+        return [*super().steps(ids, r), Step("norm", lambda id: Msg(self.weights), ids[:2], self.hear)]
 
     def accept(self, verb, id, msg):
         if verb == "fit": super().accept(verb, id, msg)
@@ -335,7 +361,8 @@ class TwoSteps(Server):
         norms = [msg.tensors["norm"].item() for _, msg in replies]
         if self.stop_at == len(norms): raise KeyboardInterrupt
         self.spread += sum(norms)
-        self.weights = {k: v * (1 + 1e-3 * self.spread) if v.is_floating_point() else v for k, v in self.weights.items()}
+        wider = lambda v: v * (1 + 1e-3 * self.spread) if v.is_floating_point() else v
+        self.weights = {k: wider(v) for k, v in self.weights.items()}
 
     def state(self): return Msg(dict(self.weights), {"spread": self.spread})
 
@@ -345,7 +372,9 @@ class TwoSteps(Server):
 
 
 class Measuring(Client):
-    def norm(self, msg): return Msg({"norm": sum(t.float().norm() for t in msg.tensors.values()) + torch.rand((), generator=self.generator)})
+    def norm(self, msg):
+        noise = torch.rand((), generator=self.generator)
+        return Msg({"norm": sum(t.float().norm() for t in msg.tensors.values()) + noise})
 
 
 def test_stopped_between_two_steps_it_resumes_bit_exact(tmp_path):
@@ -353,7 +382,8 @@ def test_stopped_between_two_steps_it_resumes_bit_exact(tmp_path):
     whole, federation, history = federate(3, server=make_server(), kind=Measuring)
     stopped, checkpoint = make_server(), Checkpoint(tmp_path / "c")
     stopped.stop_at = 2
-    with pytest.raises(KeyboardInterrupt): federate(3, server=stopped, kind=Measuring, checkpoint=checkpoint)
+    with pytest.raises(KeyboardInterrupt):
+        federate(3, server=stopped, kind=Measuring, checkpoint=checkpoint)
     resumed, again, rows = federate(3, server=make_server(), kind=Measuring, checkpoint=checkpoint)
     assert equal(resumed.weights, whole.weights) and resumed.spread == whole.spread
     assert rows.rows == history.rows and again.states == federation.states
@@ -364,7 +394,8 @@ PLACES = {"fit": Client, "merge": Server, "value": fedavg.Mean, "fsync": os, "re
 
 
 def exit_code(workers, path, place=None, count=0):
-    "That of a process which federates, and is killed when it, or a worker of it, comes to `place` for the `count`-th time."
+    """That of a process which federates, and is killed when it, or a worker of it, comes to `place` for the
+    `count`-th time."""
     def job():
         main, calls = os.getpid(), itertools.count(1)
         if place:
@@ -373,7 +404,7 @@ def exit_code(workers, path, place=None, count=0):
                 if next(calls) == count: os.kill(main, signal.SIGKILL)
                 return go_on(*args, **kwargs)
             setattr(PLACES[place], place, go_on_or_die)
-        server, _, _ = federate(rounds=12, workers=workers, server=Server(build(net, 0), per_round=4, seed=1), checkpoint=Checkpoint(path, "killed"))
+        server, _, _ = federate(rounds=12, workers=workers, checkpoint=Checkpoint(path, "killed"))
         torch.save(server.weights, path + ".final")
 
     process = multiprocessing.get_context("fork").Process(target=job)
@@ -398,12 +429,12 @@ def test_workers_end_with_their_parent(tmp_path):
     import sys, os; sys.path.insert(0, {os.path.dirname(__file__)!r})
     from test_fedavg import *
     server = Server(build(net, 0))
-    federation = Federation(make, 4, workers=2)
+    federation = Federation(line_of(make, 2), 4)
     list(federation.exchange("fit", server.send, [0, 1]))
-    print(*[p.pid for p in federation._pool.processes.values()], flush=True)
+    print(*[p.pid for p in federation.line.processes.values()], flush=True)
     os.kill(os.getpid(), 9)
     """
-    out = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True).stdout
+    out = printed_by(script)
     pids = [int(p) for p in out.split()]
     assert len(pids) == 2
     def alive(pid):
@@ -415,13 +446,17 @@ def test_workers_end_with_their_parent(tmp_path):
     assert not any(map(alive, pids))
 
 
-@pytest.mark.parametrize("harm, why", [(lambda b: b[:len(b) // 2], "damaged"), (lambda b: b"", "damaged"), (lambda b: b[:-40] + bytes([b[-40] ^ 1]) + b[-39:], "damaged"),
-                                       (lambda b: b.replace(b'"place": [1, 0', b'"place": [0, 0'), "damaged")])
-def test_a_damaged_checkpoint_is_one_sentence(tmp_path, harm, why):
+HARMS = {"cut": lambda b: b[:len(b) // 2], "empty": lambda b: b"",
+         "one bit": lambda b: b[:-40] + bytes([b[-40] ^ 1]) + b[-39:],
+         "another place": lambda b: b.replace(b'"place": [1, 0', b'"place": [0, 0')}
+
+
+@pytest.mark.parametrize("harm", HARMS.values(), ids=HARMS)
+def test_a_damaged_checkpoint_is_one_sentence(tmp_path, harm):
     checkpoint = Checkpoint(tmp_path / "c", {"lr": 0.1})
     federate(1, checkpoint=checkpoint)
     checkpoint.path.write_bytes(harm(checkpoint.path.read_bytes()))
-    with pytest.raises(UserError, match=why): federate(1, checkpoint=checkpoint)
+    with pytest.raises(UserError, match="damaged"): federate(1, checkpoint=checkpoint)
 
 
 def test_a_checkpoint_makes_its_folder(tmp_path):
@@ -429,42 +464,40 @@ def test_a_checkpoint_makes_its_folder(tmp_path):
     assert (tmp_path / "a" / "b" / "c").exists()
 
 
-def test_generators_of_different_seeds_differ():
-    drawn = {tuple(torch.rand(3, generator=generator(*seeds)).tolist()) for seeds in ((), (0,), (0, 0), (5,), (5, 0), (0, 5))}
-    assert len(drawn) == 6
-
-
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     federate(1, checkpoint=Checkpoint(tmp_path / "c", {"lr": 0.1}))
-    with pytest.raises(UserError, match="another run"): federate(1, checkpoint=Checkpoint(tmp_path / "c", {"lr": 0.2}))
+    with pytest.raises(UserError, match="another run"):
+        federate(1, checkpoint=Checkpoint(tmp_path / "c", {"lr": 0.2}))
 
 
 def test_local_only_averages_nothing(tmp_path):
-    server, federation, _ = federate(2, server=LocalOnly(build(net, 0)), clients=3, checkpoint=Checkpoint(tmp_path / "c"))
+    server = LocalOnly(build(net, 0))
+    federate(2, server=server, clients=3, checkpoint=Checkpoint(tmp_path / "c"))
     for id in range(3):
         alone, _, _ = federate(2, clients=[id], server=Server(build(net, 0)))
         assert equal(server.own[id], alone.weights)
     again = LocalOnly(build(net, 0))
     again.load(server.state())
-    assert again.own.keys() == server.own.keys() and all(equal(again.own[k], server.own[k]) for k in again.own) and equal(again.weights, server.weights)
+    assert again.own.keys() == server.own.keys() and equal(again.weights, server.weights)
+    assert all(equal(again.own[k], server.own[k]) for k in again.own)
 
 
 # ---- the chapter's own federation
 
-def test_make_client_and_server_are_functions_of_their_arguments():
+def test_client_and_server_are_functions_of_their_arguments():
     sizes = replace(fedavg.profiles["smoke"], alpha=0.5)
     replies = []
     for _ in range(2):
-        fedavg._shared.cache_clear()
-        server = fedavg.make_server(sizes, 4)
-        replies.append(fedavg.make_client(3, sizes, 4).fit(server.send(3)))
+        experiment = FedAvgExperiment(sizes, 4)
+        replies.append(experiment.client(3).fit(experiment.server().send(3)))
     assert equal(replies[0].tensors, replies[1].tensors)
-    assert not equal(replies[0].tensors, fedavg.make_client(3, sizes, 5).fit(fedavg.make_server(sizes, 5).send(3)).tensors)
+    other = FedAvgExperiment(sizes, 5)
+    assert not equal(replies[0].tensors, other.client(3).fit(other.server().send(3)).tensors)
 
 
 def test_a_second_trial_starts_where_the_first_one_did():
-    sizes = replace(fedavg.profiles["smoke"], rounds=1)
-    first, second = (fedavg.trial(sizes, 0)[0].weights for _ in range(2))
+    experiment = FedAvgExperiment(replace(fedavg.profiles["smoke"], rounds=1))
+    first, second = (trial(experiment).server.weights for _ in range(2))
     assert equal(first, second)
 
 
@@ -487,9 +520,9 @@ def test_workers_share_what_pytorch_imports_late():
             reply = super().fit(msg)
             return Msg({{}}, {{"imported": sorted(set(sys.modules) - before), "n": reply.meta["n"]}})
 
-    with Federation(partial(make, kind=Counting), 2, workers=2) as federation:
+    with Federation(Workers(partial(make, kind=Counting), 2), 2) as federation:
         replies = dict(federation.exchange("fit", Msg(build(net, 0).state_dict()), [0, 1]))
     print([reply.meta["imported"] for reply in replies.values()])
     """
-    out = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True).stdout
+    out = printed_by(script)
     assert out.strip() == "[[], []]"

@@ -3,7 +3,7 @@ import itertools
 import subprocess
 import sys
 import warnings
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
 
 import numpy as np
@@ -14,13 +14,17 @@ import torch.nn.functional as F
 from hypothesis import given, settings, strategies as st
 from torch import nn
 
-from fedbook.continual import Expandable, FedAvg, Stream, expandable_cnn, expandable_resnet18, herding, labelled, run_stream, widen
-from fedbook.fedavg import Checkpoint, Faults, Federation, build, generator
+from fedbook.continual import (Expandable, FedAvg, Stream, StreamExperiment, expandable_cnn,
+                               expandable_resnet18, herding, labelled, run_stream, widen)
+from fedbook.engine import Faults, line_of, prove
+from fedbook.fedavg import Federation, Here
 from fedbook.fedcbdr import settings as settings_of
 from fedbook.fedcbdr import (BlockDiagonal, FedCBDR, FedCBDRAggregator, FedCBDRClient, FedCBDRServer, FedCBDRSizes, FedCBDRTrainer,
-                             LeverageScoreCalculator, ReplayBuffer, ReplayServer, class_quota, configured, default_network, draw, fair_shares, features, leverage_scores,
+                             LeverageScoreCalculator, ReplayBuffer, class_quota, configured, default_network,
+                             draw, fair_shares, features, leverage_scores,
                              mask, printed_scores, profiles, random_orthogonal, repo_local, sampling_probabilities, sized, tts_loss, uniform, unmask_rows, variant, whitening)
 from fedbook.lab import UserError
+from fedbook.local import build, generator
 from fedbook.score import accuracy
 from fedbook.wire import Msg, Refused, pack, unpack
 
@@ -868,23 +872,27 @@ def test_more_new_pictures_than_pictures_are_refused():
 
 # ---- failures
 
-class Struck:
-    "Faults of one `kind` that strike client 1 in one `verb`, and nothing else."
-    def __init__(self, kind, verb): self.kind, self.verb = kind, verb
+@dataclass(frozen=True)
+class Struck(Faults):
+    "Faults of one `kind` that strike the replies `of`, pairs of verb and client, and nothing else."
+    kind: str = "silent"
+    of: tuple = ()
 
-    def strike(self, round, verb, id): return self.kind if (verb, id) == (self.verb, 1) else None
+    def strike(self, round, verb, id): return self.kind if (verb, id) in self.of else None
+
+def harmed(kind, *of): return Federation(Here(lender()), 3, faults=Struck(kind=kind, of=of))
 
 @pytest.mark.parametrize("kind", ["silent", "nan", "shape", "garbage"])
 @pytest.mark.parametrize("verb", ["sketch", "scores"])
 @pytest.mark.parametrize("mode", ["global_leverage", "class_quota"])
 def test_a_client_that_fails_is_left_out_and_the_rest_goes_on(kind, verb, mode):
-    server = loop(server_of(Federation(lender(), 3, workers=1, faults=Struck(kind, verb)), gdr_mode=mode))
+    server = loop(server_of(harmed(kind, (verb, 1)), gdr_mode=mode))
     got = buffers(server)
     assert {(miss["client"], miss["verb"]) for miss in server.federation.ledger.absent} == {(1, verb)} and len(server.federation.ledger.absent) == 2
     assert len(got[1][1]) == 0 and len(got[0][1]) + len(got[2][1]) == 14
 
 def test_a_client_that_fails_in_keep_keeps_nothing():
-    server = server_of(Federation(lender(), 3, workers=1, faults=Struck("silent", "keep")))
+    server = server_of(harmed("silent", ("keep", 1)))
     for task, classes in enumerate(TASKS.values(), 1):
         loop(server, {task: classes})
         assert len(buffers(server)[1][1]) == 0
@@ -894,17 +902,15 @@ def test_a_client_that_never_answers_fit_is_left_out():
     for mode in MODES:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            server = loop(server_of(Federation(lender(), 3, workers=1, faults=Struck("silent", "fit")), gdr_mode=mode))
+            server = loop(server_of(harmed("silent", ("fit", 1)), gdr_mode=mode))
         assert sum(len(y) for _, y in buffers(server).values()) == 14
 
 def test_a_task_of_which_no_score_came_is_gone_on_without():
-    class Unlucky:
-        def strike(self, round, verb, id): return "silent" if (verb, id) in (("sketch", 0), ("sketch", 2), ("scores", 1)) else None
-    server = loop(server_of(Federation(lender(), 3, workers=1, faults=Unlucky())))
+    server = loop(server_of(harmed("silent", ("sketch", 0), ("sketch", 2), ("scores", 1))))
     assert sum(len(y) for _, y in buffers(server).values()) == 0
 
 def test_a_quota_minds_clients_that_are_gone():
-    server = loop(server_of(Federation(lender(), 3, workers=1, faults=Struck("silent", "sketch")), gdr_mode="class_quota", buffer_size=30))
+    server = loop(server_of(harmed("silent", ("sketch", 1)), gdr_mode="class_quota", buffer_size=30))
     assert sum(len(y) for _, y in buffers(server).values()) == 56
 
 class Broken(FedCBDRClient):
@@ -991,7 +997,7 @@ def test_what_labels_are_called_changes_nothing():
 def test_clients_as_a_list_and_as_a_federation(mode):
     one = loop(server_of(team(), gdr_mode=mode), rounds=2)
     for workers in (1, 2):
-        with Federation(lender(), 3, workers=workers) as federation:
+        with Federation(line_of(lender(), workers), 3) as federation:
             other = loop(server_of(federation, gdr_mode=mode), rounds=2)
             assert equal(one.server.weights, other.server.weights) and one.federation.states == other.federation.states and one.history.rows == other.history.rows
             assert one.federation.ledger.entries == other.federation.ledger.entries
@@ -1067,7 +1073,7 @@ def test_a_run_repeats_with_its_seed_and_leaves_the_global_generator():
     assert equal(one.server.weights, again.server.weights) and one.federation.states == again.federation.states and not equal(one.server.weights, other.server.weights)
     assert torch.equal(before, torch.get_rng_state())
 
-def exam_may_be_bytes_arrays_and_lists():
+def test_exam_may_be_bytes_arrays_and_lists():
     "uint8 in numpy gives what the same numbers give as floats."
     as_bytes = lambda x: (x * 40 + 128).clamp(0, 255).to(torch.uint8)
     x, y = exam()
@@ -1265,52 +1271,24 @@ def test_a_run_over_a_stream(mode, stream, wanted):
     assert a.shape == (2, 2) and np.isnan(a[0, 1]) and np.isfinite(a[np.tril_indices(2)]).all() and not outcome.federation.ledger.absent
     kept = [unpack(state).tensors.get("y", torch.zeros(0)) for state in outcome.federation.states.values()]
     assert sum(map(len, kept)) == 14 and (torch.cat(kept) < 2).sum() == 7
-    assert same(run_with(mode, stream, workers=2), outcome) and not equal(run_stream(FedCBDR, stream, replace(SIZES, gdr_mode=mode), 1, workers=1).server.weights, outcome.server.weights)
+    other = run_stream(FedCBDR, stream, replace(SIZES, gdr_mode=mode), 1, workers=1)
+    assert not equal(other.server.weights, outcome.server.weights)
 
 def test_a_variant_fixes_its_fields(stream):
     off = variant("without TTS", tts_mode="off", buffer_size=5)
     assert off.name == "without TTS" and same(run_stream(off, stream, SIZES, 0, workers=1), run_stream(FedCBDR, stream, replace(SIZES, tts_mode="off", buffer_size=5), 0, workers=1))
 
-def test_run_stream_leaves_the_global_generator_alone(stream):
-    torch.manual_seed(3)
-    before = torch.get_rng_state()
-    run_with("class_quota", stream)
-    assert torch.equal(before, torch.get_rng_state())
-
-def test_a_run_over_a_stream_survives_faults(stream):
-    outcome = run_with("global_leverage", stream, replace(SIZES, rounds=4), faults=Faults(seed=2, silent=0.06, crash=0.06, nan=0.06, shape=0.06, garbage=0.03))
-    assert np.isfinite(outcome.accuracy) and {miss["verb"] for miss in outcome.federation.ledger.absent} & {"sketch", "scores", "keep"}
+def made_up(sizes, seed): return streamed()
 
 @every_mode
-def test_a_run_killed_between_any_two_exchanges_resumes_to_the_same_bits(mode, stream, wanted, tmp_path, kill):
-    sizes, path = replace(SIZES, rounds=1), tmp_path / "run.safetensors"
-    job = lambda: run_with(mode, stream, sizes, checkpoint=Checkpoint(path))
-    want = wanted(mode, 1)
-    for stop in [1] + 2 * len(VERBS[mode]) * [2]: kill(job, stop)       # a run that goes on saves its place once more before its next step
-    assert same(job(), want)
+def test_a_run_is_proven(mode):
+    kinds = {} if mode == "class_quota" else {"kinds": ("silent", "shape")}
+    sizes = replace(SIZES, rounds=1, gdr_mode=mode)
+    prove(StreamExperiment(sizes, method=FedCBDR, streams=made_up), kills=5, **kinds)
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("stop", [3, 4, 8])
-def test_a_run_killed_after_the_draw_resumes_with_any_number_of_workers(stream, wanted, tmp_path, kill, workers, stop):
-    path, job = tmp_path / "run.safetensors", lambda workers: run_with("global_leverage", stream, workers=workers, checkpoint=Checkpoint(path))
-    kill(lambda: job(workers), stop)
-    assert same(job(3 - workers), wanted("global_leverage"))
-
-class Stopped(BaseException): pass
-
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("verb", ["fit", "sketch", "scores", "keep"])
-def test_a_run_killed_in_the_middle_of_an_exchange_resumes_to_the_same_bits(verb, workers, stream, wanted, tmp_path, monkeypatch):
-    "In the second task, when the second client's reply has come."
-    path, accept = tmp_path / "run.safetensors", getattr(ReplayServer, f"accept_{verb}")
-    job = lambda: run_with("class_quota", stream, workers=workers, checkpoint=Checkpoint(path))
-    def bomb(self, id, msg):
-        if (self.task, id) == (1, 1): raise Stopped
-        accept(self, id, msg)
-    with monkeypatch.context() as patch:
-        patch.setattr(ReplayServer, f"accept_{verb}", bomb)
-        with pytest.raises(Stopped): job()
-    assert path.exists() and same(job(), wanted("class_quota"))
+def test_a_run_with_a_herded_buffer_is_proven():
+    sizes = replace(SIZES, rounds=1, buffer_policy="herding", capacity=3, buffer_size=12)
+    prove(StreamExperiment(sizes, method=FedCBDR, streams=made_up), kinds=("silent",))
 
 def test_a_server_comes_back_from_its_state():
     "After each exchange of the end of a task."

@@ -17,11 +17,13 @@ from hypothesis import strategies as st
 import fedbook.continual as continual
 import fedbook.fedgtea as fedgtea
 from fedbook import world
-from fedbook.continual import TaskServer, distillation_loss, frozen, half_of, make_client, make_server, make_stream, part, run_stream, snapshot
-from fedbook.fedavg import Checkpoint, Faults, build, generator
-from fedbook.fedgtea import (CATE, GTEA, FedGTEA, FedGTEAClient, FedGTEAServer, Gaussian, Generator, NoAnchor, NoCATE, NoDistillation, NoTasks,
+from fedbook.continual import (StreamExperiment, TaskServer, distillation_loss, frozen, half_of, make_stream,
+                               part, run_stream, snapshot)
+from fedbook.engine import Checkpoint, prove
+from fedbook.fedgtea import (CATE, GTEA, FedGTEA, FedGTEAClient, Gaussian, Generator, NoAnchor, NoCATE, NoDistillation, NoTasks,
                              NoWasserstein, anchor_loss, embed_all, group_means, pairwise_wasserstein2, profiles, server_loss, settings, sized, task_of)
 from fedbook.lab import UserError
+from fedbook.local import build, generator
 from fedbook.split import CIFAR100_SUPERCLASSES, class_stream
 from fedbook.wire import Msg, Refused, pack, unpack
 from fedbook.world import as_float
@@ -52,23 +54,27 @@ class Scene:
 
     def __init__(self, stream, sizes=BRISK, method=FedGTEA, task=1, seed=0):
         self.stream, self.sizes, self.method, self.seed, self.ids = stream, sizes, method, seed, list(range(sizes.clients))
-        self.clients = [make_client(id, sizes, seed, method, stream) for id in self.ids]
-        server = make_server(sizes, seed, method, stream)
+        self.clients = [self.experiment().client(id) for id in self.ids]
+        server = self.experiment().server()
         for r in range(task * sizes.rounds):
-            server.steps(self.ids, r)
+            server.begin(self.ids, r)
             server.merge([(c.id, fit(c, server.send(c.id))) for c in self.clients])
         self.round = task * sizes.rounds
-        server.steps(self.ids, self.round)
+        server.begin(self.ids, self.round)
         self.opened = server.state()
         self.replies = [(c.id, fit(c, server.send(c.id))) for c in self.clients]
         self.n = np.array([msg.meta["n"] for _, msg in self.replies])
         self.average = {name: sum(msg.tensors[f"model/{name}"].double() * n for (_, msg), n in zip(self.replies, self.n)) / self.n.sum() for name in server.weights}
 
+    def experiment(self, **changes):
+        sizes = replace(self.sizes, **changes)
+        return StreamExperiment(sizes, self.seed, method=self.method, streams=lambda *_: self.stream)
+
     def server(self, **changes):
         "A server that stands right before the merge, with other sizes."
-        server = make_server(replace(self.sizes, **changes), self.seed, self.method, self.stream)
+        server = self.experiment(**changes).server()
         server.load(unpack(pack(self.opened)))
-        server.steps(self.ids, self.round)
+        server.begin(self.ids, self.round)
         return server
 
     def merged(self, **changes):
@@ -384,15 +390,15 @@ def test_the_generator_does_not_move_in_the_step(scene, merged):
     for half in ("cate.", "discriminator.body."): assert all((t - scene.average[name]).abs().max() > 1e-4 for name, t in only(half, merged.weights).items())
 
 
-def test_weights_of_the_losses_reach_the_server(stream):
+def test_weights_of_the_losses_reach_the_server():
     sizes = replace(SMOKE, distillation=0.11, wasserstein=0.22, anchor=0.33, server_steps=7, critic_lr=0.044, server_batch=5, painted=9)
-    server = make_server(sizes, 0, FedGTEA, stream)
+    server = StreamExperiment(sizes, method=FedGTEA).server()
     assert server.loss(torch.tensor(1.0), torch.tensor(10.0), torch.tensor(100.0)).item() == pytest.approx(0.11 + 2.2 + 33)
     assert (server.server_steps, server.critic_lr, server.server_batch, server.painted) == (7, 0.044, 5, 9)
     for method, at in ((NoDistillation, 0), (NoWasserstein, 1), (NoAnchor, 2), (NoCATE, 1), (NoTasks, 1)):
         weights = [0.11, 0.22, 0.33]
         weights[at] = 0
-        loss = make_server(sizes, 0, method, stream).loss
+        loss = StreamExperiment(sizes, method=method).server().loss
         assert [loss(*terms).item() for terms in torch.eye(3)] == pytest.approx(weights), method.name
 
 
@@ -469,7 +475,7 @@ def test_replay_has_old_classes_alone_and_all_alike(scene):
 
 def test_replay_paints_with_the_generator_from_before_the_task(scene):
     client, server = at_task_1(scene)
-    before = half_of(part(scene.opened.tensors, "model"), "generator")
+    before = half_of(part(scene.opened.tensors, "weights"), "generator")
     assert equal(client.kept["previous"], before) and not equal(snapshot(client.model.generator), before)
     state = client.generator.get_state()
     got = list(client.replay())
@@ -484,7 +490,8 @@ def test_replay_paints_with_the_generator_from_before_the_task(scene):
 
 def test_every_task_has_a_frozen_generator_of_its_own(stream):
     third = Scene(stream, SMOKE, task=2)
-    for client in third.clients: assert equal(client.kept["previous"], half_of(part(third.opened.tensors, "model"), "generator"))
+    opened = half_of(part(third.opened.tensors, "weights"), "generator")
+    for client in third.clients: assert equal(client.kept["previous"], opened)
 
 
 def test_a_latecomer_replays_what_was_there_before_the_task(stream):
@@ -492,10 +499,10 @@ def test_a_latecomer_replays_what_was_there_before_the_task(stream):
     scene = Scene(stream, sizes)
     server = scene.server()
     server.merge(scene.replies[:1])
-    server.steps(scene.ids, scene.round + 1)
-    client = make_client(late, sizes, 0, FedGTEA, stream)
+    server.begin(scene.ids, scene.round + 1)
+    client = StreamExperiment(sizes, method=FedGTEA).client(late)
     fit(client, server.send(late))
-    before = half_of(part(scene.opened.tensors, "model"), "generator")
+    before = half_of(part(scene.opened.tensors, "weights"), "generator")
     assert equal(client.kept["previous"], before) and not equal(before, half_of(server.weights, "generator"))
 
 
@@ -511,7 +518,8 @@ def test_embeddings_in_training_are_means_by_task_or_each_pictures_own(scene, mo
 def test_the_generators_step_leaves_the_critic_alone(scene):
     client, _ = at_task_1(scene)
     x, y = as_float(scene.stream.clients[0][1][0][:4]), scene.stream.clients[0][1][1][:4]
-    client.optimisers = [torch.optim.SGD([p for n, p in client.model.named_parameters() if not n.startswith("generator.")], 0.0), client.optimisers[1]]
+    critic = [p for n, p in client.model.named_parameters() if not n.startswith("generator.")]
+    client._optimisers = [torch.optim.SGD(critic, 0.0), client._optimisers[1]]
     before = snapshot(client.model)
     client.step(x, y)
     changed = {name.split(".")[0] for name, t in snapshot(client.model).items() if not torch.equal(t, before[name])}
@@ -541,8 +549,9 @@ def test_the_servers_gaussian_is_that_of_all_clients_embeddings(scene, merged):
 
 
 def test_without_cate_no_moments_cross(stream):
-    server, client = make_server(SMOKE, 0, NoCATE, stream), make_client(0, SMOKE, 0, NoCATE, stream)
-    server.steps([0], 0)
+    experiment = StreamExperiment(SMOKE, method=NoCATE)
+    server, client = experiment.server(), experiment.client(0)
+    server.begin([0], 0)
     reply = fit(client, server.send(0))
     server.accept("fit", 0, reply)
     server.merge([(0, reply)])
@@ -652,7 +661,7 @@ def test_an_unknown_mode_is_refused(merged, stream):
 
 # ---- states
 def test_a_server_comes_back_from_its_state(scene, merged):
-    other = make_server(BRISK, 7, FedGTEA, scene.stream)
+    other = StreamExperiment(BRISK, 7, method=FedGTEA).server()
     other.load(unpack(pack(merged.state())))
     a, b = merged.state(), other.state()
     assert equal(a.tensors, b.tensors) and a.meta == b.meta and equal(other.weights, merged.weights) and other.log == merged.log
@@ -699,39 +708,16 @@ def test_methods_that_train_alike_agree_in_the_first_task(stream):
     assert not equal(run_stream(NoTasks, one, sizes, 0, workers=1).server.weights, want)
 
 
-def test_a_run_is_a_function_of_its_seed(outcomes, stream):
-    again, other = run_stream(FedGTEA, stream, SMOKE, 0, workers=2), run_stream(FedGTEA, stream, SMOKE, 1, workers=1)
-    assert equal(again.server.weights, outcomes["FedGTEA"].server.weights) and again.matrix[-1] == outcomes["FedGTEA"].matrix[-1]
-    assert not equal(other.server.weights, again.server.weights)
+def test_another_seed_is_another_run(outcomes, stream):
+    other = run_stream(FedGTEA, stream, SMOKE, 1, workers=1)
+    assert not equal(other.server.weights, outcomes["FedGTEA"].server.weights)
 
 
-@pytest.mark.parametrize("method", [FedGTEA, NoCATE], ids=lambda m: m.name)
-def test_a_run_resumes_to_the_same_bits(method, tmp_path, kill):
-    short = replace(SMOKE, tasks=2, rounds=2, pictures=20)
-    stream = make_stream(short, 0)
-    want = run_stream(method, stream, short, 0, workers=1)
-    path = tmp_path / "run.safetensors"
-    for stop in (1, 1, 1):
-        kill(lambda: run_stream(method, stream, short, 0, checkpoint=Checkpoint(path), workers=1), stop)
-    got = run_stream(method, stream, short, 0, checkpoint=Checkpoint(path), workers=1)
-    a, b = got.server.state(), want.server.state()
-    assert equal(a.tensors, b.tensors) and a.meta == b.meta and len(got.server.log) == 2
-    assert got.server.gaussians.keys() == got.server.track.keys() == (set() if method is NoCATE else {0, 1})
-    assert str(got.matrix) == str(want.matrix) and (got.up, got.down) == (want.up, want.down)
-
-
-def test_a_run_survives_faults(stream):
-    faults = Faults(seed=5, silent=0.15, crash=0.1, nan=0.1, shape=0.1, names=0.1)
-    outcome = run_stream(FedGTEA, stream, replace(SMOKE, rounds=2), 0, workers=1, faults=faults)
-    assert np.isfinite(outcome.accuracy) and len({miss["reason"] for miss in outcome.federation.ledger.absent}) > 2
-    assert outcome.server.gaussians.keys() == {0, 1, 2}
-
-
-def test_the_global_generator_is_left_alone(stream):
-    torch.manual_seed(3)
-    before = torch.get_rng_state()
-    run_stream(FedGTEA, stream, SMOKE, 0, workers=1)
-    assert torch.equal(before, torch.get_rng_state())
+def test_a_run_is_proven():
+    few = dict(pictures=8, test_pictures=4, iterations=1, server_steps=1)
+    tiny = replace(SMOKE, tasks=2, rounds=2, clients=2, **few)
+    prove(StreamExperiment(tiny, method=FedGTEA), kills=2)
+    prove(StreamExperiment(tiny, method=NoCATE), kills=1, kinds=("silent", "names"))
 
 
 def test_tasks_may_have_one_class_or_seven():
@@ -756,7 +742,7 @@ def few_of_cifar10(tmp_path, monkeypatch):
     try: folder = world.data_folder()
     except UserError as reason: pytest.skip(str(reason))
     if {row["name"]: row["state"] for row in world.inventory()}["cifar10"] != "found": pytest.skip("CIFAR-10 is not in the data folder")
-    continual._pictures.cache_clear()
+    continual._pictures.cache_clear(), make_stream.cache_clear()
     if not any((folder / name).exists() for name in ("cifar-10-batches-py", "cifar-10-python.tar.gz")):
         seen = {}
         with zipfile.ZipFile(folder / "cifar10-jpg.zip") as whole, zipfile.ZipFile(tmp_path / "cifar10-jpg.zip", "w") as few:
@@ -766,7 +752,7 @@ def few_of_cifar10(tmp_path, monkeypatch):
                 if seen[place] <= 20: few.writestr(name, whole.read(name))
         monkeypatch.setenv("FEDBOOK_DATA", str(tmp_path))
     yield
-    continual._pictures.cache_clear()
+    continual._pictures.cache_clear(), make_stream.cache_clear()
 
 
 def test_the_papers_profile_starts_and_resumes_on_cifar10(few_of_cifar10, tmp_path, kill):

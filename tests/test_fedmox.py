@@ -1,4 +1,4 @@
-"""FedMox: routing, gates and both ways to compute them, the mixture of weights and its order, heads in place of torchvision's, what is frozen and what crosses, runs that are killed or lose replies, the mosaic's claims, and the paper's profile on folders."""
+"""FedMox: routing, gates and both ways to compute them, the mixture of weights and its order, heads in place of torchvision's, what is frozen and what crosses, runs that are proven, the mosaic's claims, and the paper's profile on folders."""
 import copy
 import json
 import math
@@ -16,16 +16,18 @@ from PIL import Image
 from torch import nn
 
 from conftest import normal, seeded
-import fedbook.fedavg
 import fedbook.fedmox as fedmox
 from fedbook.detect import PAPER_LIMITS, SMALL_LIMITS, head_state, losses, momentum_at, trainable
-from fedbook.fedavg import Checkpoint, Federation, Mean, TooFewReplies, build, run, weighted_average
-from fedbook.fedmox import (GATES, BoxOutputs, FedMoxClient, FedMoxServer, FedMoxSizes, Mosaic, MoEBoxHead, MoERPNHead, RoIMoE, ShrinkingClient,
-                            ShrinkingServer, SpatialMoE, SpatialRouter, add_expert, balance_loss, cosine_rate, detector, encoder_of, equal_width, gate_mask,
-                            gathered_convolution, grow_experts, halved, learn_mosaic, learn_mosaic_alone, make_client, make_detector, make_server, make_street,
-                            mixtures, mosaic, mosaic_client, mosaic_head, mosaic_trial, n_parameters, on_pixels, orthogonality, patch_rows, penalty_of, profiles,
-                            prune_experts, restored, routing_agreement, score_mosaic, score_weights, shrink, soft_mixture, trial, usage, warm_up)
+from fedbook.engine import Checkpoint, prove, trial
+from fedbook.fedavg import Federation, Here, Mean, run, weighted_average
+from fedbook.fedmox import (GATES, BoxOutputs, FedMoxClient, FedMoxExperiment, FedMoxServer, FedMoxSizes, Mosaic, MosaicExperiment, MosaicSizes, MoEBoxHead,
+                            MoERPNHead, RoIMoE, ShrinkingClient, ShrinkingServer, SpatialMoE, SpatialRouter, add_expert, balance_loss, cosine_rate, detector,
+                            encoder_of, equal_width, gate_mask, gathered_convolution, grow_experts, halved, learn_mosaic, learn_mosaic_alone, make_detector,
+                            make_street, mixtures, mosaic, mosaic_client, mosaic_head, mosaic_trial, n_parameters, on_pixels, orthogonality, patch_rows,
+                            penalty_of, profiles, prune_experts, restored, routing_agreement, score_mosaic, score_weights, shrink, soft_mixture, street_server,
+                            train_alone, usage, warm_up)
 from fedbook.lab import UserError
+from fedbook.local import build
 from fedbook.wire import Msg, Refused, pack, unpack
 
 
@@ -39,26 +41,20 @@ def copied(state): return {name: t.clone() for name, t in state.items()}
 
 def close(a, b, tol=1e-6): return torch.allclose(a, b, rtol=0, atol=tol)
 
-class Strike:
-    "Faults at chosen places: (round, client) to the kind of fault."
-    def __init__(self, hits): self.hits = hits
-
-    def strike(self, round, verb, id): return self.hits.get((round, id))
-
 # thresholds so low that an untrained teacher has pseudo-boxes
 TINY = replace(profiles["smoke"], weights="random", rounds=2, keep=0.1, rpn=0.15, classes=0.15, variance=10.0)
 
 @lru_cache
-def first(): return warm_up(TINY, 0, make_detector(TINY, 0))
+def first(): return warm_up(TINY, 0)
 
-def tried(**options):
-    "`trial` of `TINY`; options that are sizes change them."
+def street(seed=0, start=lambda: copied(first()), **options):
+    "The experiment of `TINY` sizes; options that are sizes change them."
     changes = {name: options.pop(name) for name in list(options) if hasattr(TINY, name)}
-    return trial(replace(TINY, **changes), 0, copied(first()), **options)
+    return FedMoxExperiment(replace(TINY, **changes), seed, start=start, **options)
 
-def same(got, want):
-    return (equal(got[0].state().tensors, want[0].state().tensors) and got[0].state().meta == want[0].state().meta and got[2].states == want[2].states
-            and got[2].ledger.so_far == want[2].ledger.so_far and got[1].rows == want[1].rows)
+def tried(**options): return trial(street(**options))
+
+def small_messages(kind): return dict(wrap=partial(ShrinkingClient, kind=kind), kind=partial(ShrinkingServer, shrinking=kind))
 
 # ---- gates
 
@@ -442,8 +438,7 @@ def test_warm_up_once_then_clients_mean_mixture_server(clients, share, m, monkey
 
 def test_the_order_on_streets(monkeypatch):
     log = spied(monkeypatch)
-    start = warm_up(replace(TINY, warmup=2), 0, make_detector(TINY, 0))
-    trial(replace(TINY, share=0.67), 0, start)
+    tried(start=None, warmup=2, share=0.67)
     assert log == ["server"] * 2 + (["client"] * 2 + ["mean", "mix", "server"]) * 2
 
 def test_the_mean_is_weighted_by_pictures_and_mixed_with_the_model_that_was_sent():
@@ -470,14 +465,15 @@ def test_rates_follow_a_cosine_after_the_rise():
     model = mosaic_head(1)
     server = FedMoxServer(model, lambda m, g, rate: heard["server"].append(rate), 4, 1.0, rise=2)
     make = lambda id: FedMoxClient(id, model, lambda m, t, g, rate, step: heard["client"].append(rate), 5)
-    with Federation(make, 1, workers=1) as federation: run(server, federation, 4)
+    with Federation(Here(make), 1) as federation: run(server, federation, 4)
     assert heard == {"server": [cosine_rate(r, 4, 2) for r in range(4)], "client": [cosine_rate(r, 4) for r in range(4)]}
 
 def test_the_servers_randomness_depends_on_seed_and_round_only():
     def drawn(seed, share):
         seen, model = [], mosaic_head(1)
         server = FedMoxServer(model, lambda m, g, rate: seen.append(g.get_state().tolist()), 3, share, seed=seed)
-        with Federation(lambda id: FedMoxClient(id, model, lambda m, t, g, rate, step: torch.rand(1, generator=g), 5, seed), 3, workers=1) as federation: run(server, federation, 3)
+        line = Here(lambda id: FedMoxClient(id, model, lambda m, t, g, rate, step: torch.rand(1, generator=g), 5, seed))
+        with Federation(line, 3) as federation: run(server, federation, 3)
         return seen
     a, b, c = drawn(0, 0), drawn(0, 1.0), drawn(1, 0)
     assert a == b and len({tuple(s) for s in a + c}) == 6
@@ -504,7 +500,7 @@ def test_the_body_stands_still_and_never_travels(options):
     module = encoder_of(TINY).module
     before = copied(module.state_dict())
     server, history, federation = tried(**options)
-    assert make_detector(TINY, 0).backbone.body is module is make_server(TINY, 0).model.backbone.body and not any(p.requires_grad for p in module.parameters())
+    assert make_detector(TINY, 0).backbone.body is module is street_server(TINY, 0).model.backbone.body and not any(p.requires_grad for p in module.parameters())
     assert equal(before, module.state_dict()) and encoder_of(TINY).module is module and not any(p.requires_grad or p.grad is not None for p in module.parameters())
     names = head_state(make_detector(TINY, 0)).keys()
     assert federation.ledger.entries and all({name for name, _ in e.tensors} == names and e.verb == "fit" for e in federation.ledger.entries)
@@ -519,14 +515,14 @@ def test_what_crosses_is_a_head_each_way():
     assert [("total" in row) for row in history.rows] == [False, True] and set(history.rows[-1]) == {"round", "cloudy", "overcast", "rainy", "snowy", "total", "down", "up"}
 
 def test_a_reply_holds_weights_and_a_number():
-    client = make_client(1, TINY, 0, model=make_detector(TINY, 0))
+    client = street().client(1)
     reply = client.fit(Msg(copied(first()), {"rate": 1.0}))
     assert reply.meta == {"n": TINY.client_images} and reply.tensors.keys() == first().keys() and not equal(reply.tensors, first())
     assert all(torch.isfinite(t).all() for t in reply.tensors.values())
 
 def test_a_client_never_reads_its_boxes(monkeypatch):
     def reply(boxes):
-        client = make_client(0, TINY, 0, model=make_detector(TINY, 0))
+        client = street().client(0)
         data = copy.copy(client.learn.keywords["data"])
         if not boxes: object.__setattr__(data, "boxes", None)
         client.learn = partial(client.learn.func, **client.learn.keywords | {"data": data})
@@ -595,12 +591,10 @@ def test_the_teacher_has_no_gradient_and_is_another_model():
 @pytest.mark.parametrize("kind", ["mosaic", "streets"])
 def test_an_own_teacher_outlives_a_round(kind):
     "A kept teacher far away moves towards the student by 1 - momentum in each step, and not onto it."
-    model = mosaic_head(2) if kind == "mosaic" else make_detector(TINY, 0)
-    client = mosaic_client(0, 0, model, own_teacher=True) if kind == "mosaic" else make_client(0, replace(TINY, own_teacher=True), 0, model=model)
-    weights = head_state(model)
+    client = mosaic_client(0, 0, mosaic_head(2), own_teacher=True) if kind == "mosaic" else street(own_teacher=True).client(0)
+    weights = head_state(client.model)
     client.fit(Msg(copied(weights), {"rate": 1.0}))
-    far = {name: t + 1 if t.is_floating_point() else t for name, t in client.teacher.items()}
-    client.load(Msg(client.state().tensors | {f"teacher/{name}": t for name, t in far.items()}))
+    client.teacher = {name: t + 1 if t.is_floating_point() else t for name, t in client.teacher.items()}
     client.fit(Msg(copied(weights), {"rate": 1.0}))
     assert all((client.teacher[name] - weights[name]).mean() > 0.5 for name, t in weights.items() if t.is_floating_point())
 
@@ -609,97 +603,41 @@ def test_an_own_teacher_changes_the_run_and_stays_at_home():
     assert not equal(mine[0].weights, theirs[0].weights) and mine[3].ledger.so_far == theirs[3].ledger.so_far
     assert all({name.split("/")[0] for name in unpack(s).tensors} == {"generator", "teacher"} for s in mine[3].states.values())
 
-# ---- runs: seeds, kills, faults
+# ---- runs
 
-def mosaic_run(seed=0, rounds=4, clients=3, share=0.67, own_teacher=False, checkpoint=None, faults=None, server=None, alpha=0.2):
-    model = mosaic_head(2, seed=seed)
-    server = server or FedMoxServer(model, partial(learn_mosaic, data=mosaic(4, 0, seed)), rounds, share, alpha, seed)
-    make = partial(mosaic_client, seed=seed, model=model, own_teacher=own_teacher, threshold=0.3)
-    with Federation(make, clients, workers=1, faults=faults) as federation: history = run(server, federation, rounds, checkpoint)
-    return server, history, federation
+def small_mosaic(**options): return MosaicExperiment(MosaicSizes(**dict(experts=2, rounds=3, warmup=2, clients=3, share=0.67, threshold=0.3) | options))
 
-@lru_cache
-def undisturbed(own_teacher): return mosaic_run(own_teacher=own_teacher)
+PROVEN = {"mosaic": small_mosaic(), "mosaic, own teachers": small_mosaic(own_teacher=True), "mosaic, a head that is given": MosaicExperiment(small_mosaic().sizes, head=mosaic_head(3, seed=4)),
+          "mosaic, FedSTO": small_mosaic(alpha=0.0, penalty="orthogonal", own_teacher=True), "streets, with the warm-up": street(share=0.67, own_teacher=True, start=None),
+          **{f"streets, {kind}": street(share=0.67, own_teacher=True, **small_messages(kind)) for kind in ("int8", "top")}}
 
-def test_equal_seeds_give_equal_bits_and_others_differ():
-    assert same(mosaic_run(), undisturbed(False)) and not equal(mosaic_run(1)[0].weights, undisturbed(False)[0].weights)
-    a, b, c = tried(), tried(), trial(TINY, 1, copied(first()))
-    assert same(a, b) and not equal(a[0].weights, c[0].weights)
+@pytest.mark.parametrize("name", PROVEN)
+def test_a_run_is_a_function_of_its_sizes_and_its_seed(name): prove(PROVEN[name], kills=2)
+
+def test_a_server_alone_is_a_function_of_its_sizes_and_its_seed(): prove(small_mosaic(share=0.0), kinds=())
+
+def test_another_seed_is_another_run():
+    weights = [trial(MosaicExperiment(small_mosaic().sizes, seed)).server.weights for seed in (0, 1)]
+    assert not equal(*weights) and not equal(tried().server.weights, tried(seed=1).server.weights)
 
 def test_a_warm_up_repeats_and_depends_on_the_seed():
-    again, other = (warm_up(TINY, seed, make_detector(TINY, 7)) for seed in (0, 1))
-    model = make_detector(TINY, 0)
-    assert equal(warm_up(TINY, 0, model), first()) and not equal(again, other) and not equal(first(), head_state(make_detector(TINY, 0)))
-    assert equal(warm_up(replace(TINY, warmup=0), 0, make_detector(TINY, 0)), head_state(make_detector(TINY, 0)))
-
-@pytest.mark.parametrize("own_teacher", [False, True])
-def test_a_run_killed_after_each_round_resumes_to_the_same_bits(own_teacher, tmp_path, kill):
-    job = lambda: mosaic_run(own_teacher=own_teacher, checkpoint=Checkpoint(tmp_path / "run.safetensors"))
-    for _ in range(3): kill(job, 1)
-    assert same(job(), undisturbed(own_teacher))
-
-@pytest.mark.parametrize("r", range(3))
-def test_a_run_killed_in_the_middle_of_a_round_resumes_to_the_same_bits(r, tmp_path, monkeypatch):
-    class Stopped(BaseException): pass
-    path, train = tmp_path / "run.safetensors", FedMoxServer.supervise
-    def bomb(self, weights):
-        if self.round == r: raise Stopped
-        return train(self, weights)
-    with monkeypatch.context() as patch:
-        patch.setattr(FedMoxServer, "supervise", bomb)
-        with pytest.raises(Stopped): mosaic_run(own_teacher=True, checkpoint=Checkpoint(path))
-    assert path.exists() == (r > 0) and same(mosaic_run(own_teacher=True, checkpoint=Checkpoint(path)), undisturbed(True))
-
-@pytest.mark.parametrize("own_teacher", [False, True])
-def test_a_street_run_that_was_killed_resumes_to_the_same_bits(own_teacher, tmp_path, kill):
-    job = lambda checkpoint=None: tried(rounds=3, share=0.67, own_teacher=own_teacher, checkpoint=checkpoint)
-    for stop in (1, 1): kill(lambda: job(Checkpoint(tmp_path / "run.safetensors")), stop)
-    assert same(job(Checkpoint(tmp_path / "run.safetensors")), job())
+    again, other = (warm_up(TINY, seed) for seed in (0, 1))
+    assert equal(again, first()) and not equal(again, other) and not equal(first(), head_state(make_detector(TINY, 0)))
+    assert equal(warm_up(replace(TINY, warmup=0), 0), head_state(make_detector(TINY, 0)))
 
 def test_a_warm_up_that_was_killed_resumes_to_the_same_bits(tmp_path, kill):
-    job = lambda checkpoint=None: warm_up(replace(TINY, warmup=3), 0, make_detector(TINY, 0), checkpoint=checkpoint)
+    job = lambda checkpoint=None: warm_up(replace(TINY, warmup=3), 0, checkpoint=checkpoint)
     kill(lambda: job(Checkpoint(tmp_path / "w.safetensors")), 2)
     assert equal(job(Checkpoint(tmp_path / "w.safetensors")), job())
 
-@pytest.mark.skipif(not fedbook.fedavg._can_fork(), reason="worker processes are forked")
-def test_two_workers_give_the_same_bits(monkeypatch):
-    one = tried(share=1.0, own_teacher=True)
-    monkeypatch.setattr(fedbook.fedavg, "default_workers", lambda: 2)
-    assert same(tried(share=1.0, own_teacher=True), one)
-
-@pytest.mark.parametrize("kind", ["silent", "crash", "nan", "shape", "names", "dtype", "garbage"])
-def test_a_bad_reply_is_left_out_and_the_round_goes_on(kind):
-    faults = Strike({(1, id): kind for id in (0, 1)})
-    server, history, federation = mosaic_run(share=1.0, faults=faults)
-    assert [(miss["round"], miss["client"]) for miss in federation.ledger.absent] == [(1, 0), (1, 1)] and len(history.rows) == 4
-    assert all(torch.isfinite(t).all() for t in server.weights.values()) and not equal(server.weights, mosaic_run(share=1.0)[0].weights)
-
-def test_only_good_replies_are_averaged():
-    model, seen = mosaic_head(1), []
-    server = FedMoxServer(model, lambda m, g, rate: seen.append(copied(head_state(m))), 1, 1.0, alpha=0.0)
-    def make(id): return FedMoxClient(id, model, lambda m, t, g, rate, step: [p.data.fill_(id) for p in m.parameters()], 10**id)
-    with Federation(make, 3, workers=1, faults=Strike({(0, 2): "nan"})) as federation: run(server, federation, 1)
-    assert all(close(t, torch.full_like(t, 10 / 11)) for t in seen[0].values())
-
-@pytest.mark.parametrize("kind", ["nan", "shape", "names", "silent"])
-def test_too_few_replies_leave_the_server_as_it_was(kind, tmp_path):
-    path = tmp_path / "run.safetensors"
-    faults = Strike({(2, id): kind for id in range(3)})
-    model = mosaic_head(2)
-    server = FedMoxServer(model, partial(learn_mosaic, data=mosaic(4)), 4, 0.67)
-    with pytest.raises(TooFewReplies, match="round 2"): mosaic_run(server=server, faults=faults, checkpoint=Checkpoint(path))
-    assert equal(server.weights, mosaic_run(rounds=2, server=FedMoxServer(mosaic_head(2), partial(learn_mosaic, data=mosaic(4)), 4, 0.67))[0].weights)
-    assert same(mosaic_run(checkpoint=Checkpoint(path)), undisturbed(False))
-
-def test_a_bad_reply_on_streets():
-    server, history, federation = tried(share=1.0, faults=Strike({(0, 0): "nan", (0, 1): "shape", (1, 2): "names"}))
-    assert [(miss["round"], miss["client"]) for miss in federation.ledger.absent] == [(0, 0), (0, 1), (1, 2)] and 0 <= history.last("total") <= 1
+def test_a_run_without_a_start_begins_after_the_warm_up():
+    assert equal(street(start=None).server().weights, first()) and equal(street(start=None, own_teacher=True).server().weights, first())
 
 @pytest.mark.parametrize("n", [0, -1, 1.5, None, "many"])
 def test_a_reply_without_pictures_is_refused(n):
     with pytest.raises(Refused, match="n="): FedMoxServer(mosaic_head(1), None, 1).accept("fit", 0, Msg(head_state(mosaic_head(1)), {"n": n}))
 
-USES = {"mosaic": lambda: mosaic_run(rounds=1), "streets": lambda: tried(rounds=1), "warm-up": lambda: warm_up(TINY, 0, make_detector(TINY, 0)), "a head": lambda: mosaic_head(3, seed=4), "data": lambda: mosaic(2, 1, 5),
+USES = {"warm-up": lambda: warm_up(TINY, 0), "a head": lambda: mosaic_head(3, seed=4), "data": lambda: mosaic(2, 1, 5),
         "growing": lambda: grow_experts(0, epochs=1, most=2), "another expert": lambda: add_expert(mosaic_head(2), 1), "pruning": lambda: prune_experts(mosaic_head(2), mosaic(2).x, 0)}
 
 @pytest.mark.parametrize("name", USES)
@@ -723,11 +661,11 @@ def called(monkeypatch, name, work):
     return bound.arguments
 
 def client_call(monkeypatch, **changes):
-    client = make_client(0, replace(TINY, **changes), 0, model=make_detector(TINY, 0))
+    client = street(**changes).client(0)
     return called(monkeypatch, "self_training_epoch", lambda: client.fit(Msg(copied(first()), {"rate": 0.5})))
 
 def server_call(monkeypatch, **changes):
-    server = make_server(replace(TINY, rounds=3, share=0, **changes), 0, model=make_detector(TINY, 0))
+    server = street_server(replace(TINY, rounds=3, share=0, **changes), 0)
     return called(monkeypatch, "supervised_epoch", lambda: server.merge(iter([])))
 
 CLIENT = dict(batch=3, weight=2.5, momentum=0.77, decay=0.11, keep=0.21, rpn=0.31, classes=0.41, variance=0.51, jitters=7, jitter=0.61)
@@ -752,14 +690,14 @@ def test_the_servers_rate_is_its_own(monkeypatch):
 
 def test_the_warm_up_has_a_rate_of_its_own_and_no_penalty(monkeypatch):
     sizes = replace(TINY, lr=0.9, client_lr=0.02, warm_lr=0.03, warmup=1, penalty="orthogonal")
-    call = called(monkeypatch, "supervised_epoch", lambda: warm_up(sizes, 0, make_detector(TINY, 0)))
+    call = called(monkeypatch, "supervised_epoch", lambda: warm_up(sizes, 0))
     assert call["lr"] == pytest.approx(0.03) and call["penalty"] is None
 
 @pytest.mark.parametrize("name, value", dict(alpha=0.77, share=0.55, rounds=17).items())
-def test_each_size_reaches_the_round(name, value): assert getattr(TINY, name) != value == getattr(make_server(replace(TINY, **{name: value}), 0, model=mosaic_head(1)), name)
+def test_each_size_reaches_the_round(name, value): assert getattr(TINY, name) != value == getattr(street_server(replace(TINY, **{name: value}), 0), name)
 
 def test_own_teacher_reaches_the_client():
-    assert [make_client(0, replace(TINY, own_teacher=own), 0, model=mosaic_head(1)).own_teacher for own in (True, False)] == [True, False]
+    assert [street(own_teacher=own).client(0).own_teacher for own in (True, False)] == [True, False]
 
 def box_expert(model): return model.roi_heads.box_head.moe.experts[0]
 
@@ -787,10 +725,10 @@ def test_each_size_reaches_the_street(name):
     found = dict(clients=len(street.clients), server_images=len(street.server), client_images=len(street.clients[0]), test_images=len(street.tests["rainy"]),
                  high=tuple(street.server.images.shape[2:]), low=tuple(street.clients[0].images.shape[2:]))
     assert found == {each: getattr(TINY, each) for each in STREET} | {name: STREET[name]} and tuple(street.tests["snowy"].images.shape[2:]) == found["high"]
-    assert torch.equal(make_client(1, TINY, 0, model=mosaic_head(1)).learn.keywords["data"].images, make_street(TINY, 0).clients[1].images)
+    assert torch.equal(FedMoxExperiment(TINY, 0).client(1).learn.keywords["data"].images, make_street(TINY, 0).clients[1].images)
 
 def test_at_the_same_resolution_the_server_has_small_pictures():
-    data = lambda **changes: make_server(replace(TINY, **changes), 0, model=mosaic_head(1)).learn.keywords["data"]
+    data = lambda **changes: street_server(replace(TINY, **changes), 0).learn.keywords["data"]
     assert data(same_resolution=True).images.shape[2:] == TINY.low and data().images.shape[2:] == TINY.high
     assert torch.allclose(data().boxes[0].xyxy / 2, data(same_resolution=True).boxes[0].xyxy)
 
@@ -816,7 +754,7 @@ def test_the_warm_up_rises(monkeypatch):
         seen = []
         with monkeypatch.context() as patch:
             patch.setattr(fedmox, "learn_with_labels", lambda model, generator, rate, data, sizes: seen.append(rate))
-            warm_up(replace(TINY, warmup=warmup), 0, mosaic_head(1))
+            warm_up(replace(TINY, warmup=warmup), 0)
         assert seen == [cosine_rate(r, warmup, rise) for r in range(warmup)]
 
 @pytest.mark.parametrize("penalty, at_client, at_server", [("none", None, None), ("proximal", "proximal", None), ("orthogonal", "orthogonal", "orthogonal")])
@@ -1023,8 +961,8 @@ def test_halves_keep_their_labels():
 def learned(seed, experts=3, gate="ste", sparse=False, epochs=60):
     model = mosaic_head(experts, gate, sparse, seed)
     server = FedMoxServer(model, partial(learn_mosaic, data=mosaic(16, 0, seed)), epochs, 0, seed=seed)
-    with Federation(None, 0, workers=1) as nobody: run(server, nobody, epochs)
-    return server.weights, score_mosaic(model, server.weights, seed)
+    weights = train_alone(server, epochs)
+    return weights, score_mosaic(model, weights, seed)
 
 SEEDS = (0, 1, 2)
 
@@ -1094,7 +1032,7 @@ def test_the_mosaics_teacher_follows():
 
 def test_options_of_a_mosaic_run_reach_it(monkeypatch):
     calls = []
-    monkeypatch.setattr(fedmox, "mosaic_client", lambda id, **options: calls.append(options) or FedMoxClient(id, options["model"], lambda *args: None, 5))
+    monkeypatch.setattr(fedmox, "mosaic_client", lambda id, seed, model, own_teacher, **options: calls.append(dict(options, seed=seed, model=model, own_teacher=own_teacher)) or FedMoxClient(id, model, lambda *args: None, 5))
     server = mosaic_trial(4, experts=3, gate="switch", sparse=True, alpha=0.4, rounds=1, warmup=1, clients=2, share=1.0, client_lr=0.5, threshold=0.6, wrong=0.7, penalty="proximal", own_teacher=True)[0]
     options = calls[0]
     assert (options["seed"], options["lr"], options["threshold"], options["wrong"], options["penalty"], options["own_teacher"]) == (4, 0.5, 0.6, 0.7, "proximal", True)
@@ -1210,24 +1148,11 @@ def test_shrinking_leaves_its_arguments_alone(kind):
 @pytest.mark.parametrize("kind, share, near", [("int8", 0.25, 0.25), ("top", 0.2, 1.0)])
 def test_messages_shrink_and_the_run_goes_on(kind, share, near):
     full = tried(share=1.0)
-    small = tried(share=1.0, wrap=partial(ShrinkingClient, kind=kind), kind=partial(ShrinkingServer, shrinking=kind))
+    small = tried(share=1.0, **small_messages(kind))
     assert not small[2].ledger.absent and small[2].ledger.payload(way="down") == pytest.approx(full[2].ledger.payload(way="down"), rel=0.01)
     assert small[2].ledger.payload(way="up") == pytest.approx(share * full[2].ledger.payload(way="up"), rel=0.2)
     distance = lambda a, b: math.sqrt(sum(((a[name] - b[name]) ** 2).sum().item() for name in a))
     assert 0 < distance(small[0].weights, full[0].weights) < near * distance(small[0].weights, first())
-
-@pytest.mark.parametrize("kind", ["int8", "top"])
-def test_a_run_with_small_messages_resumes_to_the_same_bits(kind, tmp_path, kill):
-    job = lambda checkpoint=None: tried(share=0.67, own_teacher=True, wrap=partial(ShrinkingClient, kind=kind), kind=partial(ShrinkingServer, shrinking=kind), checkpoint=checkpoint)
-    kill(lambda: job(Checkpoint(tmp_path / "run.safetensors")), 1)
-    assert same(job(Checkpoint(tmp_path / "run.safetensors")), job())
-
-@pytest.mark.parametrize("kind", ["int8", "top"])
-@pytest.mark.parametrize("fault", ["nan", "names", "shape", "dtype", "garbage"])
-def test_bad_small_messages_are_refused(fault, kind):
-    faults = Strike({(0, 1): fault})
-    federation = tried(rounds=1, share=1.0, wrap=partial(ShrinkingClient, kind=kind), kind=partial(ShrinkingServer, shrinking=kind), faults=faults)[2]
-    assert [(miss["round"], miss["client"]) for miss in federation.ledger.absent] == [(0, 1)]
 
 def test_a_small_message_that_points_outside_is_refused():
     model = mosaic_head(1)
@@ -1299,8 +1224,8 @@ def test_the_papers_profile_runs_on_folders(name, folder):
     street, model = make_street(sizes, 0), make_detector(sizes, 0)
     assert len(street.classes) == classes == model.n_classes and [len(c) for c in street.clients] == pictures and len(street.server) == 2
     assert street.server.images[0].shape == (3, 96, 160) and street.clients[0].images[0].shape == (3, 48, 80) and {len(m.experts) for m in mixtures(model)} == {sizes.experts}
-    start = warm_up(sizes, 0, model)
-    server, history, federation = trial(sizes, 0, start)
+    start = warm_up(sizes, 0)
+    server, history, federation = trial(FedMoxExperiment(sizes, start=lambda: start))
     row = history.rows[-1]
     assert row.keys() == {"round", "down", "up", "total", *domains} and all(0 <= row[d] <= 1 for d in (*domains, "total")) and not federation.ledger.absent
     assert len(federation.ledger.where(way="up")) == 2 and not equal(server.weights, start) and all(torch.isfinite(t).all() for t in server.weights.values())
@@ -1309,8 +1234,8 @@ def test_the_papers_profile_runs_on_folders(name, folder):
 def test_the_papers_profile_at_one_resolution(folder):
     bdd(folder)
     sizes = replace(PAPER, data="bdd100k", same_resolution=True)
-    data = make_server(sizes, 0, model=mosaic_head(1)).learn.keywords["data"]
-    assert data.images[0].shape == (3, 48, 80) and warm_up(sizes, 0, make_detector(sizes, 0))
+    data = street_server(sizes, 0).learn.keywords["data"]
+    assert data.images[0].shape == (3, 48, 80) and warm_up(sizes, 0)
 
 @pytest.mark.parametrize("name", FOLDERS)
 def test_a_set_that_is_not_there(name, folder):
@@ -1320,7 +1245,7 @@ def test_a_set_that_is_not_there(name, folder):
 
 def test_the_smoke_profile_runs():
     sizes = replace(profiles["smoke"], weights="random")
-    server, history, federation = trial(sizes, 0, warm_up(sizes, 0, make_detector(sizes, 0)))
+    server, history, federation = trial(FedMoxExperiment(sizes))
     assert len(history.rows) == sizes.rounds and not federation.ledger.absent and 0 <= history.last("total") <= 1
 
 def test_importing_it_imports_little():

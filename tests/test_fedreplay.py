@@ -1,4 +1,5 @@
 """FedReplay: the head's size, what is donated, the loss, prototypes and the row gate against hand computation; the pool, late joins and faults on the wire."""
+import pickle
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,11 +13,15 @@ from hypothesis import given, settings, strategies as st
 from torch import nn
 
 from conftest import normal, seeded
-from fedbook.continual import distillation_loss, logits, snapshot
-from fedbook.fedavg import Checkpoint, Faults, Federation, Server, TooFewReplies, build, run, weighted_average
-from fedbook.fedreplay import (FedReplayClient, FedReplayServer, FedReplaySizes, ReplayHead, ReplayPool, World, class_prototypes, classifier_rows, deal, donate,
-                               expand_classifier, fedprox, fedrs, make_client, make_server, replay_loss, restricted_softmax, row_gated_average, trial, warm_start)
+from fedbook.continual import distillation_loss, snapshot
+from fedbook.engine import Checkpoint, Faults, prove, trial
+from fedbook.fedavg import Federation, Here, LocalOnly, Server, TooFewReplies, run, weighted_average
+from fedbook.fedreplay import (FedReplayClient, FedReplayExperiment, FedReplayServer, FedReplaySizes, ReplayHead,
+                               ReplayPool, World, class_prototypes, classifier_rows, deal, donate,
+                               expand_classifier, fedprox, fedrs, replay_loss, restricted_softmax,
+                               row_gated_average, warm_start)
 from fedbook.lab import UserError
+from fedbook.local import build, outputs
 from fedbook.wire import Msg, Refused, pack, unpack
 
 IN, DIM = 32, 16
@@ -52,25 +57,23 @@ def holdings(id): return some(*HELD[id], seed=10 + id)
 def client_of(id, model=None, seed=0, **options):
     return FedReplayClient(id, model or head(), *holdings(id), seed, **{"batch": 4, "rate": 0.3} | options)
 
-class Strike:
+class Strike(Faults):
     "Faults at chosen places: (round, verb, client) to the kind of fault."
-    def __init__(self, hits): self.hits = hits
+    def __init__(self, hits): vars(self)["hits"] = hits
 
     def strike(self, round, verb, id): return self.hits.get((round, verb, id))
 
-def federated(joins, rounds, workers=1, faults=None, checkpoint=None, client=client_of, own=None, seed=0, test=None, classes=4, **server):
+def federated(joins, rounds, faults=None, checkpoint=None, client=client_of, own=None, seed=0, test=None, classes=4,
+              **server):
     "Clients `joins` on a head of `classes`; returns server, history, federation. `own` are options of the clients."
     lent = head(classes)
     boss = FedReplayServer(head(classes), joins, seed=seed, **{"warm_steps": 3} | server)
-    with Federation(partial(client, model=lent, seed=seed, **own or {}), sorted(joins), workers=workers, faults=faults) as federation:
+    line = Here(partial(client, model=lent, seed=seed, **own or {}))
+    with Federation(line, sorted(joins), faults=faults) as federation:
         history = run(boss, federation, rounds, checkpoint, test)
     return boss, history, federation
 
 EARLY, LATE, TWICE = {0: 0, 1: 0}, {0: 0, 1: 0, 2: 2}, {0: 0, 1: 0, 2: 0, 3: 1, 5: 2}
-
-def same(got, want):
-    return (equal(got[0].state().tensors, want[0].state().tensors) and got[0].state().meta == want[0].state().meta and got[2].states == want[2].states
-            and got[2].ledger.so_far == want[2].ledger.so_far and got[1].rows == want[1].rows)
 
 # ---- the head
 
@@ -191,7 +194,8 @@ def test_the_pool_of_a_run():
     pools = []
     for seed in (0, 0, 1):
         boss = FedReplayServer(head(6), joins, seed=seed, warm_steps=1)
-        with Federation(partial(client_of, model=head(6), seed=seed), [0, 1, 4], workers=1) as federation: run(boss, federation, 1)
+        line = Here(partial(client_of, model=head(6), seed=seed))
+        with Federation(line, [0, 1, 4]) as federation: run(boss, federation, 1)
         pools.append(boss.pool)
     pool, train, test = pools[0], torch.cat([holdings(k)[0] for k in joins]), some([0, 1, 2, 3, 4, 5], 4, seed=77)[0]
     assert len(pool) == sum(quota(HELD[k][1], 0.3) for k in joins for _ in HELD[k][0]) and pool.y.unique().tolist() == [0, 1, 2, 3, 4]
@@ -263,7 +267,7 @@ def test_distillation_is_never_below_zero(seed, extra, scale):
 def test_a_clients_distillation_is_on_the_pool_and_on_the_old_classes():
     teacher = normal(12, 3, seed=8)
     client, plain = with_pool(teacher=teacher), with_pool()
-    client.mu = 0.7
+    client._mu = 0.7
     i = drawn(client)
     shared = head()(client.replay.z[i])
     assert close(loss_of(client), loss_of(plain) + 0.7 * distillation_loss(teacher[i], shared, 2.0))
@@ -279,7 +283,7 @@ def test_warm_start_repeats_and_learns():
     for model, seed in zip(heads, (0, 0, 1)): warm_start(model, pool, 40, seeded(seed), lr=5e-3, batch=8)
     a, b, c = map(snapshot, heads)
     assert equal(a, b) and not equal(a, c)
-    before, after = (F.cross_entropy(logits(model, pool.z), pool.y) for model in (head(), heads[0]))
+    before, after = (F.cross_entropy(outputs(model, pool.z), pool.y) for model in (head(), heads[0]))
     assert after < 0.5 * before
 
 def test_no_steps_change_nothing():
@@ -292,7 +296,8 @@ def test_the_server_warms_up_before_the_first_round():
     servers = [federated(EARLY, 1, warm_steps=steps, own={"lr": 0.0, "weight_decay": 0.0})[0] for steps in (0, 30)]
     assert all(close(servers[0].weights[name], t, 1e-7) for name, t in snapshot(head()).items()) and not equal(servers[1].weights, servers[0].weights)
     pool = servers[1].pool
-    assert (logits(loaded(servers[1]), pool.z).argmax(1) == pool.y).float().mean() > (logits(loaded(servers[0]), pool.z).argmax(1) == pool.y).float().mean()
+    cold, warm = ((outputs(loaded(server), pool.z).argmax(1) == pool.y).float().mean() for server in servers)
+    assert warm > cold
 
 def loaded(server):
     model = head()
@@ -307,7 +312,8 @@ def replies(states, counts): return [(k, Msg(dict(state), {"n": sum(own), "count
 
 def merged(states, counts, r=0, classes=4, **options):
     server = FedReplayServer(head(classes, seed=50), {k: 0 if k < len(states) - 1 else 1 for k in range(max(len(states), 2))}, **options)
-    server.merge(iter(replies(states, counts)), r=r)
+    server.begin([], r)
+    server.merge(iter(replies(states, counts)))
     return server.weights
 
 COUNTS = [[3, 0, 5, 1], [0, 2, 2, 2], [7, 1, 0, 0]]
@@ -457,6 +463,9 @@ def made_up(noise=0.6, dim=128, classes=30, seed=0, least=20, most=60, test=20):
     (x, y), (x_test, y_test) = draw(np.rint(np.geomspace(most, least, classes)).astype(int)), draw([test] * classes)
     return World(x, y, x_test, y_test, [f"plant {c}" for c in range(classes)], "made up")
 
+def tried(sizes, seed, world, kind=FedReplayServer):
+    return trial(FedReplayExperiment(sizes, seed, "cpu", kind, features=world), workers=1)
+
 TINY = FedReplaySizes(clients=4, rounds=2, dim=DIM, heads=2, ff=32, layers=1, warm_steps=3, batch=8, rate=0.2)
 
 @lru_cache
@@ -483,7 +492,7 @@ def test_a_hundred_clients_of_one_class_each():
     sizes = replace(TINY, clients=100, split="shards", rounds=1, per_round=10)
     farms = deal(world, sizes, 0)
     assert sorted(np.concatenate(farms.parts).tolist()) == list(range(400)) and all(len(set(farms.y[part].tolist())) == 1 for part in farms.parts)
-    server, history, federation = trial(sizes, 0, world)
+    server, history, federation = tried(sizes, 0, world)
     assert len(federation.ledger.where(way="up", verb="donate")) == 100 and len(federation.ledger.where(way="up", verb="fit")) == 10
     assert len(server.pool) == 100 and server.pool.y.unique().tolist() == list(range(10)) and 0 <= history.last("accuracy") <= 1
 
@@ -491,14 +500,15 @@ BAD_SIZES = {"clients": 0, "rate": 0.0, "lam": 1.5, "split": "classes", "balance
 
 @pytest.mark.parametrize("name", BAD_SIZES)
 def test_bad_sizes_are_one_clear_sentence(name):
-    with pytest.raises(UserError, match=name) as error: trial(replace(TINY, **{name: BAD_SIZES[name]} | ({"split": "dirichlet"} if name == "alpha" else {})), 0, small_world())
+    changes = {name: BAD_SIZES[name]} | ({"split": "dirichlet"} if name == "alpha" else {})
+    with pytest.raises(UserError, match=name) as error: tried(replace(TINY, **changes), 0, small_world())
     assert "\n" not in str(error.value)
 
 def test_a_single_client_cannot_come_late():
-    with pytest.raises(UserError): trial(replace(TINY, clients=1, join_round=1), 0, small_world())
+    with pytest.raises(UserError): tried(replace(TINY, clients=1, join_round=1), 0, small_world())
 
 def test_more_clients_than_classes():
-    with pytest.raises(UserError, match="clients=9"): trial(replace(TINY, clients=9), 0, small_world())
+    with pytest.raises(UserError, match="clients=9"): tried(replace(TINY, clients=9), 0, small_world())
 
 # ---- messages
 
@@ -609,45 +619,34 @@ def test_a_label_without_a_row_does_not_stop_a_run_at_its_start():
     server, history, federation = federated(EARLY, 2, client=odd_client)
     assert len(history.rows) == 2 and {miss["client"] for miss in federation.ledger.absent} == {1} and server.classes == 4
 
-# ---- kill and resume, workers
+# ---- a run is a function of its sizes and its seed
 
-@lru_cache
-def undisturbed(): return twice()
+def test_it_depends_on_the_seed():
+    runs = [federated(TWICE, 4, classes=6, seed=seed)[0] for seed in (0, 1)]
+    assert runs[0].classes == 8 and not equal(runs[0].weights, runs[1].weights)
 
-def twice(**options): return federated(TWICE, 4, classes=6, **options)
+PROVED = {"from the start": {}, "random rows": {"join_round": 1, "prototypes": False},
+          "a late join, three a round": {"join_round": 1, "rounds": 3, "per_round": 3, "clients": 5},
+          "an equal pool": {"balance": "equal", "gate": "always"}, "without distillation": {"join_round": 1, "mu": 0.0}}
 
-def test_it_repeats_and_depends_on_the_seed():
-    assert same(twice(), undisturbed()) and not equal(twice(seed=1)[0].weights, undisturbed()[0].weights)
-    assert undisturbed()[0].classes == 8
+@pytest.mark.parametrize("name", PROVED)
+def test_it_is_proven(name):
+    prove(FedReplayExperiment(replace(TINY, **PROVED[name]), features=small_world()), kills=3)
 
-def test_two_workers_give_the_same_bits(): assert same(twice(workers=2), undisturbed())
+@pytest.mark.parametrize("kind, loss", [(Server, fedprox), (LocalOnly, fedrs), (FedReplayServer, fedrs)])
+def test_the_baselines_are_proven(kind, loss):
+    prove(FedReplayExperiment(TINY, 0, "cpu", kind, loss, small_world()), kills=2, kinds=("nan",))
 
-def test_a_run_killed_between_any_two_exchanges_resumes_to_the_same_bits(tmp_path, kill):
-    "Three rounds with a pool have three exchanges each, the last one; each time a new server and new clients."
-    path = tmp_path / "run.safetensors"
-    job = lambda: twice(checkpoint=Checkpoint(path))
-    for stop in 3 * [1, 2, 2] + [1]: kill(job, stop)            # within a round, a run that goes on saves its place once more first
-    assert same(job(), undisturbed())
-
-@pytest.mark.parametrize("stop", range(1, 11))
-def test_a_run_killed_once_resumes_to_the_same_bits(stop, tmp_path, kill):
-    path = tmp_path / "run.safetensors"
-    kill(lambda: twice(checkpoint=Checkpoint(path)), stop)
-    assert same(twice(workers=1 + stop % 2, checkpoint=Checkpoint(path)), undisturbed())
-
-class Stopped(BaseException): pass
-
-@pytest.mark.parametrize("verb", ["donate", "pool", "fit"])
-def test_a_run_killed_in_the_middle_of_an_exchange_resumes_to_the_same_bits(verb, tmp_path, monkeypatch):
-    "In the round of the last join, when the last reply has come."
-    path, accept = tmp_path / "run.safetensors", FedReplayServer.accept
-    def bomb(self, asked, id, msg):
-        if (asked, id) == (verb, 5): raise Stopped
-        accept(self, asked, id, msg)
-    with monkeypatch.context() as patch:
-        patch.setattr(FedReplayServer, "accept", bomb)
-        with pytest.raises(Stopped): twice(checkpoint=Checkpoint(path))
-    assert path.exists() and same(twice(checkpoint=Checkpoint(path)), undisturbed())
+def test_an_experiment_renders_its_own_leaves_and_travels():
+    sizes = FedReplaySizes(classes=6, largest=3, smallest=2, test_pictures=1, size=32, clients=3, rounds=1,
+                           dim=DIM, heads=2, ff=32, layers=1, warm_steps=2, weights=None)
+    made = FedReplayExperiment(sizes)
+    again = pickle.loads(pickle.dumps(made))
+    assert again == made and again is pickle.loads(pickle.dumps(made))
+    assert torch.equal(again.client(1).x, made.client(1).x) and equal(again.server().weights, made.server().weights)
+    assert trial(made, workers=1).history.last("accuracy") >= 0
+    held = pickle.loads(pickle.dumps(FedReplayExperiment(TINY, features=small_world())))
+    assert torch.equal(held.world.x, small_world().x)
 
 # ---- late joins
 
@@ -666,6 +665,7 @@ def collected(joins, rounds, r, **options):
     "The server after `rounds` rounds without latecomers, before and after it collected in round `r`: weights, pool and server."
     server, _, federation = federated(joins, rounds, **options)
     before = dict(server.weights)
+    server.begin(federation.ids, r)
     steps = server.steps(federation.ids, r)
     steps[0].merge(federation.exchange(steps[0].verb, steps[0].say, steps[0].to, server.accept))
     return server, before
@@ -676,7 +676,7 @@ def test_at_a_join_old_rows_and_the_encoder_stay_and_new_ones_are_made(prototype
     for name, t in server.weights.items(): assert torch.equal(t[:len(before[name])], before[name])
     old = head()
     old.load_state_dict(before)
-    assert close(server.teacher, logits(old, server.pool.z), 1e-6)
+    assert close(server.teacher, outputs(old, server.pool.z), 1e-6)
     mine = server.pool.y >= 4
     h = old.features(server.pool.z[mine]).detach()
     wanted = F.normalize(class_prototypes(h, server.pool.y[mine]), dim=1) * before["classifier.weight"].norm(dim=1).mean()
@@ -707,7 +707,8 @@ def test_distillation_changes_what_is_learned_from_the_join_on():
 def test_a_latecomer_with_known_classes_brings_no_row():
     joins = {0: 0, 1: 0, 2: 0, 4: 2}
     lent, boss = head(6), FedReplayServer(head(6), joins, warm_steps=3)
-    with Federation(partial(client_of, model=lent), sorted(joins), workers=1) as federation: run(boss, federation, 4)
+    line = Here(partial(client_of, model=lent))
+    with Federation(line, sorted(joins)) as federation: run(boss, federation, 4)
     assert boss.classes == 6 and boss.teacher.shape == (len(boss.pool), 6) and not federation.ledger.absent
     assert len(boss.pool) == sum(quota(HELD[k][1], 0.3) for k in joins for _ in HELD[k][0])
 
@@ -735,7 +736,8 @@ def test_a_latecomer_whose_donation_fails_stops_the_run_with_its_checkpoint(tmp_
 def test_some_clients_a_round_and_none_before_it_came():
     joins = {0: 0, 1: 0, 4: 0, 2: 2, 3: 4}
     lent, boss = head(6), FedReplayServer(head(6), joins, per_round=2, warm_steps=3)
-    with Federation(partial(client_of, model=lent), sorted(joins), workers=1) as federation: run(boss, federation, 8)
+    line = Here(partial(client_of, model=lent))
+    with Federation(line, sorted(joins)) as federation: run(boss, federation, 8)
     asked = [(e.round, e.client) for e in fits_down(federation)]
     assert [sum(r == round for r, _ in asked) for round in range(8)] == [2] * 8 and all(r >= joins[k] for r, k in asked) and {k for _, k in asked} == set(joins)
     assert boss.classes == 7 and not federation.ledger.absent and boss.informed == set(joins)
@@ -769,25 +771,11 @@ def test_one_of_two_latecomers_loses_its_donation(lost):
     boss, history, federation = federated(joins, 4, classes=6, faults=Strike({(1, "donate", lost): "silent"}))
     assert len(history.rows) == 4 and boss.classes == (6 if lost == 3 else 7) and {miss["client"] for miss in federation.ledger.absent} == {lost}
 
-# ---- global generators
-
-USES = {"a run": lambda: federated(EARLY, 1), "a run with a late join": lambda: federated(LATE, 3), "random rows": lambda: federated(LATE, 3, prototypes=False),
-        "equal": lambda: federated(EARLY, 1, balance="equal"), "expansion": lambda: expand_classifier(linear(), normal(2, DIM)), "a trial": lambda: trial(TINY, 0, small_world()),
-        "warm start": lambda: warm_start(head(), pool_of(some([0], 2)), 3, seeded()), "donate": lambda: donate(Z, Y, 0.5, seeded()),
-        "loading": lambda: head(4).load_state_dict(head(7).state_dict())}
-
-@pytest.mark.parametrize("name", USES)
-def test_the_global_generators_stay_as_they_were(name):
-    torch.manual_seed(5)
-    before, of_numpy = torch.get_rng_state(), np.random.get_state()[1].copy()
-    USES[name]()
-    assert torch.equal(before, torch.get_rng_state()) and np.array_equal(of_numpy, np.random.get_state()[1])
-
 # ---- the whole
 
 def test_trial_numbers_late_classes_last_and_widens_the_test():
     world, sizes = small_world(), replace(TINY, join_round=1, rounds=3)
-    server, history, federation = trial(sizes, 0, world)
+    server, history, federation = tried(sizes, 0, world)
     farms = deal(world, sizes, 0)
     assert farms.known == 6 and server.classes == 8 and not federation.ledger.absent and len(history.rows) == 3
     assert server.pool.y.max() == 7 and server.teacher.shape[1] == 6
@@ -795,13 +783,13 @@ def test_trial_numbers_late_classes_last_and_widens_the_test():
     assert history.last("accuracy") == pytest.approx(wanted)
 
 def test_trial_repeats_with_its_seed():
-    a, b, c = (trial(replace(TINY, rounds=1), seed, small_world())[0].weights for seed in (0, 0, 1))
+    a, b, c = (tried(replace(TINY, rounds=1), seed, small_world()).server.weights for seed in (0, 0, 1))
     assert equal(a, b) and not equal(a, c)
 
 def test_trial_with_tokens():
     world = small_world()
-    tokens = world._replace(x=world.x[:, None].repeat(1, 3, 1), x_test=world.x_test[:, None].repeat(1, 3, 1))
-    server, history, federation = trial(replace(TINY, join_round=1), 0, tokens)
+    tokens = replace(world, x=world.x[:, None].repeat(1, 3, 1), x_test=world.x_test[:, None].repeat(1, 3, 1))
+    server, history, federation = tried(replace(TINY, join_round=1), 0, tokens)
     assert server.pool.z.shape[1:] == (3, IN) and server.classes == 8 and not federation.ledger.absent and 0 <= history.last("accuracy") <= 1
 
 def late_mean(name, history): return float(np.mean([row[name] for row in history.rows[-5:]]))
@@ -811,8 +799,8 @@ def test_gate_a_pool_of_one_percent_mends_class_skew(seed):
     "Ten clients that share no class, 20 rounds: measured 0.34 without a pool and 0.67 with it."
     world = made_up(seed=seed)
     sizes = FedReplaySizes(rounds=20, dim=32, layers=1, heads=2, ff=64, warm_steps=60, rate=0.01)
-    _, without, plain = trial(sizes, seed, world, kind=Server)
-    server, replayed, federation = trial(sizes, seed, world)
+    _, without, plain = tried(sizes, seed, world, kind=Server)
+    server, replayed, federation = tried(sizes, seed, world)
     assert {e.verb for e in plain.ledger.entries} == {"fit"} and len(server.pool) == 30 < 0.03 * len(world.y)
     assert late_mean("accuracy", replayed) - late_mean("accuracy", without) > 0.2
     assert federation.ledger.total(verb=["fit"]) < 1.01 * plain.ledger.total()
@@ -822,7 +810,7 @@ def test_gate_new_classes_are_known_soon_after_they_came():
     def new_accuracy(seed, prototypes):
         world = made_up(dim=IN, classes=8, noise=0.3, least=10, most=20, seed=seed)
         sizes = replace(TINY, rounds=4, join_round=2, warm_steps=80, batch=16, rate=0.1, prototypes=prototypes)
-        server, farms = trial(sizes, seed, world)[0], deal(world, sizes, seed)
+        server, farms = tried(sizes, seed, world).server, deal(world, sizes, seed)
         new = farms.y_test >= farms.known
         return server.score(head(8), world.x_test[new], farms.y_test[new])
     gained = [new_accuracy(seed, True) - new_accuracy(seed, False) for seed in range(5)]
@@ -845,9 +833,9 @@ CLIENT = {"batch", "epochs", "lr", "weight_decay", "rate", "lam", "temperature"}
 @pytest.mark.parametrize("name", CHANGES)
 def test_each_size_reaches_who_uses_it(name):
     z, y = some([0, 1, 2], 4)
-    world, sizes = World(z, y, z, y, ["a", "b", "c"], "toy"), FedReplaySizes(clients=3, dim=DIM, heads=2, ff=32, **{name: CHANGES[name]})
-    farms = deal(world, sizes, 0)
-    server, client = make_server(sizes, 0, world, farms), make_client(1, sizes, 0, world, farms, head(3))
+    sizes = FedReplaySizes(clients=3, dim=DIM, heads=2, ff=32, **{name: CHANGES[name]})
+    made = FedReplayExperiment(sizes, features=World(z, y, z, y, ["a", "b", "c"], "toy"))
+    server, client = made.server(), made.client(1)
     assert name in SERVER | CLIENT
     for who, names in ((server, SERVER), (client, CLIENT)):
         if name in names: assert getattr(who, name) == CHANGES[name]
@@ -856,14 +844,16 @@ def test_each_size_reaches_who_uses_it(name):
 def test_a_server_of_another_kind_takes_in_nobody_late():
     z, y = some([0, 1, 2], 4)
     with pytest.raises(UserError, match="join_round=2 needs a FedReplayServer"):
-        trial(FedReplaySizes(clients=3, dim=DIM, heads=2, ff=32, join_round=2), 0, World(z, y, z, y, ["a", "b", "c"], "toy"), Server)
+        tried(FedReplaySizes(clients=3, dim=DIM, heads=2, ff=32, join_round=2), 0,
+              World(z, y, z, y, ["a", "b", "c"], "toy"), Server)
 
 
 def test_a_subclass_of_the_server_gets_what_the_server_gets():
     class Sub(FedReplayServer): pass
     z, y = some([0, 1, 2], 4)
-    world, sizes = World(z, y, z, y, ["a", "b", "c"], "toy"), FedReplaySizes(clients=3, dim=DIM, heads=2, ff=32)
-    assert make_server(sizes, 0, world, deal(world, sizes, 0), Sub).joins == {0: 0, 1: 0, 2: 0}
+    made = FedReplayExperiment(FedReplaySizes(clients=3, dim=DIM, heads=2, ff=32), 0, "cpu", Sub,
+                               features=World(z, y, z, y, ["a", "b", "c"], "toy"))
+    assert type(made.server()) is Sub and made.server().joins == {0: 0, 1: 0, 2: 0}
 
 
 @pytest.mark.parametrize("bad", (dict(rates=(0.01, 2.0)), dict(rate=0.0), dict(late_join=0), dict(late_join=30, late_rounds=20), dict(heads=3), dict(split="odd"),

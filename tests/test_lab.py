@@ -1,14 +1,22 @@
 import json
 import math
 import os
+import subprocess
+import sys
 
+import hypothesis.strategies as st
+import matplotlib
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
 from scipy import stats
 
 from fedbook import lab
-from fedbook.lab import Profile, Results, Table, UserError, bytes_text, check, choose, claims_table, dataclass, interval, quiz, reveal, run_dir, same, verdict, write_atomically
+from fedbook.answers import lab as answers
+from fedbook.lab import History, Profile, Results, Table, UserError, bytes_text, check, choose, claims_table, dataclass, guess, interval, progress, quiz, reveal, run_dir, same, verdict, write_atomically
+
+matplotlib.use("Agg")
 
 
 @dataclass(frozen=True)
@@ -18,6 +26,19 @@ class Sizes(Profile):
     data: str = "x"
     deep: bool = False
     alphas: tuple = (0.1, 1.0)
+
+
+@dataclass(frozen=True)
+class Fixed(Profile):
+    CHOICES = {"data": ("clothes", "leaves"), "bits": (8, 16)}
+    data: str = "clothes"
+    bits: int = 8
+
+
+def test_a_field_with_choices_refuses_others_at_once():
+    assert choose({"quick": Fixed()}, "quick", {"data": "leaves", "bits": "16"}) == Fixed(1, "leaves", 16)
+    with pytest.raises(UserError, match="data='nope' is unknown; choose one of clothes, leaves"): choose({"quick": Fixed()}, "quick", {"data": "nope"})
+    with pytest.raises(UserError, match="bits=9 is unknown; choose one of 8, 16"): Fixed(bits=9)
 
 
 SIZES = {"quick": Sizes(), "full": Sizes(seeds=3)}
@@ -82,6 +103,22 @@ def test_a_row_is_on_disk_before_the_next_is_measured(tmp_path):
     assert [r["what"] for r in kept["rows"]] == ["a"] and kept["sizes"]["lr"] == 0.1 and kept["seed"] == 0
 
 
+def test_a_row_marked_again_is_measured_in_its_place(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDBOOK_STAMP", "s")
+    open_run = lambda scale="": Results("99_x", "quick", SIZES["quick"], 0, tmp_path, scale=scale, clock=["took"])
+    results = open_run()
+    for s in range(3): results.row("a", s, lambda: {"v": s})
+    file = results.folder / "results.json"
+    body = json.loads(file.read_text())
+    assert body["clock"] == ["took"]
+    body["rows"][1]["again"] = body["seeded"] = True
+    file.write_text(json.dumps(body))
+    with pytest.raises(UserError, match="the kept rows are of scale='', this run has 'other'"): open_run("other")
+    results = open_run()
+    assert [results.row("a", s, lambda: {"v": -s}) for s in range(3)] == [{"v": 0}, {"v": -1}, {"v": 2}]
+    assert results.values("a", "v") == [0, -1, 2] and "again" not in file.read_text() and "seeded" not in file.read_text()
+
+
 def test_a_broken_results_file_is_not_believed(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDBOOK_STAMP", "s")
     folder = run_dir("99_x", "quick", 0, tmp_path)
@@ -121,7 +158,7 @@ def spoiling(x): x.append(1); return 2 * (len(x) - 1)
 
 
 @pytest.mark.parametrize("attempt, said", [
-    (blank, "not attempted yet"), (unready, "not attempted yet"), (right, "correct on 2 cases"), (wrong, "not yet: wrong(5) gave 6, expected 10"), (raising, "raised ZeroDivisionError: by zero")])
+    (blank, "not attempted yet"), (unready, "not attempted yet"), (right, "correct on 2 cases"), (wrong, "not yet: case 2 of 2: wrong(5) gave 6, expected 10"), (raising, "raised ZeroDivisionError: by zero")])
 def test_check_says_one_of_three_things(attempt, said, capsys):
     assert check(attempt, right, [1, 5]) is None
     assert said in capsys.readouterr().out
@@ -132,28 +169,130 @@ def test_a_long_case_is_cut(capsys):
     assert len(capsys.readouterr().out) < 900
 
 
-def test_check_hands_out_copies(capsys):
+def test_check_hands_out_copies_and_catches_who_overwrites_them(capsys):
     case = [1, 2]
     check(spoiling, lambda x: 2 * len(x), [(case,)])
-    assert case == [1, 2] and "correct on 1 cases" in capsys.readouterr().out
+    assert case == [1, 2] and capsys.readouterr().out == "not yet: case 1 of 1: spoiling([1, 2]) changed its argument number 1 in place\n"
+
+
+@pytest.mark.parametrize("value, change", [
+    (torch.zeros(3), lambda x: x.add_(1)), (np.zeros(3), lambda x: x.fill(1)), (np.array(["a", "b"]), lambda x: x.fill("c")), ([[1], [2]], lambda x: x[1].append(3)), ({"a": torch.ones(2)}, lambda x: x["a"].zero_()), ({"a": 1}, lambda x: x.pop("a")),
+    ({"a": [1.0, {"b": 2}]}, lambda x: x["a"][1].update(b=3)), (torch.zeros(2, 3), lambda x: x.resize_(1, 3))])
+def test_every_change_in_place_is_seen(value, change, capsys):
+    check(lambda n, x: (change(x), n)[1], lambda n, x: n, {"some words": (1, value)})
+    assert "argument number 2 in place" in capsys.readouterr().out
+    check(lambda n, x: n, lambda n, x: n, {"some words": (1, value)})
+    assert "correct on 1 case\n" in capsys.readouterr().out
+
+
+def test_what_is_meant_to_change_may(capsys):
+    draw = lambda g: torch.rand(2, generator=g)
+    check(draw, draw, [torch.Generator().manual_seed(0), torch.Generator().manual_seed(1)])
+    fill = lambda x: x.fill_(1.0)
+    check(fill, fill, [torch.zeros(2)])
+    check(lambda x: 1, lambda x: 1, [torch.tensor([math.nan, 1.0]), object(), (np.random.default_rng(0),)])
+    assert capsys.readouterr().out == "correct on 2 cases\ncorrect on 1 case\ncorrect on 3 cases\n"
+
+
+def test_a_failure_says_which_case_in_words_and_not_in_numbers(capsys):
+    cases = {"one number": (torch.ones(1),), "two tensors of unlike size": ({"a": torch.ones(20, 2), "b": torch.ones(3)},)}
+    check(lambda x: x if hasattr(x, "shape") else {k: v + (k == "a") for k, v in x.items()}, lambda x: x, cases)
+    said = capsys.readouterr().out
+    assert said.startswith("not yet: case 2 of 2 (two tensors of unlike size): <lambda>({'a': tensor of shape (20, 2), 'b': tensor([1., 1., 1.])}) gave")
+    assert said.endswith("at ['a'][0][0] it is 2.0, not 1.0\n")
+    check(lambda x: [*range(99), 0], lambda x: list(range(100)), ["x"])
+    assert capsys.readouterr().out == "not yet: case 1 of 1: <lambda>('x') gave list of 100, expected list of 100: at [99] it is 0, not 99\n"
+
+
+def test_holds_judges_a_property(capsys):
+    def even(got, n): return None if got % 2 == 0 else f"gave {got} for {n}, which is odd"
+    for attempt, said in ((lambda n: 2 * n, "correct on 2 cases"), (lambda n: n, "not yet: case 2 of 2 (three): <lambda>(3) gave 3 for 3, which is odd"), (lambda n: "x", "gave 'x', which cannot be judged (TypeError"), (blank, "not attempted yet")):
+        check(attempt, None, {"two": (2,), "three": (3,)}, holds=even)
+        assert said in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("a, b, want", [
     (1.0, 1.0 + 1e-9, True), (1.0, 1.1, False), (torch.ones(2), np.ones(2), True), (torch.ones(2), torch.ones(3), False), ([1, (2.0,)], [1, (2.0,)], True), ({"a": torch.ones(1)}, {"a": torch.ones(1)}, True),
-    ({"a": 1}, {"b": 1}, False), ("x", "x", True), ("x", 1, False), (None, 1.0, False), ([1, 2], [1], False), (math.nan, math.nan, True), (True, True, True)])
+    ({"a": 1}, {"b": 1}, False), (np.array([1.0, 2.0]), [1.0, 2.0], True), (torch.ones(2), [1.0, 2.0], False), ([1, [2]], np.array([1.0, 2.0]), False), ("x", "x", True), ("x", 1, False), (None, 1.0, False), ([1, 2], [1], False), (math.nan, math.nan, True), (True, True, True)])
 def test_same(a, b, want): assert same(a, b) is want
 
 
-def test_html_shows_source_and_reasons_escaped(capsys):
-    shown = []
+@pytest.fixture
+def shown(monkeypatch):
     import IPython.display
-    original, IPython.display.display = IPython.display.display, lambda bundle, raw: shown.append(bundle)
-    try:
-        reveal(interval)
-        quiz("Why?", ("a", True, "because"), ("b", False, "no"))
-    finally: IPython.display.display = original
+    bundles = []
+    monkeypatch.setattr(IPython.display, "display", lambda bundle, **options: bundles.append(bundle))
+    return bundles
+
+
+def test_reveal_shows_source_escaped(shown):
+    reveal(interval)
     assert "n &lt; 2" in shown[0]["text/html"] and "<details>" in shown[0]["text/html"]
-    assert "Right" in shown[1]["text/html"] and "[wrong] b: no" in shown[1]["text/plain"]
+
+
+def test_a_quiz_keeps_its_answer_to_itself(shown):
+    quiz("Why <code>x</code>?", ("a &lt; <b>b</b>", True, "because"), ("c", False, "no"), ("d", False, "never"))
+    page, text = shown[0]["text/html"], shown[0]["text/plain"]
+    assert page.count("Not so") == 2 and page.count("Right") == 1 and "because" in page
+    assert text.startswith("Why x?\n  a) ") and "a < b" in text and "3 choices" in text
+    assert not any(word in text for word in ("right", "wrong", "Right", "because", "no\n", "never", "True", "<b>"))
+
+
+def test_a_quiz_is_shuffled_by_its_question_alone(shown):
+    choices = [("first", True, "1"), ("second", False, "2"), ("third", False, "3")]
+    places = []
+    for i in range(300):
+        quiz(f"Question {i}?", *choices)
+        places.append([line.strip()[3:] for line in shown[-1]["text/plain"].splitlines()[1:4]].index("first"))
+    assert all(70 < places.count(place) < 130 for place in range(3))
+    code = "import IPython.display as d; d.display = lambda b, **o: print(b['text/plain']); from fedbook.lab import quiz; quiz('Question 0?', ('first', 1, ''), ('second', 0, ''), ('third', 0, ''))"
+    again = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ | {"PYTHONHASHSEED": "7"}).stdout
+    assert again.strip() == shown[0]["text/plain"].strip()
+
+
+def test_guess_runs_nothing_before_there_is_a_guess(shown, capsys):
+    def measure(): raise AssertionError("measured")
+    for mine, said in ((..., "not attempted yet"), (None, "not attempted yet"), ("abc", "neither a number nor a list"), ([1, "x"], "neither a number"), ([], "neither a number"), (True, "neither a number"), (math.nan, "neither a number")):
+        assert guess("How many?", mine, measure) is None
+        assert said in capsys.readouterr().out
+    assert not shown
+
+
+def test_guess_shows_both(shown, capsys):
+    assert guess("How far?", 3, lambda: 4.5, "m") == 4.5
+    assert capsys.readouterr().out == "How far? You guessed 3 m, measured is 4.5 m: 1.5 apart.\n"
+    assert guess("How many?", [1, 2, 5], lambda: {10: 1.5, 20: 2.0, 30: 3.0}, "points") == {10: 1.5, 20: 2.0, 30: 3.0}
+    assert capsys.readouterr().out == "Farthest apart at 30: 2 points.\n"
+    lines = {line.get_label(): line.get_xydata().tolist() for line in shown[-1].axes[0].lines}
+    assert lines == {"measured": [[10, 1.5], [20, 2.0], [30, 3.0]], "your guess": [[10, 1], [20, 2], [30, 5]]}
+    assert guess("How many?", (1, 2), lambda: [1.0, 2.5]) == [1.0, 2.5] and "Farthest apart at 1: 0.5." in capsys.readouterr().out
+    assert guess("How many?", [1, 2], lambda: [1.0, 2.5, 3.0]) == [1.0, 2.5, 3.0] and "expected a list of 3 numbers" in capsys.readouterr().out
+    assert guess("How many?", [1, 2], lambda: 3) == 3 and "expected one number" in capsys.readouterr().out
+    import matplotlib.pyplot as plt
+    assert not plt.get_fignums()
+
+
+def test_progress_is_text_here_and_a_widget_in_an_open_notebook(monkeypatch, capsys):
+    assert list(progress(range(3), "some label", total=5, initial=2)) == [0, 1, 2]
+    assert capsys.readouterr().out == ""
+    class ZMQInteractiveShell: pass
+    fake = type(sys)("IPython")
+    fake.get_ipython = ZMQInteractiveShell
+    monkeypatch.setitem(sys.modules, "IPython", fake)
+    monkeypatch.delenv("FEDBOOK_STAMP", raising=False)
+    assert lab._in_notebook()
+    monkeypatch.setenv("FEDBOOK_STAMP", "s")
+    assert not lab._in_notebook()
+    monkeypatch.delenv("FEDBOOK_STAMP")
+    monkeypatch.setattr("tqdm.notebook.tqdm", lambda iterable, **options: (iterable, options))
+    assert progress("ab", "x", total=7, initial=3) == ("ab", dict(desc="x", total=7, initial=3, leave=False, mininterval=0.5))
+    fake.get_ipython = lambda: None
+    assert not lab._in_notebook()
+
+
+def test_progress_imports_no_widgets():
+    code = "import sys; from fedbook.lab import progress; list(progress(range(3))); print([m for m in ('IPython', 'ipywidgets', 'matplotlib') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
 
 
 def test_flow_draws_one_arrow_per_verb_and_way():
@@ -182,8 +321,10 @@ def test_play_draws_at_once_and_when_a_knob_is_moved_without_an_output_widget(mo
     import matplotlib.pyplot as plt
     drawn, boxes = [], []
 
+    said = []
     def f(width, kind):
         drawn.append((width, kind))
+        if boxes: said.append(boxes[0][-2].value)
         return plt.subplots(figsize=(width, 1))[0]
 
     class Box(ipywidgets.VBox):
@@ -192,11 +333,85 @@ def test_play_draws_at_once_and_when_a_knob_is_moved_without_an_output_widget(mo
             super().__init__(children)
     monkeypatch.setattr(ipywidgets, "VBox", Box)
     lab.play(f, width=(1, 3, 1, 2), kind=["a", "b"])
-    (*knobs, picture), = boxes
+    (*knobs, busy, picture), = boxes
     before = bytes(picture.value)
     knobs[0].value = 3
     knobs[1].value = "b"
     assert drawn == [(2, "a"), (3, "a"), (3, "b")] and not plt.get_fignums()
     after = bytes(picture.value)
     assert before.startswith(b"\x89PNG") and after.startswith(b"\x89PNG") and after != before
+    assert len(said) == 2 and all("busy" in word for word in said) and "busy" not in busy.value
     assert not any(isinstance(child, ipywidgets.Output) for child in boxes[0])
+
+
+values = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(["float:nan", "float:x", "text:", "text:float:inf"]),
+                      lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3), max_leaves=6)
+
+
+def bits(value):
+    "A text that is equal only for values that are equal in type and bit for bit, NaN included."
+    if isinstance(value, dict): return [(k, bits(v)) for k, v in value.items()]
+    return [bits(v) for v in value] if isinstance(value, list) else f"{type(value).__name__} {value!r}"
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.dictionaries(st.text(max_size=6) | st.sampled_from(["self", "row", "name"]), values, max_size=4), max_size=4))
+def test_history_round_trip_is_exact_and_valid_json(rows):
+    history = History(rows)
+    def refuse(constant): raise AssertionError(constant)
+    text = history.to_json()
+    json.loads(text, parse_constant=refuse)
+    back = History.from_json(text)
+    assert bits(back.rows) == bits(history.rows) == bits(rows) and back.to_json() == text and len(back) == len(rows)
+
+
+def test_history_columns():
+    history = History()
+    assert len(history) == 0
+    with pytest.raises(UserError, match="none yet"): history.last("loss")
+    history.add(round=1, loss=0.5)
+    history.add(round=2, accuracy=0.25)
+    history.add(round=3, loss=None)
+    assert history.column("loss") == [0.5, None, None] and history.last("loss") == 0.5 and history.last("accuracy") == 0.25
+    with pytest.raises(UserError, match="round, loss, accuracy"): history.column("acc")
+    with pytest.raises(UserError, match="round, loss, accuracy"): history.plot("acc")
+    with pytest.raises(UserError, match="round, loss, accuracy"): history.plot("loss", x="epoch")
+    with pytest.raises(UserError, match="columns"): history.plot()
+
+
+def test_history_takes_tensors_and_arrays_and_refuses_the_rest():
+    history = History()
+    history.add(a=torch.tensor(2), b=np.float32(0.5), c=np.arange(2), d=(1, 2), e={"x": torch.tensor([1.5])})
+    assert history.rows == [{"a": 2, "b": 0.5, "c": [0, 1], "d": [1, 2], "e": {"x": [1.5]}}] and type(history.rows[0]["b"]) is float
+    for wrong in (object(), {1: 2}, {1}, b"bytes", 1j, np.array([1j]), torch.optim.SGD([torch.zeros(1)])):
+        with pytest.raises(UserError) as error: history.add(state=wrong)
+        assert str(error.value).startswith("state") and "\n" not in str(error.value)
+    assert len(history) == 1
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "null", '{"rows": 3}', '{"rows": [3]}', '{"rows": [{"a": "float:x"}]}', '{"rows": {"a": 1}}', None])
+def test_what_is_no_history_is_refused(text):
+    with pytest.raises(UserError, match="is not a history"): History.from_json(text)
+
+
+def test_history_figure_skips_what_is_no_number():
+    history = History([dict(round=1, a=0.5, b="x"), dict(round=2), dict(round=3, a=0.7)])
+    ax = history.plot("a", "b").axes[0]
+    assert ax.lines[0].get_xydata().tolist() == [[1, 0.5], [3, 0.7]] and len(ax.lines[1].get_xydata()) == 0
+    assert ax.get_xlabel() == "round" and [t.get_text() for t in ax.get_legend().get_texts()] == ["a", "b"]
+
+
+def test_history_table_is_short_and_safe():
+    history = History([dict(round=r, note="<b>") for r in range(100)])
+    page = history._repr_html_()
+    assert page.count("<tr>") == 8 and "&lt;b&gt;" in page and "<b>" not in page and ">99<" in page and ">50<" not in page
+    assert History()._repr_html_() == "<table><tr></tr></table>"
+
+
+def test_answers():
+    assert [answers.seeds_for(*case) for case in ((2.0, 1.0), (1.0, 1.0), (10.0, 0.1))] == [4, 7, 3]
+    assert answers.paired_interval([1.0, 2.0], [1.0, 2.0]) == (0.0, 0.0) and answers.parse_bytes("1.5 kB") == 1500
+    shares = [answers.share_reproduced(n) for n in (3, 5, 10, 20)]
+    assert shares == sorted(shares) and shares[0] < 0.25 and shares[-1] > 0.95
+    power = [stats.nct.sf(stats.t.ppf(0.975, n - 1), n - 1, n ** 0.5) for n in (3, 5, 10, 20)]
+    assert np.allclose(shares, power, atol=0.025)

@@ -8,8 +8,9 @@ import pytest
 
 pytest.importorskip("flwr", reason="these tests start real Flower nodes, and Flower is not installed: pip install 'fedbook[flower]'")
 
-from fedbook.fedavg import Federation, run
-from fedbook.flower import LocalNodes, experiment, fingerprint, write_app, write_authority, write_node_key
+from fedbook.command import plan_of
+from fedbook.fedavg import Failure, Federation, Here, run
+from fedbook.flower import LocalNodes, fingerprint, write_app, write_authority, write_node_key
 from fedbook.lab import UserError
 from fedbook.wire import Ledger, pack, unpack
 
@@ -26,7 +27,7 @@ def nodes(tmp_path_factory):
 @pytest.fixture
 def plan():
     "One task of FedCBDR: all of its exchanges."
-    return experiment("fedcbdr", "smoke", changes={"tasks": 1})
+    return plan_of("fedcbdr", "smoke", changes={"tasks": 1})
 
 
 class Absent:
@@ -34,13 +35,15 @@ class Absent:
 
     def __init__(self, absent): self.absent = {(miss["round"], miss["verb"], miss["client"]) for miss in absent}
 
-    def strike(self, round, verb, id): return "silent" if (round, verb, id) in self.absent else None
+    def harm(self, call, outcome):
+        return Failure("gone") if (call.round, call.verb, call.id) in self.absent else outcome
 
 
-def in_one_process(plan, absent=()):
-    "Server and federation after `plan` was trained by the engine of chapter 06, without the replies that are `absent`."
-    server, federation = plan.make_server(), Federation(plan.make_client, plan.ids, workers=1, faults=Absent(absent))
-    run(server, federation, plan.rounds)
+def in_one_process(experiment, absent=()):
+    "Server and federation after `experiment` was trained in this process, without the replies that are `absent`."
+    server = experiment.server()
+    federation = Federation(Here(experiment.client), experiment.ids, faults=Absent(absent))
+    run(server, federation, experiment.rounds)
     return server, federation
 
 def left_in(out):
@@ -101,11 +104,11 @@ def test_a_run_outlives_its_superlink_bit_for_bit(nodes, plan, tmp_path):
     assert nodes.run(app, said).wait(600) == 0
     nodes.superlink.until(lambda: "running" not in nodes.runs(), 120, "the first run's end, which Flower sees by a missing heartbeat")
     assert nodes.runs() == ["finished:completed", "finished:failed"]
-    server, federation = in_one_process(plan)
+    server, federation = in_one_process(plan.experiment)
     state, marks, ledger, _, _ = left_in(out)
     assert state == pack(server.state())
     assert marks == {id: fingerprint(state) for id, state in federation.states.items()}
-    assert all(federation.states[id] in kept_by(nodes, id) for id in plan.ids)
+    assert all(federation.states[id] in kept_by(nodes, id) for id in plan.experiment.ids)
     assert ledger.absent == []
     assert [entry[:5] for entry in ledger.entries] == [entry[:5] for entry in federation.ledger.entries]
 
@@ -121,13 +124,14 @@ def test_a_run_ends_without_a_node_that_dies(nodes, plan, tmp_path):
     assert [(miss["client"], miss["verb"]) for miss in ledger.absent] == [(2, "sketch"), (2, "scores"), (2, "keep")]
     assert [miss["reason"][:17] for miss in ledger.absent] == ["Flower's error 5:", *2 * ["no node serves it"]]
     assert [row["numbers"]["absent"] for row in results["rows"]] == [ledger.absent]
-    server, federation = in_one_process(plan, ledger.absent)
+    server, federation = in_one_process(plan.experiment, ledger.absent)
     assert state == pack(server.state())
     assert marks == {id: fingerprint(state) for id, state in federation.states.items()}
 
 
 def test_nothing_is_left_when_the_body_raises(tmp_path):
-    nodes, app = LocalNodes(tmp_path / "nodes", count=1, tls=False, auth=False), write_app(experiment("fedavg", "smoke"), tmp_path / "app")
+    nodes = LocalNodes(tmp_path / "nodes", count=1, tls=False, auth=False)
+    app = write_app(plan_of("fedavg", "smoke"), tmp_path / "app")
     with pytest.raises(ZeroDivisionError), nodes:
         nodes.run(app, {"out": str(tmp_path / "out")})
         nodes.nodes[0].until("Start `flwr-clientapp` process", 300)

@@ -2,7 +2,6 @@ import base64
 import math
 import sys
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -17,11 +16,13 @@ from conftest import normal
 
 pytest.importorskip("flwr")
 
-from fedbook import fedavg
-from fedbook.fedavg import Checkpoint, Federation, build, generator, predict, run, weighted_average
-from fedbook.private import (DPClient, DPServer, Job, clipped, dp_trial, epsilon, find_seeds, first_words, folded_seed, guess_labels, key_seed, mask_of,
-                             masked, mean_of, noise_for, norm_of, peel, profiles, secagg_round, secagg_runs, whole_numbers)
+from fedbook.engine import prove, trial
+from fedbook.fedavg import Client, Experiment, FedAvgExperiment, weighted_average
 from fedbook.lab import UserError, choose
+from fedbook.local import build, generator, predict
+from fedbook.private import (DPClient, DPServer, Job, clipped, dp_experiment, epsilon, find_seeds, first_words,
+                             folded_seed, guess_labels, key_seed, mask_of, masked, mean_of, noise_for, norm_of,
+                             peel, profiles, secagg_round, secagg_runs, whole_numbers)
 from fedbook.score import accuracy
 from fedbook.wire import Msg, Refused
 
@@ -120,15 +121,14 @@ def few():
 
 def averaged(sizes, ids):
     "Accuracy of FedAvg's model after one round with clients `ids`, computed here."
-    replies = []
+    experiment, replies = FedAvgExperiment(sizes), []
     for id in ids:
-        client = fedavg.make_client(id, sizes, 0)
+        client = experiment.client(id)
         client.generator = generator(0, id, 1)
-        msg = client.fit(Msg(fedavg._network(sizes, 0).state_dict()))
+        msg = client.fit(Msg(experiment.network().state_dict()))
         replies.append(({name: t.clone() for name, t in msg.tensors.items()}, msg.meta["n"]))
-        fedavg._shared.cache_clear()
-    x, y = fedavg._pictures(sizes.data, "test").tensors()
-    return accuracy(predict(fedavg._network(sizes, 0), weighted_average(*zip(*replies)), x), y)
+    x, y = experiment.pictures("test").tensors()
+    return accuracy(predict(experiment.network(), weighted_average(*zip(*replies)), x), y)
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +145,7 @@ def test_secure_aggregation_gives_fedavgs_model_in_four_exchanges(secagg):
     assert row["moved"] and row["failed"] == plain["failed"] == 0 and (row["exchanges"], plain["exchanges"]) == (4, 1)
     alone = averaged(sizes, range(sizes.clients))
     assert abs(row["accuracy"] - alone) < 0.005 and abs(plain["accuracy"] - alone) < 0.005
-    weights = sizes.clients * sum(t.numel() for t in fedavg._network(sizes, 0).parameters())
+    weights = sizes.clients * sum(t.numel() for t in FedAvgExperiment(sizes).network().parameters())
     assert 8 * weights < row["up"] < 1.03 * 8 * weights and 4 * weights < plain["up"] < 1.03 * 4 * weights
 
 
@@ -197,7 +197,7 @@ def dp_client(id, clip=1.0, lr=0.5):
 
 def test_a_private_client_answers_its_update_and_nothing_else():
     start = build(tiny, 0).state_dict()
-    plain = fedavg.Client(3, build(tiny, 1), normal(8, 3, seed=3), torch.arange(8) % 2, seed=0, batch=4, lr=0.5)
+    plain = Client(3, build(tiny, 1), normal(8, 3, seed=3), torch.arange(8) % 2, seed=0, batch=4, lr=0.5)
     trained, reply = plain.fit(Msg(start)).tensors, dp_client(3, clip=1e6).fit(Msg(start))
     assert reply.meta == {}
     assert all(torch.equal(reply.tensors[name], trained[name] - t) for name, t in start.items())
@@ -245,26 +245,20 @@ def test_a_private_server_names_what_is_wrong(changes, word):
     with pytest.raises(UserError, match=f"{word}="): DPServer(build(tiny, 0), **{"per_round": 2, **changes})
 
 
-def private_run(path=None):
-    server = DPServer(build(tiny, 0), per_round=2, seed=3, clip=0.5, noise=0.7)
-    with Federation(partial(dp_client, clip=0.5), 6) as federation:
-        run(server, federation, 5, Checkpoint(path) if path else None)
-    return server
+class Tiny(Experiment):
+    def client(self, id): return dp_client(id, clip=0.5)
+
+    def server(self): return DPServer(build(tiny, 0), per_round=3, seed=self.seed, clip=0.5, noise=0.7)
 
 
-@pytest.mark.parametrize("stop", [1, 3])
-def test_a_stopped_private_run_goes_on_with_the_same_noise(tmp_path, one_process, kill, stop):
-    path = tmp_path / "run.safetensors"
-    kill(lambda: private_run(path), stop)
-    resumed, straight = private_run(path), private_run()
-    assert all(torch.equal(resumed.weights[name], t) for name, t in straight.weights.items())
-    assert torch.equal(resumed.generator.get_state(), straight.generator.get_state())
+def test_a_private_run_is_a_function_of_its_seed():
+    prove(Tiny(replace(choose(profiles, "smoke"), clients=6, rounds=3), 3))
 
 
 def test_a_private_trial_learns_and_sends_as_many_bytes_a_client(one_process):
     sizes = replace(choose(profiles, "smoke"), clients=100, per_round=20, rounds=1)
-    _, history, federation = dp_trial(sizes, 0, 0.0)
-    _, noisy, noisy_federation = dp_trial(sizes, 0, 100.0)
+    _, history, federation = trial(dp_experiment(sizes, noise=0.0))
+    _, noisy, noisy_federation = trial(dp_experiment(sizes, noise=100.0))
     assert history.last("accuracy") > 0.3 > noisy.last("accuracy")
     assert history.last("down") == noisy.last("down") and len(federation.ledger.where(way="up")) == len(noisy_federation.ledger.where(way="up"))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from fedbook.command import chapters, claims_table, collect, notebook_stamp
+from fedbook.command import chapters, claims_table, collect, notebook_stamp, to_fold
 
 ROOT = Path(__file__).parent.parent
 CHAPTERS = list(chapters().values())
@@ -57,7 +57,8 @@ def test_outputs_are_of_this_code_and_clean(path):
     assert book.metadata.get("fedbook", {}).get("stamp") == notebook_stamp(path), f"the outputs of {path.name} are older than its code: run make book NAME={path.stem}"
     assert set(book.metadata) <= {"fedbook", "kernelspec", "language_info"}
     for cell in book.cells:
-        assert set(cell.metadata) <= {"tags"}
+        assert set(cell.metadata) <= {"tags", "jupyter"}
+        assert cell.metadata.get("jupyter", {}) == ({"source_hidden": True} if cell.cell_type == "code" and to_fold(cell.source) else {}), "fedbook book folds cells"
         for output in cell.get("outputs", []):
             assert output.output_type != "error" and output.get("name") != "stderr"
     assert any(cell.get("outputs") for cell in book.cells)
@@ -65,23 +66,38 @@ def test_outputs_are_of_this_code_and_clean(path):
     assert str(Path.home()) not in text and str(ROOT) not in text
 
 
-def number(module): return int(MODULES[module].name[:2])
+def place(module):
+    "(0, number) for the workshop, (1, number) for the course: what stands before may be imported."
+    wing, number = re.match(r"(w?)(\d+)_", MODULES[module].name).groups()
+    return 0 if wing else 1, int(number)
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_imports_look_back(module):
+def imported(module):
+    "The modules of fedbook that a module imports."
     tree = ast.parse((ROOT / "fedbook" / Path(*module.split("."))).with_suffix(".py").read_text())
     for node in ast.walk(tree):
         if not isinstance(node, ast.ImportFrom): continue
         assert all(alias.name != "*" for alias in node.names), "star import"
         other = node.module if node.level else (node.module or "").removeprefix("fedbook.") if (node.module or "").startswith("fedbook.") else None
         whole = not node.module and node.level or node.module == "fedbook"
-        for other in [alias.name for alias in node.names if alias.name in MODULES] if whole else filter(None, [other]):
-            if module.startswith("answers."):
-                assert number(other) <= number(module)
-                continue
-            assert number(other) < number(module), f"{module} imports {other}, which comes later"
-            assert not (10 <= number(other) < 20 and 10 <= number(module) < 20), "a paper imports another paper"
+        yield from [alias.name for alias in node.names if alias.name in MODULES] if whole else filter(None, [other])
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_look_back(module):
+    """A module of the workshop imports only earlier ones of the workshop; a chapter imports the workshop and chapters with a smaller number. (Two notebooks may share a number; they do not
+    import each other.) Papers do not import each other."""
+    for other in imported(module):
+        if module.startswith("answers."):
+            assert place(other) <= place(module)
+            continue
+        assert place(other) < place(module), f"{module} imports {other}, which comes later"
+        assert not (10 <= place(other)[1] < 20 and 10 <= place(module)[1] < 20), "a paper imports another paper"
+
+
+def test_the_workshop_stands_apart():
+    wings = {MODULES[module].parent.name for module in MODULES if place(module)[0] == 0}
+    assert wings == {"workshop", "answers"} and place("lab") == (0, 1) < place("world") < place("split") < place("command")
 
 
 def test_the_engine_imports_little():
@@ -113,6 +129,7 @@ def test_package_holds_notebooks_and_data():
     from configparser import ConfigParser
     cfg = ConfigParser(delimiters=["="])
     cfg.read(ROOT / "settings.ini")
-    assert "tags" in cfg["DEFAULT"]["allowed_cell_metadata_keys"] and "fedbook" in cfg["DEFAULT"]["allowed_metadata_keys"]
+    assert cfg["DEFAULT"]["allowed_cell_metadata_keys"].split() == ["tags", "jupyter"] and "fedbook" in cfg["DEFAULT"]["allowed_metadata_keys"]
     manifest = (ROOT / "MANIFEST.in").read_text()
     assert "settings.ini" in manifest and "recursive-include nbs *.ipynb" in manifest
+    assert all(folder in (ROOT / "setup.py").read_text() for folder in ('"*.ipynb"', '"answers/*.ipynb"', '"workshop/*.ipynb"'))

@@ -1,4 +1,3 @@
-import json
 import math
 
 import hypothesis.strategies as st
@@ -12,7 +11,7 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score, recall_scor
 
 from fedbook.answers import score as answers
 from fedbook.lab import UserError
-from fedbook.score import History, accuracy, average_incremental, class_accuracy, final_accuracy, forgetting, plot_matrix
+from fedbook.score import accuracy, average_incremental, class_accuracy, final_accuracy, forgetting, plot_matrix
 
 matplotlib.use("Agg")
 HAND = [[0.9, math.nan, math.nan], [0.7, 0.6, math.nan], [0.5, 0.8, 0.7]]
@@ -116,70 +115,6 @@ def test_matrix_figure_has_a_number_in_every_cell_that_counts():
     assert sorted(t.get_text() for t in fig.axes[0].texts) == ["0.50", "0.60", "0.70", "0.70", "0.80", "0.90"]
     assert fig.axes[0].get_title() == "hand" and [t.get_text() for t in fig.axes[0].get_xticklabels()] == ["a", "b", "c"]
     with pytest.raises(UserError, match="names"): plot_matrix(HAND, ["a"])
-
-
-values = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(["float:nan", "float:x", "text:", "text:float:inf"]),
-                      lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3), max_leaves=6)
-
-
-def bits(value):
-    "A text that is equal only for values that are equal in type and bit for bit, NaN included."
-    if isinstance(value, dict): return [(k, bits(v)) for k, v in value.items()]
-    return [bits(v) for v in value] if isinstance(value, list) else f"{type(value).__name__} {value!r}"
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.lists(st.dictionaries(st.text(max_size=6) | st.sampled_from(["self", "row", "name"]), values, max_size=4), max_size=4))
-def test_history_round_trip_is_exact_and_valid_json(rows):
-    history = History(rows)
-    def refuse(constant): raise AssertionError(constant)
-    text = history.to_json()
-    json.loads(text, parse_constant=refuse)
-    back = History.from_json(text)
-    assert bits(back.rows) == bits(history.rows) == bits(rows) and back.to_json() == text and len(back) == len(rows)
-
-
-def test_history_columns():
-    history = History()
-    assert len(history) == 0
-    with pytest.raises(UserError, match="none yet"): history.last("loss")
-    history.add(round=1, loss=0.5)
-    history.add(round=2, accuracy=0.25)
-    history.add(round=3, loss=None)
-    assert history.column("loss") == [0.5, None, None] and history.last("loss") == 0.5 and history.last("accuracy") == 0.25
-    with pytest.raises(UserError, match="round, loss, accuracy"): history.column("acc")
-    with pytest.raises(UserError, match="round, loss, accuracy"): history.plot("acc")
-    with pytest.raises(UserError, match="round, loss, accuracy"): history.plot("loss", x="epoch")
-    with pytest.raises(UserError, match="columns"): history.plot()
-
-
-def test_history_takes_tensors_and_arrays_and_refuses_the_rest():
-    history = History()
-    history.add(a=torch.tensor(2), b=np.float32(0.5), c=np.arange(2), d=(1, 2), e={"x": torch.tensor([1.5])})
-    assert history.rows == [{"a": 2, "b": 0.5, "c": [0, 1], "d": [1, 2], "e": {"x": [1.5]}}] and type(history.rows[0]["b"]) is float
-    for wrong in (object(), {1: 2}, {1}, b"bytes", 1j, np.array([1j]), torch.optim.SGD([torch.zeros(1)])):
-        with pytest.raises(UserError) as error: history.add(state=wrong)
-        assert str(error.value).startswith("state") and "\n" not in str(error.value)
-    assert len(history) == 1
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", "null", '{"rows": 3}', '{"rows": [3]}', '{"rows": [{"a": "float:x"}]}', '{"rows": {"a": 1}}', None])
-def test_what_is_no_history_is_refused(text):
-    with pytest.raises(UserError, match="is not a history"): History.from_json(text)
-
-
-def test_history_figure_skips_what_is_no_number():
-    history = History([dict(round=1, a=0.5, b="x"), dict(round=2), dict(round=3, a=0.7)])
-    ax = history.plot("a", "b").axes[0]
-    assert ax.lines[0].get_xydata().tolist() == [[1, 0.5], [3, 0.7]] and len(ax.lines[1].get_xydata()) == 0
-    assert ax.get_xlabel() == "round" and [t.get_text() for t in ax.get_legend().get_texts()] == ["a", "b"]
-
-
-def test_history_table_is_short_and_safe():
-    history = History([dict(round=r, note="<b>") for r in range(100)])
-    page = history._repr_html_()
-    assert page.count("<tr>") == 8 and "&lt;b&gt;" in page and "<b>" not in page and ">99<" in page and ">50<" not in page
-    assert History()._repr_html_() == "<table><tr></tr></table>"
 
 
 def test_answers():

@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from fedbook.continual import snapshot
-from fedbook.fedavg import build
 from fedbook.fedklpr import magnitude_prune, masked, prunable, small_net, sparse_average
+from fedbook.local import build
 
 BENCH = "sparse_wire"
 

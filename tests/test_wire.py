@@ -1,6 +1,8 @@
 import json
 import math
 import struct
+from collections import OrderedDict, namedtuple
+from types import SimpleNamespace
 
 import hypothesis.strategies as st
 import numpy as np
@@ -10,7 +12,7 @@ from hypothesis import given, settings
 from safetensors.torch import save
 
 from fedbook.lab import UserError
-from fedbook.wire import Ledger, Msg, Refused, decode, encode, expect, from_bits, header, pack, to_bits, unpack
+from fedbook.wire import Ledger, Msg, Refused, decode, encode, expect, from_bits, gather, header, pack, scatter, to_bits, unpack
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64,
           torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn, torch.float8_e5m2]
@@ -66,6 +68,13 @@ def test_special_floats_survive_in_the_sparse_form():
     assert raw(decode(sent, note)) == raw(t)
 
 
+def test_mask_and_values_are_taken_where_they_save_more_than_the_note():
+    for n in range(1, 200, 7):
+        for zeros in range(n + 1):
+            t = (torch.arange(n) >= zeros).float()
+            assert (encode(t)[1] is not None) == ((n + 7) // 8 + (n - zeros) * 4 + 64 < n * 4)
+
+
 def test_bits_agree_with_python():
     flags = torch.tensor([True, False, True, True, False, False, False, True, False, True])
     assert to_bits(flags).tolist() == [sum(int(f) << i for i, f in enumerate(flags[k:k + 8])) for k in (0, 8)]
@@ -118,6 +127,92 @@ def test_meta_must_be_plain():
     with pytest.raises(UserError) as error: pack(Msg({}, {"n": [torch.zeros(9999)] * 999}))
     assert len(str(error.value)) < 300
     with pytest.raises(UserError, match="plain numbers"): pack(Msg({}, {"n": np.int64(3)}))
+
+
+# ---- what outlives a round
+
+@st.composite
+def generators(draw):
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**40)))
+    torch.rand(draw(st.integers(0, 9)), generator=generator)
+    return generator
+
+
+keys = st.integers(-9, 9) | st.text(alphabet="a/'0", max_size=3) | st.tuples(st.integers(0, 3), st.text(alphabet="ab", max_size=1))
+plain = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4)
+held = st.recursive(plain | tensors() | generators() | st.sets(keys, max_size=4),
+                    lambda inner: st.lists(inner, max_size=3) | st.tuples(inner, inner) | st.dictionaries(keys, inner, max_size=4), max_leaves=8)
+
+
+def written(value):
+    "A text that is equal only for values of one kind and the same bits."
+    if isinstance(value, torch.Generator): return f"generator {value.get_state().tolist()}"
+    if isinstance(value, torch.Tensor): return f"{value.dtype} {tuple(value.shape)} {raw(value)}"
+    if isinstance(value, dict): return str([(written(k), written(v)) for k, v in value.items()])
+    if isinstance(value, (list, tuple)): return f"{type(value).__name__} {[written(v) for v in value]}"
+    return f"set {sorted(map(written, value))}" if isinstance(value, set) else f"{type(value).__name__} {value!r}"
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.dictionaries(st.text(alphabet="ab", min_size=1, max_size=3), held, max_size=4))
+def test_what_is_gathered_is_scattered(attributes):
+    owner, other = SimpleNamespace(**attributes), SimpleNamespace()
+    data = pack(gather(owner, tuple(attributes)))
+    scatter(other, unpack(data))
+    assert list(map(written, vars(other).values())) == [written(vars(owner)[name]) for name in vars(other)]
+    assert vars(other).keys() == attributes.keys() and pack(gather(other, tuple(attributes))) == data
+
+
+def test_a_generator_stays_the_same_object_and_goes_on_the_same_way():
+    one, other = (SimpleNamespace(own=torch.Generator().manual_seed(s), by_id={3: torch.Generator()}) for s in (0, 1))
+    torch.rand(7, generator=one.own)
+    before, nested = other.own, other.by_id[3]
+    scatter(other, gather(one, ("own", "by_id")))
+    assert other.own is before and other.by_id[3] is nested
+    assert torch.equal(torch.rand(5, generator=one.own), torch.rand(5, generator=before))
+
+
+def test_gathered_tensors_are_copies():
+    owner = SimpleNamespace(w=torch.zeros(3))
+    msg = gather(owner, ["w"])
+    owner.w += 1
+    scatter(owner, msg)
+    owner.w += 2
+    assert msg.tensors["w"].tolist() == [0, 0, 0] and owner.w.tolist() == [2, 2, 2]
+
+
+def test_the_order_of_a_dict_is_kept():
+    owner = SimpleNamespace(state=OrderedDict(z=torch.ones(1), a=torch.zeros(2), m=3))
+    scatter(owner, unpack(pack(gather(owner, ("state",)))))
+    assert list(owner.state) == ["z", "a", "m"]
+
+
+class Foo: pass
+
+
+Pair = namedtuple("Pair", "a b")
+
+
+@pytest.mark.parametrize("value, what", [(Foo(), "Foo"), ({"x": [Foo()]}, "Foo"), (torch.nn.Parameter(torch.ones(1)), "Parameter with a gradient"),
+                                         (torch.ones(1, requires_grad=True), "Tensor with a gradient"), (np.zeros(2), "ndarray"), (b"x", "bytes"), (Pair(1, 2), "Pair"),
+                                         (torch.nn.Linear(1, 1), "Linear"), (np.random.default_rng(0), "Generator"), ({Foo: 1}, "type")])
+def test_what_cannot_be_carried_is_named(value, what):
+    owner = Foo()
+    owner.c = value
+    with pytest.raises(UserError, match=f"attribute 'c' of Foo holds a {what}, which no message can carry; keep tensors, generators"): gather(owner, ("c",))
+
+
+def test_names_are_checked():
+    with pytest.raises(UserError, match="Foo has no attribute 'c'"): gather(Foo(), ("c",))
+    with pytest.raises(UserError, match=r"expected a tuple: \('c',\)"): gather(Foo(), "c")
+
+
+@pytest.mark.parametrize("meta", [{}, {"kept": 3}, {"kept": {"a": ["tensor", "x"]}}, {"kept": {"a": ["magic", []]}}, {"kept": {"a": ["generator", "w"]}}, {"kept": {"a": []}},
+                                  {"kept": {"a": ["dict", [[["list", []], 1]]]}}, {"kept": {"a": ["set", [["list", []]]]}}, {"kept": {"b": 1, "a": ["dict", 7]}}])
+def test_what_gather_did_not_make_is_refused_and_changes_nothing(meta):
+    owner = SimpleNamespace(b=0)
+    with pytest.raises(Refused, match="not gathered attributes"): scatter(owner, Msg({"w": torch.ones(3)}, meta))
+    assert vars(owner) == {"b": 0}
 
 
 @pytest.mark.parametrize("bad, why", [

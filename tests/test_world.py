@@ -624,6 +624,17 @@ def test_running_statistics(sizes, seed):
     assert np.allclose(mean, pixels.mean(1), atol=1e-6) and np.allclose(deviation, pixels.std(1), atol=1e-3)
 
 
+def test_an_album_is_walked_once_with_few_pictures_held():
+    pictures = torch.zeros(30, 1, 4, 4, dtype=torch.uint8)
+    assert sum(picture.shape == (1, 4, 4) for picture in answers.Album(pictures)) == 30
+    assert answers.running_statistics(answers.Album(pictures)) == ([-1.0], [0.0])
+    for held in (lambda album: list(album), lambda album: [picture[0] for picture in album], lambda album: [world.as_float(picture) for picture in album], lambda album: [world.as_float(picture).numpy() for picture in album], lambda album: [part for picture in album for part in picture.double().unbind()]):
+        with pytest.raises(UserError, match="11 pictures, or what was computed from them, are held at once"): held(answers.Album(pictures))
+    album = answers.Album(pictures)
+    assert len([0 for _ in album]) == 30
+    with pytest.raises(UserError, match="a second time"): next(iter(album))
+
+
 def test_other_answers():
     assert answers.confused_pair([0, 0, 1, 2, 2], [1, 1, 0, 1, 1]) == (0, 1)
     assert answers.first_of_each([2, 2, 0, 2, 0], 2) == [0, 1, 2, 4]

@@ -12,7 +12,7 @@ from collections import Counter
 # %% ../../nbs/answers/30_command.ipynb #672ad184
 def users(sources, module):
     "Names of the notebooks whose code imports `fedbook.<module>`."
-    return sorted(name for name, text in sources.items() if re.search(rf"from fedbook\.{module}\b", text))
+    return sorted(name for name, text in sources.items() if re.search(rf"^\s*from fedbook\.{module} import", text, re.M))
 
 # %% ../../nbs/answers/30_command.ipynb #743b73ca
 def slowest(body):

@@ -23,7 +23,10 @@ def lottery_average(old, values, masks):
 
 def average_cases():
     rng = np.random.default_rng(0)
-    return [(rng.normal(size=n), rng.normal(size=(k, n)), rng.random((k, n)) < 0.4) for k, n in ((2, 6), (4, 10), (3, 1))]
+    case = lambda k, n: (rng.normal(size=n), rng.normal(size=(k, n)), rng.random((k, n)) < 0.4)
+    zero = (np.ones(3), np.array([[0.0, 2, 0], [4, 6, 8]]), np.array([[True, True, False], [True, False, False]]))
+    return {"two clients": case(2, 6), "four clients": case(4, 10), "one position": case(3, 1),
+            "a weight that is kept and is 0": zero}
 
 # %% ../../nbs/answers/12_fedklpr.ipynb #d6176676
 def luck(query_ids, gallery_ids, query_cams, gallery_cams):

@@ -14,7 +14,8 @@ from torch.nn.functional import cross_entropy
 # %% ../../nbs/answers/00_start.ipynb #d09dbc6d
 def weighted(states, sizes):
     "The mean of `states` (dicts of tensors, same names), each weighted by its share of the sum of `sizes`."
-    return {name: sum(size / sum(sizes) * state[name] for state, size in zip(states, sizes)) for name in states[0]}
+    shares = [size / sum(sizes) for size in sizes]
+    return {name: sum(share * state[name] for share, state in zip(shares, states)) for name in states[0]}
 
 # %% ../../nbs/answers/00_start.ipynb #6da21c9f
 def round_bytes(shapes, clients):

@@ -1,0 +1,577 @@
+"""The engine as its user meets it: a round to be read, private state that is declared, proven experiments."""
+import ast
+import gc
+import inspect
+import multiprocessing
+import pickle
+import random
+import sys
+import tempfile
+import warnings
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedbook import engine, fedavg
+from fedbook.engine import Checkpoint, Faults, Unproven, Workers, kept_row, line_of, prove, spoil, trial
+from fedbook.fedavg import (Call, Client, Desk, Experiment, Failure, FedAvgExperiment, FedAvgSizes,
+                            Federation, FedProxClient, Here, LocalOnly, Mean, Server, Step, run)
+from fedbook.lab import Results, UserError
+from fedbook.local import build, generator
+from fedbook.wire import Msg, Refused, Undeclared, accept_count, expect, labelled, pack, part, unpack
+from test_fedavg import WORKERS, data, equal, net, several
+
+
+@dataclass(frozen=True)
+class Tiny(Experiment):
+    "The six clients of test_fedavg, four or three a round."
+    kind: object = Client
+    server_kind: object = Server
+
+    @cached_property
+    def lent(self): return build(net, self.seed)
+
+    def client(self, id): return self.kind(id, self.lent, *data(id), self.seed, batch=8)
+
+    def server(self): return self.server_kind(build(net, self.seed), self.sizes.per_round, self.seed)
+
+    def test(self, server): return {"accuracy": server.score(self.lent, *data(40))}
+
+
+def tiny(kind=Client, server_kind=Server, rounds=3, per_round=4, seed=3):
+    return Tiny(FedAvgSizes(clients=6, per_round=per_round, rounds=rounds), seed, "cpu", kind, server_kind)
+
+
+# ---- one round on one screen
+
+def test_one_serial_round_is_read_in_110_lines_of_one_module():
+    experiment, seen, source = tiny(rounds=1), set(), inspect.getsource(fedavg)
+    server, federation = experiment.server(), Federation(Here(experiment.client), experiment.ids)
+
+    def note(frame, event, arg):
+        if frame.f_code.co_filename == fedavg.__file__: seen.add(frame.f_code.co_firstlineno)
+
+    before = sys.gettrace()
+    sys.settrace(note)
+    try: run(server, federation, 1)
+    finally: sys.settrace(before)
+    read = {}
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.FunctionDef): continue
+        if min([node.lineno, *(d.lineno for d in node.decorator_list)]) not in seen: continue
+        written = lambda text: sum(bool(line.strip()) for line in text)
+        doc = (ast.get_docstring(node, clean=False) or "").splitlines()
+        whole = source.splitlines()[node.lineno - 1:node.end_lineno]
+        read[node.name, node.lineno] = written(whole) - written(doc)
+    names = {"run", "exchange", "take", "put", "serve", "fit", "merge", "add", "value", "send", "accept"}
+    assert names <= {name for name, _ in read}
+    assert 60 < sum(read.values()) <= 110, read
+
+
+def test_no_line_of_the_two_modules_is_too_wide():
+    for module in (fedavg, engine):
+        code = inspect.getsource(module).split("# %% ../nbs", 1)[1]
+        assert not [line for line in code.splitlines() if len(line) > 110]
+
+
+# ---- what a client keeps, it declares
+
+class Scaffold(Client):
+    keeps = ("generator", "own")
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.own = {name: torch.zeros_like(p) for name, p in self.model.named_parameters()}
+
+    def limit(self):
+        self._steps = getattr(self, "_steps", 0) + 1
+        for name, p in self.model.named_parameters(): p.grad += self._control[name] - self.own[name]
+
+    def fit(self, msg):
+        sent, self._control = part(msg.tensors, "model"), part(msg.tensors, "control")
+        reply, old = super().fit(Msg(sent)), self.own
+        walked = {name: (sent[name] - reply.tensors[name]) / (self._steps * self.lr) for name in old}
+        self.own = {name: c - self._control[name] + walked[name] for name, c in old.items()}
+        change = {name: self.own[name] - c for name, c in old.items()}
+        return Msg(labelled(reply.tensors, "model") | labelled(change, "control"), reply.meta)
+
+
+class ScaffoldServer(Server):
+    keeps = ("weights", "control")
+
+    def __init__(self, model, per_round, seed):
+        super().__init__(model, per_round, seed)
+        self.control = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
+
+    def send(self, id): return Msg(labelled(self.weights, "model") | labelled(self.control, "control"))
+
+    def accept(self, verb, id, msg):
+        expect(msg, self.send(id).tensors)
+        accept_count(msg)
+
+    def merge(self, replies):
+        weights, change = Mean(), Mean()
+        for id, msg in replies:
+            weights.add(part(msg.tensors, "model"), 1)
+            change.add(part(msg.tensors, "control"), 1)
+        self.weights, share = weights.value(), weights.weight / 6
+        self.control = {name: c + share * change.value()[name] for name, c in self.control.items()}
+
+
+class ForgetfulScaffold(Scaffold):
+    keeps = ("generator",)
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_a_variate_that_is_not_declared_stops_the_run_and_is_named(workers):
+    why = (r"client \d \(ForgetfulScaffold\) changed its attribute 'own' while it answered 'fit'"
+           ".*add 'own' to keeps")
+    with pytest.raises(Undeclared, match=why):
+        trial(tiny(ForgetfulScaffold, ScaffoldServer, rounds=5, per_round=3), workers=workers)
+
+
+def test_the_declared_one_is_proven():
+    shown = prove(tiny(Scaffold, ScaffoldServer, rounds=5, per_round=3))
+    assert len(shown) == 11 + (len(WORKERS) > 1)
+
+
+class Keeper(Client):
+    "Changes something of itself, as `how` says, in every round."
+    how = None
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.count, self.table, self.names, self.seen = 0, {"a": torch.zeros(2)}, [], {1}
+        self.noise, self.array = np.random.default_rng(0), np.zeros(2)
+
+    def fit(self, msg):
+        type(self).how(self)
+        return super().fit(msg)
+
+
+def grow(client): client.extra = 1
+def count(client): client.count += 1
+def in_place(client): client.table["a"].add_(1)
+def entry(client): client.table["b"] = 2
+def append(client): client.names.append("x")
+def draw(client): client.noise.random()
+def array(client): client.array[0] += 1
+def see(client): client.seen.add(2)
+def own_data(client): client.x.mul_(1.01)
+def other_data(client): client.y = client.y.clone()
+def head(client): client.head = nn.Linear(2, 2)
+
+
+CHANGES = {grow: "extra", count: "count", in_place: "table", entry: "table", append: "names", draw: "noise",
+           array: "array", see: "seen", own_data: "x", other_data: "y", head: "head"}
+
+
+@pytest.mark.parametrize("how, name", CHANGES.items(), ids=lambda v: v if isinstance(v, str) else v.__name__)
+@pytest.mark.parametrize("workers", WORKERS)
+def test_whatever_changes_is_noticed_in_the_first_round(how, name, workers):
+    kind = type("Keeper", (Keeper,), {"how": how})
+    with pytest.raises(Undeclared, match=f"attribute '{name}'"):
+        trial(tiny(kind, rounds=2), workers=workers)
+
+
+def test_scratch_is_forgotten_after_the_answer():
+    class Scratch(Client):
+        def fit(self, msg):
+            assert not hasattr(self, "_half")
+            self._half = 0.5
+            return super().fit(msg)
+
+    ended = trial(tiny(Scratch, rounds=3), workers=1)
+    assert equal(ended.server.weights, trial(tiny(rounds=3), workers=1).server.weights)
+
+
+def test_a_scratch_that_is_read_in_the_next_round_is_an_error_there():
+    class Leaky(Client):
+        def fit(self, msg):
+            self._seen = self._seen + 1 if msg.meta else 0
+            return super().fit(msg)
+
+    class Telling(Server):
+        def send(self, id): return Msg(self.weights, {"round": self.round} if self.round else {})
+
+    with pytest.raises(fedavg.TooFewReplies, match="no attribute '_seen'"):
+        trial(tiny(Leaky, Telling, rounds=2, per_round=6), workers=1)
+
+
+# ---- the desk
+
+class Drawing(Client):
+    "Draws from its generator, and fails when it is told to."
+    def draw(self, msg):
+        value = torch.rand((), generator=self.generator)
+        if msg.meta.get("fail"): raise RuntimeError("the disk is full")
+        return Msg({"value": value})
+
+
+def desk_and_ask():
+    "A desk of drawing clients, who was made, and a function that asks client 0: the answer and its draw."
+    made = []
+
+    def make(id):
+        made.append(id)
+        return tiny(Drawing).client(id)
+
+    desk = Desk(make)
+
+    def ask(state, **meta):
+        outcome = desk.serve(Call(0, 0, "draw", pack(Msg(meta=meta)), state))
+        return outcome, None if isinstance(outcome, Failure) else unpack(outcome.data).tensors["value"].item()
+
+    return desk, made, ask
+
+
+def test_a_client_that_fails_half_way_is_made_anew_from_its_last_state():
+    desk, made, ask = desk_and_ask()
+    first, one = ask(None)
+    failed, _ = ask(first.state, fail=True)
+    assert failed.reason == "RuntimeError: the disk is full" and "in draw" in failed.trace
+    assert not desk.clients
+    second, two = ask(first.state)
+    assert made == [0, 0]
+    whole = tiny(Drawing).client(0).generator
+    assert [one, two] == [torch.rand((), generator=whole).item() for _ in range(2)]
+
+
+def test_a_desk_goes_back_to_the_state_that_a_call_names():
+    desk, made, ask = desk_and_ask()
+    first, one = ask(None)
+    second, two = ask(first.state)
+    assert made == [0] and one != two
+    assert ask(first.state)[1] == two and made == [0]
+    assert ask(None)[1] == one and made == [0, 0]
+
+
+def test_a_client_that_fails_at_once_takes_part_later_as_if_for_the_first_time():
+    desk, made, ask = desk_and_ask()
+    ask(None, fail=True)
+    whole = tiny(Drawing).client(0).generator
+    assert ask(None)[1] == torch.rand((), generator=whole).item() and made == [0, 0]
+
+
+# ---- proofs
+
+METHODS = {"FedAvg": (Client, Server), "FedProx": (partial(FedProxClient, mu=0.3), Server),
+           "local only": (Client, LocalOnly)}
+
+
+@pytest.mark.parametrize("kind, server_kind", METHODS.values(), ids=METHODS)
+def test_the_methods_of_the_chapter_are_proven(kind, server_kind):
+    came = [row["what came of it"] for row in prove(tiny(kind, server_kind))]
+    assert came.count("same bits") == 3 + (len(WORKERS) > 1)
+    assert sum("all refused" in text for text in came) == 7
+    assert not any(text.startswith("0 ") for text in came)
+
+
+def test_the_chapters_own_experiment_is_proven():
+    sizes = replace(fedavg.profiles["smoke"], clients=100, per_round=3, rounds=2, alpha=0.5)
+    prove(FedAvgExperiment(sizes, 1), kills=1, kinds=("nan", "silent"))
+
+
+
+
+class Global(Client):
+    def loss(self, x, y): return super().loss(x, y) + 0 * torch.rand(())
+
+
+class GlobalServer(Server):
+    def pick(self, ids, r): return sorted(random.sample(ids, self.per_round))
+
+
+class Elsewhere(Client):
+    rounds = {}
+
+    def loss(self, x, y):
+        self.rounds[self.id] = self.rounds.get(self.id, 0) + 1
+        return super().loss(x, y) * (1 + self.rounds[self.id])
+
+
+class OwnHead(Client):
+    "Keeps a network of its own, which no message and no state ever holds."
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.head = build(partial(nn.Linear, 3, 3), 0)
+
+    def loss(self, x, y): return nn.functional.cross_entropy(self.head(self.model(x)), y)
+
+    def optimiser(self): return torch.optim.SGD([*self.model.parameters(), *self.head.parameters()], 0.1)
+
+
+class Trusting(Server):
+    def accept(self, verb, id, msg): accept_count(msg)
+
+    def merge(self, replies):
+        for id, msg in replies: pass
+
+
+class HalfKept(Server):
+    "A checkpoint of it lacks the pace that its next merge needs."
+    pace = 0
+
+    def merge(self, replies):
+        old = self.weights
+        super().merge(replies)
+        self.pace += 1
+        ahead = lambda name, t: t + self.pace * (t - old[name]) if t.is_floating_point() else t
+        self.weights = {name: ahead(name, t) for name, t in self.weights.items()}
+
+
+class Strict(Server):
+    "Takes nothing in a round in which it has refused something."
+    def begin(self, ids, r): self.round, self.cross = r, False
+
+    def accept(self, verb, id, msg):
+        try:
+            if self.cross: raise Refused("not now")
+            super().accept(verb, id, msg)
+        except Refused:
+            self.cross = True
+            raise
+
+
+class Flaky(Client):
+    def fit(self, msg):
+        if self.id == 2: raise RuntimeError("the disk is full")
+        return super().fit(msg)
+
+
+@dataclass(frozen=True)
+class Unseeded(Tiny):
+    "What it draws once is the same in every run of this object, and another in the next process."
+    @cached_property
+    def shift(self): return float(np.random.default_rng().random())
+
+    def client(self, id):
+        client = super().client(id)
+        client.lr += self.shift
+        return client
+
+
+another = "the server's state is another: tensor '"
+CHEATS = {"global client": (tiny(Global), "drew from a global generator"),
+          "global server": (tiny(server_kind=GlobalServer), "drew from a global generator"),
+          "class attribute": (tiny(Elsewhere), f"run once more, {another}"),
+          "cached": (Unseeded(tiny().sizes, 3), f"run once more, {another}"),
+          "own head": (tiny(OwnHead, per_round=6), f"with clients made anew for every call, {another}"),
+          "trusting": (tiny(server_kind=Trusting), r"with (nan|shape|names|dtype) replies of some, that of "
+                                                   r"client \d to 'fit' in round \d was struck and taken"),
+          "strict": (tiny(server_kind=Strict), r"with nan replies of some, (that of client \d to 'fit' in round"
+                                               r" \d was sound and refused|others were refused: round \d)"),
+          "half kept": (tiny(server_kind=HalfKept), f"killed after checkpoint 1 and resumed, {another}"),
+          "flaky": (tiny(Flaky), r"without any fault, client 2 gave no usable reply to 'fit' in round \d "
+                                 r"\(RuntimeError: the disk is full\)")}
+
+
+@pytest.mark.parametrize("experiment, why", CHEATS.values(), ids=CHEATS)
+@pytest.mark.filterwarnings("ignore:round")
+def test_what_is_no_function_of_its_seed_is_found_and_named(experiment, why):
+    with pytest.raises(Unproven, match=why): prove(experiment)
+
+
+def test_one_client_a_round_leaves_nothing_to_strike():
+    with pytest.raises(UserError, match="at least two clients a round"):
+        prove(tiny(per_round=1, rounds=12), kills=1)
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_a_proof_in_which_no_client_comes_twice_would_show_nothing(rounds):
+    experiment = Tiny(FedAvgSizes(clients=1000, per_round=2, rounds=rounds), 3)
+    with pytest.raises(UserError, match="no client of this experiment is asked in two rounds"):
+        prove(experiment)
+
+
+def test_kills_are_checked():
+    with pytest.raises(UserError, match="kills=0 must be at least 1"): prove(tiny(), kills=0)
+
+
+def test_a_warning_of_a_client_is_no_failure():
+    class Warning_(Client):
+        def fit(self, msg):
+            warnings.warn("lr is rather large", UserWarning)
+            return super().fit(msg)
+
+    with pytest.warns(UserWarning, match="rather large"): prove(tiny(Warning_), kills=1, kinds=())
+
+
+def test_what_differs_is_named_beside_what_does_not():
+    rows = [{"round": 1, "loss": float("nan")}, {"round": 2, "loss": 0.5}]
+    other = [{"round": 1, "loss": float("nan")}, {"round": 2, "loss": 0.25}]
+    assert engine._same(rows, [dict(row) for row in rows]) and not engine._same(rows, other)
+    assert engine._difference(rows, other).startswith("entry 1: {'round': 2, 'loss': 0.5} against")
+    assert engine._difference(rows, rows[:1]) == "2 against 1 entries"
+    one, two = (pack(Msg({"a": torch.zeros(2), "b": torch.full((2,), value)})) for value in (1.0, 2.0))
+    assert engine._difference(one, two) == "tensor 'b'"
+    assert engine._difference(one, None).endswith("against None")
+
+
+def test_a_fault_is_a_fault_whatever_the_reply_holds():
+    half, nothing = {"w": torch.ones(2).half()}, {"e": torch.zeros(0), "w": torch.ones(2)}
+    assert unpack(spoil(pack(Msg(half)), "dtype")).tensors["w"].dtype == torch.float32
+    assert unpack(spoil(pack(Msg(nothing)), "nan")).tensors["w"].isnan().all()
+    for reply in (half, nothing, {"i": torch.ones(2).long()}):
+        for kind in ("nan", "shape", "names", "dtype", "garbage"):
+            with pytest.raises(Refused): expect(unpack(spoil(pack(Msg(reply)), kind)), reply)
+
+
+def test_a_fault_of_a_tenth_strikes_a_tenth_and_the_kinds_share_it():
+    faults = Faults(5, silent=0.1, nan=0.2)
+    struck = [faults.strike(r, "fit", id) for r in range(50) for id in range(100)]
+    assert abs(struck.count("silent") / 5000 - 0.1) < 0.02 and abs(struck.count("nan") / 5000 - 0.2) < 0.02
+    assert set(struck) == {"silent", "nan", None}
+
+
+def test_proofs_leave_no_process_and_no_file_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    prove(tiny(rounds=2), kills=1, kinds=("nan",))
+    assert not list(tmp_path.iterdir()) and not multiprocessing.active_children()
+
+
+# ---- experiments
+
+def test_an_experiment_travels_as_its_arguments_and_is_built_once_there():
+    experiment = FedAvgExperiment(replace(fedavg.profiles["smoke"], alpha=0.5), 4)
+    experiment.client(3)
+    sent = pickle.dumps(experiment.client)
+    assert len(sent) < 2000
+    there, again = pickle.loads(sent), pickle.loads(sent)
+    assert there.__self__ is again.__self__
+    reply, same = (e.client(3).fit(e.server().send(3)) for e in (experiment, there.__self__))
+    assert equal(reply.tensors, same.tensors)
+
+
+def test_client_and_server_that_do_not_fit_are_told_apart_by_what_is_missing():
+    with pytest.raises(fedavg.TooFewReplies, match=r"client \d: .*Missing key.*Unexpected key"):
+        trial(tiny(Client, ScaffoldServer), workers=1)
+    with pytest.raises(fedavg.TooFewReplies, match="no attribute 'dance'"):
+        trial(tiny(server_kind=Dancing), workers=1)
+
+
+class Dancing(Server):
+    def steps(self, ids, r): return [Step("dance", self.send, ids, self.merge)]
+
+
+def test_a_line_must_serve():
+    with pytest.raises(UserError, match=r"line=.*does not serve calls; give Here\(make_client\)"):
+        Federation(tiny().client, 6)
+
+
+def test_the_line_that_suits(monkeypatch):
+    make = tiny().client
+    assert type(line_of(make, 1)) is Here and line_of(make, 1, threads=3).threads == 3
+    monkeypatch.setattr(engine, "default_workers", lambda: 1)
+    assert type(line_of(make)) is Here
+    monkeypatch.setattr(engine, "_can_fork", lambda: True)
+    three = line_of(make, 3)
+    assert type(three) is Workers and three.count == 3 and not three.processes
+    monkeypatch.setattr(engine, "default_workers", lambda: 4)
+    assert line_of(make).count == 4
+    with pytest.raises(UserError, match="threads=2 .* use threads=1, or workers=1"): line_of(make, threads=2)
+    monkeypatch.setattr(engine, "_can_fork", lambda: False)
+    with pytest.raises(UserError, match="workers=2 needs forked processes"): line_of(make, 2)
+
+
+def test_rows_are_kept_and_go_on_where_they_were_killed(tmp_path, monkeypatch, kill):
+    monkeypatch.setenv("FEDBOOK_STAMP", "a stamp")
+    experiment = tiny(rounds=3)
+    numbers = lambda ended: {"accuracy": ended.history.last("accuracy"), "rounds": len(ended.history)}
+
+    def row():
+        results = Results("engine", "smoke", experiment.sizes, out=tmp_path)
+        return kept_row(results, "FedAvg", experiment, numbers, workers=1)
+
+    kill(row, 2)
+    folder = tmp_path / "engine-smoke-0"
+    assert len(list(folder.glob("FedAvg-*.safetensors"))) == 1
+    assert row()["rounds"] == 3 and not list(folder.glob("*.safetensors"))
+    monkeypatch.setattr(engine, "trial", None)
+    assert row()["accuracy"] == trial(experiment, workers=1).history.last("accuracy")
+
+
+@several
+def test_a_line_of_workers_starts_again_after_it_was_closed():
+    experiment = tiny()
+    line = line_of(experiment.client, 2)
+    for _ in range(2):
+        with Federation(line, experiment.ids) as federation: run(experiment.server(), federation, 1)
+        assert not line.processes
+
+
+@several
+def test_a_line_that_nobody_uses_any_more_ends_its_processes():
+    line = Workers(tiny().client, 2)
+    line.open()
+    processes = list(line.processes.values())
+    assert all(process.is_alive() for process in processes)
+    del line
+    gc.collect()
+    assert not any(process.is_alive() for process in processes)
+
+
+@several
+def test_a_line_that_could_not_start_all_its_processes_can_be_closed(monkeypatch):
+    line, start = Workers(tiny().client, 2), Workers._start
+
+    def start_one(self):
+        if self.processes: raise OSError("no more processes")
+        start(self)
+
+    monkeypatch.setattr(Workers, "_start", start_one)
+    with pytest.raises(OSError): line.open()
+    process, = line.processes.values()
+    line.close()
+    assert not line.processes and not process.is_alive()
+
+
+@several
+def test_only_the_process_that_started_workers_ends_them():
+    line = Workers(tiny().client, 2)
+    line.open()
+    child = multiprocessing.get_context("fork").Process(target=line.close)
+    child.start()
+    child.join()
+    assert child.exitcode == 0 and all(process.is_alive() for process in line.processes.values())
+    line.close()
+    assert not line.processes
+
+
+def test_what_a_checkpoint_is_about_is_a_json_value(tmp_path):
+    with pytest.raises(UserError, match="about=.* is no JSON value"):
+        Checkpoint(tmp_path / "c", {"ids": {1, 2}})
+    assert Checkpoint(tmp_path / "c", ("FedAvg", 3)).about == ["FedAvg", 3]
+
+
+def test_a_checkpoint_holds_all_that_a_run_needs(tmp_path):
+    experiment, checkpoint = tiny(), Checkpoint(tmp_path / "c", "a run")
+    ended = trial(experiment, checkpoint, workers=1)
+    server, federation = experiment.server(), Federation(Here(experiment.client), experiment.ids)
+    history = fedavg.History()
+    assert checkpoint.restore(server, federation, history) == fedavg.Place(3)
+    assert equal(server.weights, ended.server.weights) and federation.states == ended.federation.states
+    assert federation.ledger.entries == ended.federation.ledger.entries and history.rows == ended.history.rows
+    assert Checkpoint(tmp_path / "none").restore(server, federation, history) == fedavg.Place()
+
+
+def test_a_server_learns_its_round_before_its_steps_and_again_after_a_kill(tmp_path, kill):
+    told = []
+
+    class Listening(Server):
+        def begin(self, ids, r):
+            super().begin(ids, r)
+            told.append((r, len(ids)))
+
+        def steps(self, ids, r):
+            assert self.round == r
+            return super().steps(ids, r)
+
+    experiment = tiny(server_kind=Listening)
+    kill(lambda: trial(experiment, engine.Checkpoint(tmp_path / "c"), workers=1), 1)
+    trial(experiment, engine.Checkpoint(tmp_path / "c"), workers=1)
+    assert told == [(0, 4), (1, 4), (2, 4)]
