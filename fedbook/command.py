@@ -298,12 +298,17 @@ def _difference(old, new, where=""):
     else: return f"{where} was {old!r:.80} and is {new!r:.80}".strip()
     return next(filter(None, (_difference(a, b, place) for place, a, b in pairs)), "")
 
+def _timeless(value, clock):
+    "`value` without the entries, at any depth, that `clock` names."
+    if isinstance(value, list): return [_timeless(item, clock) for item in value]
+    if not isinstance(value, dict): return value
+    return {name: _timeless(item, clock) for name, item in value.items() if name not in clock}
+
 def row_difference(old, new, clock=()):
     """The first number in which the rows `old` and `new` of two results differ, as a sentence; empty if there is
-    none. Numbers named in `clock` may differ."""
-    place = lambda row: (row["what"], row["seed"])
-    bare = lambda row: {name: value for name, value in row["numbers"].items() if name not in clock}
-    olds, news = ({place(row): bare(row) for row in rows} for rows in (old, new))
+    none. Numbers and rows named in `clock` may differ."""
+    olds, news = ({(row["what"], row["seed"]): _timeless(row["numbers"], clock) for row in rows if row["what"] not in clock}
+                  for rows in (old, new))
     for what, seed in [*olds, *news]:
         held = ["before" if (what, seed) in olds else "", "now" if (what, seed) in news else ""]
         if not all(held): return f"row {what!r}, seed {seed}, is there only {''.join(held)}"

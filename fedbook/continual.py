@@ -413,9 +413,10 @@ class StreamExperiment(Experiment):
         return self.method.server(*of, seed=self.seed, **self.named(self.method.server_takes))
 
     def test(self, server):
-        "The present task, and the accuracy on each task so far."
+        "The accuracy over all classes so far, the present task, and the accuracy on each task so far."
         seen = self.stream.test[:server.task + 1]
-        return {"task": server.task, "row": [accuracy(server.classify(x), y) for x, y in seen]}
+        row = [accuracy(server.classify(x), y) for x, y in seen]
+        return {"accuracy": float(np.average(row, weights=[len(y) for _, y in seen])), "task": server.task, "row": row}
 
     def outcome(self, ended):
         "The `Outcome` of a `Trial` of this experiment."

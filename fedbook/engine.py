@@ -380,7 +380,8 @@ def _refused(experiment, kind, whole):
     "How many replies faults of this `kind` struck, all of them refused."
     faults = _some_faults(kind, _asked(whole))
     try: ended = trial(experiment, workers=1, faults=faults)
-    except TooFewReplies as error: raise Unproven(f"with {kind} replies of some, others were refused: {error}")
+    except TooFewReplies as error:
+        raise Unproven(f"with {kind} replies of some, others were refused: {error}") from None
     struck = {call for call in _asked(ended) if faults.strike(*call)}
     absent = {(row["round"], row["verb"], row["client"]) for row in ended.federation.ledger.absent}
     said = "with {} replies of some, that of client {} to {!r} in round {} was {}".format

@@ -542,7 +542,7 @@ class FedGTEAServer(TaskServer):
     of each task, covariances divided by `per_batch`, and `kind` and `distances` of `wasserstein_loss`. `gaussians[t]` is the pooled Gaussian
     of task t as the clients sent it last, `track[t]` means and covariances of batches of all tasks, newly painted, when task t ended, `log`
     the three terms at the end of each round."""
-    keeps = (*TaskServer.keeps, "pooled", "track", "log")
+    keeps = (*TaskServer.keeps, "pooled", "track", "log", "round")
 
     def __init__(self, *args, distillation=0.3, wasserstein=0.3, anchor=0.4, kind="inverse_sum", server_steps=50, server_every=1, critic_lr=1e-4,
                  server_batch=64, painted=256, per_batch=64, alone=0.5, distances=pairwise_wasserstein2, **options):

@@ -159,7 +159,7 @@ class Results:
     `out/NAME-PROFILE-SEED/results.json`.
 
     `sizes` is the chapter's `Profile`, `scale` says in words what was run on what, `device` names the
-    machine's kind. `clock` names the numbers of rows that no second run can repeat, such as times."""
+    machine's kind. `clock` names the numbers, or whole rows, that no second run can repeat, such as times."""
 
     def __init__(self, name, profile, sizes=None, seed=0, out="runs", scale="", device="cpu", changes=None,
                  clock=()):

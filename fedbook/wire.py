@@ -241,8 +241,8 @@ def marks(client) -> dict:
     return {name: _mark(value) for name, value in vars(client).items()}
 
 def forget(client, before: dict, call):
-    """Delete what `client` has made with a leading `_` since its `marks` were `before`. Raises `Undeclared` where
-    another attribute has changed that its `keeps` does not name."""
+    """Delete what `client` has made with a leading `_` since its `marks` were `before`. Raises `Undeclared`
+    where another attribute has changed that its `keeps` does not name."""
     after, keeps = marks(client), getattr(client, "keeps", ())
     for name in sorted(before.keys() | after.keys()):
         if before.get(name) == after.get(name) or name in keeps: continue
@@ -251,8 +251,9 @@ def forget(client, before: dict, call):
 
 # %% ../nbs/03_wire.ipynb #850083dc
 def _undeclared(client, name, keeps, call):
-    return (f"client {call.id} ({type(client).__name__}) changed its attribute {name!r} while it answered {call.verb!r}, and does not declare "
-            f"it: add {name!r} to keeps={keeps} if it must outlive the call, or call it '_{name.lstrip('_')}' if it need not")
+    way = "make it anew in each call" if name.startswith("_") else f"call it '_{name}'"
+    return (f"client {call.id} ({type(client).__name__}) changed its attribute {name!r} while it answered {call.verb!r}, "
+            f"and does not declare it: add {name!r} to keeps={keeps} if it must outlive the call, or {way} if it need not")
 
 # %% ../nbs/03_wire.ipynb #f295fc5e
 def expect(msg, like):
@@ -272,7 +273,8 @@ def expect(msg, like):
 def accept_count(msg):
     "Raise `Refused` unless `msg` says of how many pictures it speaks."
     n = msg.meta.get("n")
-    if type(n) is not int or not 0 < n < 2**31: raise Refused(f"n={n!r:.40} is not a positive number of pictures")
+    if type(n) is not int or not 0 < n < 2**31:
+        raise Refused(f"n={n!r:.40} is not a positive number of pictures")
 
 # %% ../nbs/03_wire.ipynb #69d6261d
 class Entry(NamedTuple):

@@ -316,3 +316,10 @@ def test_as_before_compares_all_rows(tmp_path):
     before = new.read_bytes()
     ran = command.as_before(new, tmp_path / "base", out=tmp_path / "runs")
     assert "row 'a', seed 2: score was 7.5 and is" in ran["error"] and ran["measured"] == "FAILED" and new.read_bytes() == before
+
+
+def test_clocks_are_left_out_at_any_depth_and_as_whole_rows():
+    old = [dict(what="a", seed=0, numbers={"score": 1.0, "by": [{"seconds": 3, "n": 2}]}), dict(what="b", seed=0, numbers={"x": 1})]
+    new = [dict(what="a", seed=0, numbers={"score": 1.0, "by": [{"seconds": 4, "n": 2}]}), dict(what="b", seed=0, numbers={"x": 2})]
+    assert command.row_difference(old, new, ("seconds", "b")) == ""
+    assert "seconds" in command.row_difference(old, new, ("b",)) and "row 'b'" in command.row_difference(old, new, ("seconds",))

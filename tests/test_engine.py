@@ -363,8 +363,9 @@ CHEATS = {"global client": (tiny(Global), "drew from a global generator"),
           "own head": (tiny(OwnHead, per_round=6), f"with clients made anew for every call, {another}"),
           "trusting": (tiny(server_kind=Trusting), r"with (nan|shape|names|dtype) replies of some, that of "
                                                    r"client \d to 'fit' in round \d was struck and taken"),
-          "strict": (tiny(server_kind=Strict), r"with nan replies of some, (that of client \d to 'fit' in round"
-                                               r" \d was sound and refused|others were refused: round \d)"),
+          "strict": (tiny(server_kind=Strict),
+                     r"with nan replies of some, (that of client \d to 'fit' in round \d was sound and "
+                     r"refused|others were refused: round \d)"),
           "half kept": (tiny(server_kind=HalfKept), f"killed after checkpoint 1 and resumed, {another}"),
           "flaky": (tiny(Flaky), r"without any fault, client 2 gave no usable reply to 'fit' in round \d "
                                  r"\(RuntimeError: the disk is full\)")}

@@ -52,24 +52,35 @@ def clipped_average__wrong_weights_ignored(start, states, weights, bound):
     return _mean([_clip(start, s, bound, norm) for s in states], [1] * len(states))
 
 
-def momentum_step__right_in_one_line_each(start, mean, velocity, beta):
-    moved = {n: v * beta - (mean[n] - start[n]) for n, v in velocity.items()}
-    return {n: start[n] - moved[n] for n in start}, moved
+def trimmed_mean__right_by_taking_out_one_after_the_other(states, cut):
+    def mean(tensors):
+        rows = torch.stack(tensors).reshape(len(tensors), -1)
+        kept = []
+        for column in rows.T:
+            values = sorted(column.tolist())
+            for _ in range(cut): values = values[1:-1]
+            kept.append(sum(values) / len(values))
+        return torch.tensor(kept).reshape(tensors[0].shape)
+    return {name: mean([s[name] for s in states]) for name in states[0]}
 
 
-def momentum_step__wrong_sign(start, mean, velocity, beta):
-    moved = {n: beta * velocity[n] + mean[n] - start[n] for n in start}
-    return {n: start[n] - moved[n] for n in start}, moved
+def trimmed_mean__wrong_whole_clients_go(states, cut):
+    size = lambda s: sum(t.square().sum().item() for t in s.values())
+    left = sorted(states, key=size)[cut:len(states) - cut]
+    return {name: torch.stack([s[name] for s in left]).mean(0) for name in states[0]}
 
 
-def momentum_step__wrong_old_velocity(start, mean, velocity, beta):
-    moved = {n: beta * velocity[n] + start[n] - mean[n] for n in start}
-    return {n: mean[n] - beta * velocity[n] for n in start}, {n: v.clone() for n, v in velocity.items()} if beta else moved
+def trimmed_mean__wrong_only_the_largest(states, cut):
+    return {name: torch.stack([s[name] for s in states]).sort(0).values[:len(states) - cut].mean(0) for name in states[0]}
 
 
-def momentum_step__wrong_averaged_velocity(start, mean, velocity, beta):
-    moved = {n: beta * velocity[n] + (1 - beta) * (start[n] - mean[n]) for n in start}
-    return {n: start[n] - moved[n] for n in start}, moved
+def trimmed_mean__wrong_divided_by_all(states, cut):
+    return {name: torch.stack([s[name] for s in states]).sort(0).values[cut:len(states) - cut].sum(0) / len(states) for name in states[0]}
+
+
+def trimmed_mean__wrong_first_and_last_client(states, cut):
+    left = states[cut:len(states) - cut]
+    return {name: torch.stack([s[name] for s in left]).mean(0) for name in states[0]}
 
 
 def median_state__right_by_sorting(states):
