@@ -71,9 +71,10 @@ def names_before(module):
     names = {"__name__": "__main__"}
     with contextlib.suppress(ModuleNotFoundError):
         names |= {k: v for k, v in vars(importlib.import_module(f"fedbook.{module}")).items() if not k.startswith("__")}
-    for cell in nbformat.read(CHAPTERS[module], 4).cells:
-        if cell.cell_type == "code" and (is_import_cell(cell.source) or "parameters" in cell.metadata.get("tags", [])):
-            exec(compile(cell.source, CHAPTERS[module].name, "exec"), names)
+    with matplotlib.rc_context():
+        for cell in nbformat.read(CHAPTERS[module], 4).cells:
+            if cell.cell_type == "code" and (is_import_cell(cell.source) or "parameters" in cell.metadata.get("tags", [])):
+                exec(compile(cell.source, CHAPTERS[module].name, "exec"), names)
     return names
 
 
