@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache, partial
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .lab import History, Profile, UserError, progress
+from .lab import Bounds, Count, History, Positive, Profile, UserError, progress
 from .local import build, generator, passes, proximal, share_right, small_cnn, torch_threads, train
 from .split import dirichlet, iid
 from .wire import (Ledger, Msg, Refused, Undeclared, accept_count, expect, forget, gather, marks, pack,
@@ -422,23 +422,17 @@ def _revive(kind, *values): return kind(*values)
 # %% ../nbs/04_fedavg.ipynb #37b3017b
 @dataclass(frozen=True)
 class FedAvgSizes(Profile):
-    """Every number of this chapter's runs. `alpha` is the Dirichlet skew (inf: independent and identically
-    distributed)."""
-    data: str = "fashion_mnist_small"
-    alpha: float = math.inf
-    clients: int = 20
-    per_round: int = 10
-    rounds: int = 16
-    contest_rounds: int = 4
-    epochs: int = 1
-    batch: int = 16
-    lr: float = 0.15
-    mu: float = 0.0
-
-    def __post_init__(self):
-        super().__post_init__()
-        for name in ("clients", "per_round", "rounds", "contest_rounds", "epochs", "batch"):
-            if getattr(self, name) < 1: raise UserError(f"{name}={getattr(self, name)} must be at least 1")
+    "Every number of this chapter's runs."
+    data: str = "fashion_mnist_small"  # name of the pictures, as `world.pictures` knows them
+    alpha: Annotated[float, Bounds(above=0, high=math.inf)] = math.inf  # Dirichlet skew; inf: iid
+    clients: Count = 20          # clients that hold a part of the pictures
+    per_round: Count = 10        # clients that are asked in a round
+    rounds: Count = 16           # rounds of a run
+    contest_rounds: Count = 4    # rounds of each run that compares methods
+    epochs: Count = 1            # passes of a client over its pictures in a round
+    batch: Count = 16            # pictures in a step
+    lr: Positive = 0.15          # learning rate of SGD
+    mu: float = 0.0              # weight of FedProx's proximal term; 0: FedAvg
 
 # %% ../nbs/04_fedavg.ipynb #5e8b02fa
 profiles = {

@@ -3,6 +3,7 @@ import math
 import os
 import subprocess
 import sys
+from typing import Literal
 
 import hypothesis.strategies as st
 import matplotlib
@@ -30,9 +31,8 @@ class Sizes(Profile):
 
 @dataclass(frozen=True)
 class Fixed(Profile):
-    CHOICES = {"data": ("clothes", "leaves"), "bits": (8, 16)}
-    data: str = "clothes"
-    bits: int = 8
+    data: Literal["clothes", "leaves"] = "clothes"
+    bits: Literal[8, 16] = 8
 
 
 def test_a_field_with_choices_refuses_others_at_once():
