@@ -19,17 +19,17 @@ import tempfile
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from .fedavg import (Call, Desk, Experiment, Failure, Federation, Here, Place, TooFewReplies, profiles,
-                            run)
+from .fedavg import (Call, Desk, Experiment, Failure, Federation, Here, Line, Place, ServerLike,
+                            TooFewReplies, profiles, run)
 from .lab import History, Results, Table, UserError, write_atomically
 from .wire import Ledger, Msg, Refused, pack, unpack
 
@@ -50,12 +50,13 @@ class Workers:
     the results are the same for any number. The processes are forked when the first call comes, so that data
     already in memory are shared and not copied."""
 
-    def __init__(self, make_client: Callable, count: int | None = None, threads: int = 1):
+    def __init__(self, make_client: Callable[[int], Any], count: int | None = None, threads: int = 1) -> None:
         _check_workers(count, threads)
         self.make_client, self.count, self.threads = make_client, count or default_workers(), threads
-        self.context, self.processes = multiprocessing.get_context("fork"), {}
+        self.context = multiprocessing.get_context("fork")
+        self.processes: dict[Any, Any] = {}
 
-    def open(self):
+    def open(self) -> None:
         "Start the processes, where none run."
         if self.processes: return
         torch.optim.SGD([torch.zeros(1)])
@@ -72,18 +73,20 @@ class Workers:
         theirs.close()
         self.processes[ours] = process
 
-    def serve(self, calls: Iterable[Call]) -> Iterator:
+    def serve(self, calls: Iterable[Call]) -> Generator[tuple[Call, Any], None, None]:
         """Yield each of `calls` with what came of it, in their order. At most as many outcomes wait for their
         turn as there are workers."""
         self.open()
         for pipe in [pipe for pipe, process in self.processes.items() if not process.is_alive()]:
             self._replace(pipe)
-        calls, started, yielded, busy, done = enumerate(calls), 0, 0, {}, {}
+        waiting, started, yielded = enumerate(calls), 0, 0
+        busy: dict[Any, tuple] = {}
+        done: dict[int, tuple] = {}
         try:
             while True:
                 for pipe in [pipe for pipe in self.processes if pipe not in busy]:
                     if started - yielded > len(self.processes): break
-                    number, call = next(calls, (None, None))
+                    number, call = next(waiting, (None, None))
                     if call is None: break
                     busy[pipe], started = (number, call), started + 1
                     self._send(pipe, call)
@@ -112,7 +115,7 @@ class Workers:
         self.processes.pop(pipe).join()
         self._start()
 
-    def close(self):
+    def close(self) -> None:
         "Stop the processes; the next call would start new ones."
         if self.processes: self._end()
 
@@ -143,7 +146,7 @@ def default_workers() -> int:
     return min(8, len(os.sched_getaffinity(0))) if _can_fork() else 1
 
 # %% ../nbs/06_engine.ipynb #95ade18e
-def line_of(make_client: Callable, workers: int | None = None, threads: int = 1):
+def line_of(make_client: Callable[[int], Any], workers: int | None = None, threads: int = 1) -> Line:
     """The line to clients that suits this machine: `Workers` (None: one per core, where they can be forked),
     or `Here`, where one is enough."""
     _check_workers(workers, threads)
@@ -167,14 +170,15 @@ class Faults:
     dtype: float = 0.0
     garbage: float = 0.0
 
-    def strike(self, round: int, verb: str, id: int):
+    def strike(self, round: int, verb: str, id: int) -> str | None:
         "The kind of fault that strikes this reply, or None."
         u = np.random.default_rng([self.seed, round, id, *verb.encode()]).random()
         for kind in _FAULTS:
             u -= getattr(self, kind)
             if u < 0: return kind
+        return None
 
-    def harm(self, call: Call, outcome):
+    def harm(self, call: Call, outcome: Any) -> Any:
         "What becomes of the `outcome` of `call`: the same, if no fault strikes it."
         kind = self.strike(call.round, call.verb, call.id)
         if kind == "silent": return Failure("did not answer", around=outcome.around)
@@ -190,7 +194,7 @@ def spoil(data: bytes, kind: str) -> bytes:
     floats = ((name, t) for name, t in msg.tensors.items() if t.is_floating_point() and t.numel())
     name, t = next(floats, (None, None))
     if kind == "garbage" or t is None: return data[:len(data) // 2]
-    if kind == "names": msg.tensors["not_" + name] = msg.tensors.pop(name)
+    if kind == "names": msg.tensors[f"not_{name}"] = msg.tensors.pop(name)
     if kind == "shape": msg.tensors[name] = t.unsqueeze(0)
     if kind == "dtype": msg.tensors[name] = t.float() if t.dtype == torch.half else t.half()
     if kind == "nan": msg.tensors[name] = torch.full_like(t, math.nan)
@@ -204,59 +208,59 @@ class Checkpoint:
     `about` is what the run is (any JSON value); a checkpoint of another run, or a damaged one, raises
     `UserError`."""
 
-    def __init__(self, path, about=""):
+    def __init__(self, path: str | Path, about: Any = "") -> None:
         self.path = Path(path)
         try: self.about = json.loads(json.dumps(about))
         except TypeError as error: raise UserError(f"about={about!r:.80} is no JSON value: {error}") from None
         self.path.parent.mkdir(parents=True, exist_ok=True)
 
-    def save(self, place: Place, server, federation: Federation, history: History):
+    def save(self, place: Place, server: ServerLike, federation: Federation, history: History) -> None:
         "Write everything, whole or not at all."
-        said = dict(about=self.about, place=place, ledger=federation.ledger.to_json(),
-                    history=history.to_json())
-        held = {"run": json.dumps(said).encode(), "server": pack(server.state()),
-                **{f"client/{id}": state for id, state in federation.states.items()}}
-        tensors = {name: torch.frombuffer(bytearray(data), dtype=torch.uint8) for name, data in held.items()}
-        write_atomically(self.path, pack(Msg(tensors, {"digest": _digest(held)})))
+        facts = dict(about=self.about, place=place, ledger=federation.ledger.to_json(),
+                     history=history.to_json())
+        parts = {"run": json.dumps(facts).encode(), "server": pack(server.state()),
+                 **{f"client/{id}": state for id, state in federation.states.items()}}
+        tensors = {name: torch.frombuffer(bytearray(data), dtype=torch.uint8) for name, data in parts.items()}
+        write_atomically(self.path, pack(Msg(tensors, {"digest": _digest(parts)})))
 
-    def restore(self, server, federation: Federation, history: History) -> Place:
+    def restore(self, server: ServerLike, federation: Federation, history: History) -> Place:
         "Put everything back and answer the `Place` to go on from; the start, where there is no file yet."
         if not self.path.exists(): return Place()
-        said, held = self._read()
-        if said["about"] != self.about:
-            raise UserError(f"checkpoint {str(self.path)!r} belongs to another run ({said['about']!r}, "
+        facts, parts = self._read()
+        if facts["about"] != self.about:
+            raise UserError(f"checkpoint {str(self.path)!r} belongs to another run ({facts['about']!r}, "
                             f"this one is {self.about!r}); delete it or choose another path")
-        server.load(unpack(held.pop("server")))
-        federation.states = {id: held[f"client/{id}"] for id in federation.ids if f"client/{id}" in held}
-        federation.ledger = Ledger.from_json(said["ledger"])
-        history.rows[:] = History.from_json(said["history"]).rows
-        return Place(*said["place"])
+        server.load(unpack(parts.pop("server")))
+        federation.states = {id: parts[f"client/{id}"] for id in federation.ids if f"client/{id}" in parts}
+        federation.ledger = Ledger.from_json(facts["ledger"])
+        history.rows[:] = History.from_json(facts["history"]).rows
+        return Place(*facts["place"])
 
     def _read(self):
         try:
             msg = unpack(self.path.read_bytes())
-            held = {name: t.numpy().tobytes() for name, t in msg.tensors.items()}
-            if msg.meta["digest"] != _digest(held): raise Refused("its contents do not match their digest")
-            return json.loads(held["run"]), held
+            parts = {name: t.numpy().tobytes() for name, t in msg.tensors.items()}
+            if msg.meta["digest"] != _digest(parts): raise Refused("its contents do not match their digest")
+            return json.loads(parts["run"]), parts
         except (Refused, KeyError) as reason:
             why = f"checkpoint {str(self.path)!r} is damaged ({reason}); delete it to start again"
             raise UserError(why) from None
 
 # %% ../nbs/06_engine.ipynb #0c47fd92
-def _digest(held):
+def _digest(parts):
     digest = hashlib.sha256()
-    for name in sorted(held): digest.update(f"{name} {len(held[name])} ".encode() + held[name])
+    for name in sorted(parts): digest.update(f"{name} {len(parts[name])} ".encode() + parts[name])
     return digest.hexdigest()
 
 # %% ../nbs/06_engine.ipynb #558842aa
 class Trial(NamedTuple):
     "One run of an experiment: its server and federation as they ended, and the `History` in between."
-    server: object
+    server: Any
     history: History
     federation: Federation
 
 def trial(experiment: Experiment, checkpoint: Checkpoint | None = None, workers: int | None = None,
-          faults: Faults | None = None, line=None, label: str = "", min_replies: int = 1,
+          faults: Faults | None = None, line: Line | None = None, label: str = "", min_replies: int = 1,
           threads: int = 1) -> Trial:
     """Run `experiment` from its first round to its last. The clients are served by `line`, if one is given,
     else by `line_of(experiment.client, workers, threads)`."""
@@ -266,7 +270,8 @@ def trial(experiment: Experiment, checkpoint: Checkpoint | None = None, workers:
     return Trial(server, history, federation)
 
 # %% ../nbs/06_engine.ipynb #e2d5f06e
-def kept_row(results: Results, what: str, experiment: Experiment, numbers: Callable, **options) -> dict:
+def kept_row(results: Results, what: str, experiment: Experiment, numbers: Callable[[Trial], dict],
+             **options: Any) -> dict:
     """The numbers of the row `what` with the experiment's seed: as `results` has them from before, else
     `numbers(trial)`, a dict, of a `trial` with these `options` that goes on where it was killed."""
     path = results.checkpoint_path(what, experiment.seed)
@@ -287,8 +292,8 @@ class _Dying(Checkpoint):
     "A checkpoint that counts its `saves`, and kills the run after the last one that it may have."
     saves, last = 0, None
 
-    def save(self, *held):
-        super().save(*held)
+    def save(self, *args):
+        super().save(*args)
         self.saves += 1
         if self.saves == self.last: raise _Killed
 
@@ -384,9 +389,9 @@ def _refused(experiment, kind, whole):
         raise Unproven(f"with {kind} replies of some, others were refused: {error}") from None
     struck = {call for call in _asked(ended) if faults.strike(*call)}
     absent = {(row["round"], row["verb"], row["client"]) for row in ended.federation.ledger.absent}
-    said = "with {} replies of some, that of client {} to {!r} in round {} was {}".format
-    for r, verb, id in sorted(struck - absent): raise Unproven(said(kind, id, verb, r, "struck and taken"))
-    for r, verb, id in sorted(absent - struck): raise Unproven(said(kind, id, verb, r, "sound and refused"))
+    case = "with {} replies of some, that of client {} to {!r} in round {} was {}".format
+    for r, verb, id in sorted(struck - absent): raise Unproven(case(kind, id, verb, r, "struck and taken"))
+    for r, verb, id in sorted(absent - struck): raise Unproven(case(kind, id, verb, r, "sound and refused"))
     for name, t in ended.server.state().tensors.items():
         if t.is_floating_point() and not torch.isfinite(t).all():
             raise Unproven(f"with {kind} replies, tensor {name!r} of the server is not finite")
@@ -405,7 +410,7 @@ def _repeated(anew, whole, workers):
 
 # %% ../nbs/06_engine.ipynb #9d84a1f6
 def prove(experiment: Experiment, workers: int = 2, kills: int | None = None,
-          kinds: tuple = _FAULTS) -> Table:
+          kinds: tuple[str, ...] = _FAULTS) -> Table:
     """Try to refute that a run of `experiment` is a function of its sizes and its seed. Built anew and run
     again, with clients made anew for every call, with other `workers`, and killed after each of its
     checkpoints (or after `kills` of them) and resumed, it must end with the same bits. Replies that a fault

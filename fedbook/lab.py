@@ -146,7 +146,7 @@ def _source(kind):
 
 def meanings(kind: type) -> dict[str, str]:
     "What each field of a `Profile` means: name to the comment beside it, in the order of the fields."
-    found = {}
+    found: dict[str, str] = {}
     for base in (base for base in kind.__mro__ if is_dataclass(base)):
         for name, text in re.findall(r"^ +(\w+): .*?  # *(.+)$", _source(base), re.M): found.setdefault(name, text)
     return {field.name: found.get(field.name, "") for field in fields(kind)}

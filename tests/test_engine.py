@@ -69,7 +69,7 @@ def test_one_serial_round_is_read_in_110_lines_of_one_module():
         read[node.name, node.lineno] = written(whole) - written(doc)
     names = {"run", "exchange", "take", "put", "serve", "fit", "merge", "add", "value", "send", "accept"}
     assert names <= {name for name, _ in read}
-    assert 60 < sum(read.values()) <= 110, read
+    assert 60 < sum(read.values()) <= 110, sorted(read.items(), key=lambda item: -item[1])
 
 
 def test_no_line_of_the_two_modules_is_too_wide():
