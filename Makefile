@@ -15,10 +15,10 @@ run: .venv/installed
 	$(BIN)/fedbook run $(NAME) --profile $(PROFILE) --device $(DEVICE) $(ARGS)
 
 test: .venv/dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -q -n 2 --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -q -n 2 --dist worksteal --durations=10
 
 test-fast: .venv/dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -q -n 2 --dist worksteal --ignore tests/test_notebooks.py --ignore tests/test_nodes.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -q -n 2 --dist worksteal --durations=10 --ignore tests/test_notebooks.py --ignore tests/test_nodes.py
 
 lab: .venv/dev
 	$(BIN)/jupyter lab nbs/00_start.ipynb
@@ -40,12 +40,12 @@ bench: .venv/dev
 	$(BIN)/python bench/moe.py
 	$(BIN)/python bench/engines.py
 
-.venv/installed: setup.py settings.ini
+.venv/installed: setup.py settings.ini pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("fedbook needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; call make PYTHON=python3.11")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install $(PIP_ARGS) -e ".[flower,dp]" || $(WITHOUT_FLOWER) -e .
+	$(BIN)/python -m pip install $(PIP_ARGS) -e ".[course,vision,flower,dp]" || $(WITHOUT_FLOWER) -e ".[course,vision]"
 	@touch $@
 
 .venv/dev: .venv/installed
-	$(BIN)/python -m pip install $(PIP_ARGS) -e ".[dev,flower,dp]" || $(WITHOUT_FLOWER) -e ".[dev]"
+	$(BIN)/python -m pip install $(PIP_ARGS) -e ".[course,vision,dev,flower,dp]" || $(WITHOUT_FLOWER) -e ".[course,vision,dev]"
 	@touch $@

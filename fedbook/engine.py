@@ -192,8 +192,9 @@ def spoil(data: bytes, kind: str) -> bytes:
     half where there is none."""
     msg = unpack(data)
     floats = ((name, t) for name, t in msg.tensors.items() if t.is_floating_point() and t.numel())
-    name, t = next(floats, (None, None))
-    if kind == "garbage" or t is None: return data[:len(data) // 2]
+    first = next(floats, None)
+    if kind == "garbage" or first is None: return data[:len(data) // 2]
+    name, t = first
     if kind == "names": msg.tensors[f"not_{name}"] = msg.tensors.pop(name)
     if kind == "shape": msg.tensors[name] = t.unsqueeze(0)
     if kind == "dtype": msg.tensors[name] = t.float() if t.dtype == torch.half else t.half()

@@ -241,7 +241,7 @@ class Desk:
         if client is None or state is None:
             client, seen = self.make_client(id), None
             made = marks(client)
-        if state != seen: client.load(unpack(state))
+        if state is not None and state != seen: client.load(unpack(state))
         return client, made
 
     def put(self, client: ClientLike, made: dict, call: Call, reply: Msg) -> Answer:

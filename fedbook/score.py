@@ -7,12 +7,14 @@ __all__ = ['profiles', 'accuracy', 'class_accuracy', 'ScoreSizes', 'plot_matrix'
            'final_accuracy']
 
 # %% ../nbs/05_score.ipynb #c571b9bc
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
-from .lab import Profile, UserError
+from .lab import Count, Profile, UserError, needs
 
 # %% ../nbs/05_score.ipynb #964c51d1
 def _array(values):
@@ -41,7 +43,7 @@ def _ids(predictions, labels):
     return ids, y.astype(np.int64)
 
 # %% ../nbs/05_score.ipynb #c05e0011
-def accuracy(predictions, labels):
+def accuracy(predictions: Any, labels: Any) -> float:
     """Equation (1): the share of right answers, from 0 to 1.
 
     `predictions`: logits (n, classes) or class ids (n,). `labels`: class ids (n,). Tensors, arrays or
@@ -51,7 +53,7 @@ def accuracy(predictions, labels):
     return float((p == y).mean())
 
 # %% ../nbs/05_score.ipynb #174e75b6
-def class_accuracy(predictions, labels, classes):
+def class_accuracy(predictions: Any, labels: Any, classes: int) -> np.ndarray:
     """Equation (2): a float array (classes,), entry c the share of right answers among pictures of class c,
     NaN where there are none.
 
@@ -67,10 +69,10 @@ def class_accuracy(predictions, labels, classes):
 # %% ../nbs/05_score.ipynb #c959b356
 @dataclass(frozen=True)
 class ScoreSizes(Profile):
-    "Pictures of each class for training, passes over them, and width of the hidden layer."
-    pictures: int = 300
-    epochs: int = 8
-    hidden: int = 64
+    "The numbers of this chapter's runs."
+    pictures: Count = 300  # pictures of each class for training
+    epochs: Count = 8      # passes over them
+    hidden: Count = 64     # width of the hidden layer
 
 profiles = {"smoke": ScoreSizes(pictures=60, epochs=4), "quick": ScoreSizes(seeds=3),
             "full": ScoreSizes(seeds=3, pictures=1000, epochs=15),
@@ -91,9 +93,10 @@ def _lower(matrix):
     return a
 
 # %% ../nbs/05_score.ipynb #c05e0013
-def plot_matrix(matrix, names=None, title=None):
+def plot_matrix(matrix: Any, names: Sequence[str] | None = None, title: str | None = None) -> Any:
     """A figure of the task matrix (T, T) as a heat map with the numbers in its cells. `names`: T names for
     the tasks."""
+    needs("matplotlib")
     import matplotlib.pyplot as plt
 
     a = _lower(matrix)
@@ -112,7 +115,7 @@ def plot_matrix(matrix, names=None, title=None):
     return fig
 
 # %% ../nbs/05_score.ipynb #25095e70
-def forgetting(matrix):
+def forgetting(matrix: Any) -> float:
     """Equation (3): mean over all tasks but the last of peak minus final accuracy, from the task matrix
     (T, T); 0 for T = 1."""
     a = _lower(matrix)
@@ -128,11 +131,11 @@ def _row_means(matrix, sizes):
         raise UserError(f"sizes={n.tolist()} must be {len(a)} positive numbers, one per task")
     return np.array([np.average(a[i, :i + 1], weights=n[:i + 1]) for i in range(len(a))])
 
-def average_incremental(matrix, sizes=None):
+def average_incremental(matrix: Any, sizes: Any = None) -> float:
     """Equation (4), mean over i of A_i: task matrix (T, T) and the tasks' sizes (T,), test pictures or
     classes; `None` for equal tasks."""
     return float(_row_means(matrix, sizes).mean())
 
-def final_accuracy(matrix, sizes=None):
+def final_accuracy(matrix: Any, sizes: Any = None) -> float:
     "Equation (4), A_final: accuracy over all tasks after the last; arguments as in `average_incremental`."
     return float(_row_means(matrix, sizes)[-1])

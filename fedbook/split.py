@@ -7,10 +7,12 @@ __all__ = ['CIFAR100_SUPERCLASSES', 'iid', 'counts', 'plot_split', 'skew', 'diri
 
 # %% ../nbs/02_split.ipynb #417f0108
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from .lab import UserError
+from .lab import UserError, needs
 
 # %% ../nbs/02_split.ipynb #7385cab7
 def _read(labels, clients):
@@ -29,7 +31,7 @@ def _whole(value): return isinstance(value, (int, np.integer)) and not isinstanc
 def _sorted(parts): return [np.sort(np.asarray(part, dtype=np.int64)) for part in parts]
 
 # %% ../nbs/02_split.ipynb #0bd29db9
-def iid(labels, clients, seed):
+def iid(labels: Any, clients: int, seed: Any) -> list[np.ndarray]:
     """Shuffle and deal evenly: a list of `clients` sorted int64 index arrays that hold every position of
     `labels` (n,) once.
 
@@ -38,7 +40,7 @@ def iid(labels, clients, seed):
     return _sorted(np.array_split(np.random.default_rng(seed).permutation(len(labels)), clients))
 
 # %% ../nbs/02_split.ipynb #1182128f
-def counts(parts, labels, classes=None):
+def counts(parts: Sequence[np.ndarray], labels: Any, classes: int | None = None) -> np.ndarray:
     """How many pictures of each class each client holds: int64 array (clients, classes). `classes` defaults
     to the largest label plus one."""
     labels = np.asarray(labels)
@@ -46,9 +48,11 @@ def counts(parts, labels, classes=None):
     return np.stack([np.bincount(labels[part], minlength=classes) for part in parts])
 
 # %% ../nbs/02_split.ipynb #b20e1c11
-def plot_split(parts, labels, names=None, title=None):
+def plot_split(parts: Sequence[np.ndarray], labels: Any, names: Sequence[str] | None = None,
+               title: str | None = None) -> Any:
     """Heat map of `counts(parts, labels)`: a row per client, a column per class. `names` are the classes'
     names. Returns the figure."""
+    needs("matplotlib")
     import matplotlib.pyplot as plt
 
     table = counts(parts, labels, len(names) if names is not None else None)
@@ -69,7 +73,7 @@ def plot_split(parts, labels, names=None, title=None):
     return fig
 
 # %% ../nbs/02_split.ipynb #28ee36f9
-def skew(parts, labels):
+def skew(parts: Sequence[np.ndarray], labels: Any) -> float:
     """Equation (1): mean total-variation distance between a client's label distribution and that of `labels`.
     0 is even, near 1 is one class each."""
     table = counts(parts, labels)
@@ -93,7 +97,7 @@ def _cut(shares, sizes, clients):
     return table
 
 # %% ../nbs/02_split.ipynb #974e6f99
-def dirichlet(labels, clients, alpha, seed, tries=1000):
+def dirichlet(labels: Any, clients: int, alpha: float, seed: Any, tries: int = 1000) -> list[np.ndarray]:
     """Label-skewed split with the balance rule of Yurochkin et al. (2019): a list of `clients` sorted int64
     index arrays, each position of `labels` (n,) once.
 
@@ -115,7 +119,7 @@ def dirichlet(labels, clients, alpha, seed, tries=1000):
     return _sorted(np.concatenate(own) for own in zip(*pieces))
 
 # %% ../nbs/02_split.ipynb #94f317f3
-def shards(labels, clients, seed, per_client=2):
+def shards(labels: Any, clients: int, seed: Any, per_client: int = 2) -> list[np.ndarray]:
     """Sort by label, cut into `clients * per_client` shards, deal `per_client` to each (McMahan et al. 2017):
     sorted int64 index arrays, each position once.
 
@@ -129,7 +133,7 @@ def shards(labels, clients, seed, per_client=2):
     return _sorted(np.concatenate([cut[s] for s in mine]) for mine in dealt)
 
 # %% ../nbs/02_split.ipynb #1d40115e
-def by_class(labels, clients, seed, classes_each=None):
+def by_class(labels: Any, clients: int, seed: Any, classes_each: int | None = None) -> list[np.ndarray]:
     """Deal whole classes: a list of `clients` sorted int64 index arrays. No class is held by two clients.
 
     `classes_each` classes for each client, the rest of the classes for nobody; by default all classes, as
@@ -180,7 +184,7 @@ def _superclass_order(classes, tasks):
                         "classes of CIFAR-100 and 1, 2, 4, 5, 10 or 20 tasks")
     return [fine.index(name) for group in CIFAR100_SUPERCLASSES.values() for name in group]
 
-def class_stream(classes, tasks, order="random", seed=0):
+def class_stream(classes: int, tasks: int, order: str = "random", seed: int = 0) -> list[list[int]]:
     """The class ids 0..classes-1 in `tasks` lists, equally many in each; what is left over goes to the last.
 
     `order`: `random` (by `seed`), `sorted`, `icarl` (numpy's legacy shuffle with seed 1993, as published

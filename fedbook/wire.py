@@ -9,8 +9,9 @@ __all__ = ['Refused', 'Msg', 'part', 'labelled', 'as_integers', 'to_bits', 'from
 # %% ../nbs/03_wire.ipynb #606a14ee
 import json
 from collections import Counter, OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import safetensors
@@ -18,7 +19,7 @@ import torch
 from safetensors.torch import load, save
 from torch import nn
 
-from .lab import Table, UserError, bytes_text
+from .lab import Table, UserError, bytes_text, needs
 
 # %% ../nbs/03_wire.ipynb #0cb6945b
 class Refused(ValueError):
@@ -32,42 +33,44 @@ class Msg:
 
     `payload_bytes` counts the tensors alone as they travel (the papers' figures), `nbytes` is the exact
     length of `pack(msg)`."""
-    tensors: dict = field(default_factory=dict)
-    meta: dict = field(default_factory=dict)
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+    meta: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def payload_bytes(self): return sum(encode(t)[0].nbytes for t in self.tensors.values())
+    def payload_bytes(self) -> int: return sum(encode(t)[0].nbytes for t in self.tensors.values())
 
     @property
-    def nbytes(self): return len(pack(self))
+    def nbytes(self) -> int: return len(pack(self))
 
 # %% ../nbs/03_wire.ipynb #a70e1c69
-def part(tensors, prefix):
+def part(tensors: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
     "Those of `tensors` whose names start with `prefix/`, without it."
     return {name[len(prefix) + 1:]: t for name, t in tensors.items() if name.startswith(f"{prefix}/")}
 
-def labelled(tensors, prefix): return {f"{prefix}/{name}": t for name, t in tensors.items()}
+def labelled(tensors: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
+    "`tensors` with `prefix/` before their names."
+    return {f"{prefix}/{name}": t for name, t in tensors.items()}
 
 # %% ../nbs/03_wire.ipynb #49956a5a
 _AS_INTEGER = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
-def as_integers(t):
+def as_integers(t: torch.Tensor) -> torch.Tensor:
     "The entries of `t` as integers of the same bits: zero where all bits are zero, so not for -0.0 and NaN."
     return t.contiguous().view(_AS_INTEGER[t.element_size()])
 
 # %% ../nbs/03_wire.ipynb #5748750d
-def to_bits(flags):
+def to_bits(flags: torch.Tensor) -> torch.Tensor:
     "Boolean tensor of n entries -> uint8 tensor of ceil(n / 8) bytes, first entry in the lowest bit."
     return torch.from_numpy(np.packbits(flags.flatten().numpy(), bitorder="little"))
 
-def from_bits(packed, n):
+def from_bits(packed: torch.Tensor, n: int) -> torch.Tensor:
     "The first `n` entries of what `to_bits` packed, as a flat boolean tensor."
     return torch.from_numpy(np.unpackbits(packed.numpy(), count=n, bitorder="little").astype(bool))
 
 # %% ../nbs/03_wire.ipynb #5844907d
 _HEADER_SHARE = 64
 
-def encode(t):
+def encode(t: torch.Tensor) -> tuple[torch.Tensor, list | None]:
     """The tensor that travels for `t`, and the note (a JSON list, or None) that `decode` needs to restore it
     bit for bit."""
     t = t.detach().cpu()
@@ -88,7 +91,7 @@ def _shape(note):
         raise Refused(f"shape {shape!r} is not a list of sizes")
     return shape, int(np.prod(shape, dtype=object))
 
-def decode(t, note):
+def decode(t: torch.Tensor, note: list | None) -> torch.Tensor:
     "Undo `encode`. Raises `Refused` where the note and the bytes do not fit."
     if note is None: return t
     shape, n = _shape(note)
@@ -111,7 +114,7 @@ def _text_keys(value):
     if isinstance(value, dict): return all(isinstance(k, str) and _text_keys(v) for k, v in value.items())
     return all(map(_text_keys, value)) if isinstance(value, (list, tuple)) else True
 
-def pack(msg):
+def pack(msg: Msg) -> bytes:
     """The bytes of `msg`: lossless, with no code inside, the same bytes for the same message. Raises
     `UserError` where `meta` is not plain JSON."""
     encoded = {name: encode(t) for name, t in msg.tensors.items()}
@@ -125,28 +128,29 @@ def pack(msg):
     return save({name: t.clone() if t.numel() else t for name, (t, _) in encoded.items()}, {"fedbook": text})
 
 # %% ../nbs/03_wire.ipynb #a70e1c81
-def unpack(data):
+def unpack(data: bytes) -> Msg:
     """The message in `data`. Its tensors are new memory, never shared with the sender, in the order in which
     they lie in `data`.
 
     Raises `Refused` for anything that is not a message."""
     try:
         tensors, places = load(bytes(data)), header(data)
-        said = json.loads(places.pop("__metadata__")["fedbook"])
-        notes = dict(said["notes"])
-        return Msg({name: decode(tensors[name], notes.get(name)) for name in places}, dict(said["meta"]))
+        about = json.loads(places.pop("__metadata__")["fedbook"])
+        notes = dict(about["notes"])
+        return Msg({name: decode(tensors[name], notes.get(name)) for name in places}, dict(about["meta"]))
     except Refused: raise
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError, IndexError, RuntimeError,
             OverflowError) as error:
         raise Refused(f"not a message ({type(error).__name__}: {str(error)[:80]})") from None
 
-def header(data):
+def header(data: bytes) -> dict:
     "The JSON header of a packed message: for each tensor its dtype, shape and place, and the metadata."
     size = int.from_bytes(bytes(data[:8]), "little")
     return json.loads(bytes(data[8:8 + size]))
 
 # %% ../nbs/03_wire.ipynb #a70e1c51
-_PLAIN, _GROUPS = (type(None), bool, int, float, str), {"list": list, "tuple": tuple, "set": set}
+_PLAIN = (type(None), bool, int, float, str)
+_GROUPS: dict[str, type] = {"list": list, "tuple": tuple, "set": set}
 
 def _put(t, path, tensors):
     while path in tensors: path += "'"
@@ -167,7 +171,7 @@ def _note(value, path, tensors):
     return [type(value).__name__, [_note(v, f"{path}/{i}", tensors) for i, v in enumerate(items)]]
 
 # %% ../nbs/03_wire.ipynb #a70e1c52
-def gather(owner, names):
+def gather(owner: Any, names: tuple[str, ...]) -> Msg:
     """The attributes `names` of `owner` as one message, copied, which `scatter` puts back.
 
     An attribute holds a tensor without gradient, a `torch.Generator`, None, a number, a text, or dicts,
@@ -201,7 +205,7 @@ def _back(note, tensors, old):
     return value
 
 # %% ../nbs/03_wire.ipynb #a70e1c83
-def scatter(owner, msg):
+def scatter(owner: Any, msg: Msg) -> None:
     """Put back into `owner` the attributes that `gather` took: as new memory, except that a generator
     which is there already gets the state.
 
@@ -236,27 +240,29 @@ def _mark(value, deep=4):
     return _Same(value), {name: _mark(v, deep - 1) for name, v in vars(value).items()}
 
 # %% ../nbs/03_wire.ipynb #d9ac8318
-def marks(client) -> dict:
+def marks(client: Any) -> dict:
     "Attribute to mark, for each attribute of `client`: unequal marks tell that it has changed."
     return {name: _mark(value) for name, value in vars(client).items()}
 
-def forget(client, before: dict, call):
+def forget(client: Any, before: dict, call: Any) -> None:
     """Delete what `client` has made with a leading `_` since its `marks` were `before`. Raises `Undeclared`
     where another attribute has changed that its `keeps` does not name."""
     after, keeps = marks(client), getattr(client, "keeps", ())
     for name in sorted(before.keys() | after.keys()):
         if before.get(name) == after.get(name) or name in keeps: continue
-        if name in before or not name.startswith("_"): raise Undeclared(_undeclared(client, name, keeps, call))
+        if name in before or not name.startswith("_"):
+            raise Undeclared(_undeclared(client, name, keeps, call))
         delattr(client, name)
 
 # %% ../nbs/03_wire.ipynb #850083dc
 def _undeclared(client, name, keeps, call):
     way = "make it anew in each call" if name.startswith("_") else f"call it '_{name}'"
-    return (f"client {call.id} ({type(client).__name__}) changed its attribute {name!r} while it answered {call.verb!r}, "
-            f"and does not declare it: add {name!r} to keeps={keeps} if it must outlive the call, or {way} if it need not")
+    return (f"client {call.id} ({type(client).__name__}) changed its attribute {name!r} while it answered "
+            f"{call.verb!r}, and does not declare it: add {name!r} to keeps={keeps} if it must outlive the call, "
+            f"or {way} if it need not")
 
 # %% ../nbs/03_wire.ipynb #f295fc5e
-def expect(msg, like):
+def expect(msg: Msg, like: Mapping[str, Any]) -> None:
     """Raise `Refused` unless `msg` has exactly the tensors of `like`, all finite. `like` maps each name to a
     tensor, or to `(shape, dtype)` in which None stands for any size."""
     missing, extra = sorted(like.keys() - msg.tensors.keys()), sorted(msg.tensors.keys() - like.keys())
@@ -270,7 +276,7 @@ def expect(msg, like):
         if not torch.isfinite(t).all(): raise Refused(f"{name} holds numbers that are not finite")
 
 # %% ../nbs/03_wire.ipynb #11b27f0a
-def accept_count(msg):
+def accept_count(msg: Msg) -> None:
     "Raise `Refused` unless `msg` says of how many pictures it speaks."
     n = msg.meta.get("n")
     if type(n) is not int or not 0 < n < 2**31:
@@ -324,6 +330,7 @@ def _table(entries, by):
 # %% ../nbs/03_wire.ipynb #a70e1c85
 def _plot(table, by, rounds):
     "The figure of a `table` by `round` and `by`: megabytes so far, over `rounds` rounds."
+    needs("matplotlib")
     import matplotlib.pyplot as plt
 
     fig, ax = plt.subplots(figsize=(6.5, 3))
@@ -343,9 +350,13 @@ class Ledger:
     """Every message that crossed (`entries`), the bytes `so_far` each way, and every reply that did not come
     or was not used (`absent`: round, client, verb, reason)."""
 
-    def __init__(self): self.entries, self.absent, self.so_far, self._layouts = [], [], Counter(), {}
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.absent: list[dict] = []
+        self.so_far: Counter[str] = Counter()
+        self._layouts: dict[tuple, tuple] = {}
 
-    def record(self, round, way, client, verb, data, envelope=0):
+    def record(self, round: int, way: str, client: int, verb: str, data: bytes, envelope: int = 0) -> Entry:
         "Count the packed message `data`, and beside it the bytes of its `envelope`. Returns its entry."
         layout = _layout(data)
         entry = Entry(round, way, client, verb, len(data), self._layouts.setdefault(layout, layout), envelope)
@@ -353,33 +364,37 @@ class Ledger:
         self.so_far[way] += len(data)
         return entry
 
-    def miss(self, round, client, verb, reason):
+    def miss(self, round: int, client: int, verb: str, reason: str) -> None:
         "Note that `client` gave no usable reply."
         self.absent.append(dict(round=round, client=client, verb=verb, reason=reason))
 
-    def where(self, **wanted):
+    def where(self, **wanted: Any) -> list[Entry]:
         """The entries whose fields have the wanted values, as in `where(way='up', round=3)`; a list, set or
         range stands for any of its values."""
         _known(wanted, Entry._fields)
         fits = lambda value, want: value in want if isinstance(want, (list, set, range)) else value == want
         return [e for e in self.entries if all(fits(getattr(e, k), v) for k, v in wanted.items())]
 
-    def total(self, **wanted): return sum(e.nbytes for e in self.where(**wanted))
+    def total(self, **wanted: Any) -> int:
+        "Bytes of the entries that `where` gives."
+        return sum(e.nbytes for e in self.where(**wanted))
 
-    def payload(self, **wanted): return sum(size for e in self.where(**wanted) for _, size in e.tensors)
+    def payload(self, **wanted: Any) -> int:
+        "Bytes of the tensors alone of the entries that `where` gives."
+        return sum(size for e in self.where(**wanted) for _, size in e.tensors)
 
-    def table(self, *by):
+    def table(self, *by: str) -> Table:
         """Bytes and messages grouped by any of `round`, `way`, `client`, `verb` and `tensor` (which leaves
         the headers out); with the envelopes beside them, where there were any."""
         _known(by, (*Entry._fields[:4], "tensor"))
         return _table(self.entries, by)
 
-    def plot(self, by="way"):
+    def plot(self, by: str = "way") -> Any:
         """Bytes so far over rounds, a line for each value of `by` (`way`, `verb`, `client` or `tensor`).
         Returns the figure."""
         return _plot(self.table("round", by), by, 1 + max((e.round for e in self.entries), default=0))
 
-    def to_json(self):
+    def to_json(self) -> str:
         "The whole ledger as text; `Ledger.from_json` restores it."
         layouts = list(self._layouts)
         place = {layout: i for i, layout in enumerate(layouts)}
@@ -387,11 +402,11 @@ class Ledger:
         return json.dumps(dict(layouts=layouts, entries=entries, absent=self.absent))
 
     @classmethod
-    def from_json(cls, text):
-        kept, ledger = json.loads(text), cls()
-        layouts = [tuple(map(tuple, layout)) for layout in kept["layouts"]]
+    def from_json(cls, text: str) -> "Ledger":
+        parts, ledger = json.loads(text), cls()
+        layouts = [tuple(map(tuple, layout)) for layout in parts["layouts"]]
         ledger._layouts = {layout: layout for layout in layouts}
-        ledger.entries = [Entry(*row[:5], layouts[row[5]], *row[6:]) for row in kept["entries"]]
+        ledger.entries = [Entry(*[*row[:5], layouts[row[5]], *row[6:]]) for row in parts["entries"]]
         for e in ledger.entries: ledger.so_far[e.way] += e.nbytes
-        ledger.absent = kept["absent"]
+        ledger.absent = parts["absent"]
         return ledger

@@ -1,0 +1,106 @@
+"""The package as others get it: built, installed elsewhere, and with the base install's packages alone."""
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from configparser import ConfigParser
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+BASE = {"torch", "numpy", "safetensors", "tqdm"}
+OPTIONAL = ["IPython", "PIL", "cryptography", "dp_accounting", "fastcore", "flwr", "ipywidgets", "matplotlib", "nbclient",
+            "nbdev", "nbformat", "open_clip", "papermill", "scipy", "sklearn", "timm", "torchmetrics", "torchvision"]
+BLOCK = f"""
+import sys
+class Without:
+    def __init__(self, finder): self.finder = finder
+    def __getattr__(self, name): return getattr(self.finder, name)
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] not in {OPTIONAL}: return self.finder.find_spec(name, path, target)
+sys.meta_path[:] = map(Without, sys.meta_path)
+"""
+FEDERATION = """
+from fedbook.fedgtea import CATE
+from fedbook.fedavg import FedAvgExperiment, profiles
+from fedbook.engine import trial
+import torch
+assert CATE((1, 28, 28)).body(torch.zeros(3, 1, 28, 28)).shape == (3, 64)
+ended = trial(FedAvgExperiment(profiles["smoke"], 0), workers=1)
+assert ended.federation.ledger.total() > 1e6
+"""
+
+
+def settings():
+    found = ConfigParser(delimiters=["="])
+    found.read(ROOT / "settings.ini")
+    return found["DEFAULT"]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    folder, source = tmp_path_factory.mktemp("wheel"), tmp_path_factory.mktemp("source")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+    for name in filter(None, listed.decode().split("\0")):
+        if not (ROOT / name).exists(): continue
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_bytes((ROOT / name).read_bytes())
+    subprocess.run([sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder, source],
+                   check=True)
+    return next(folder.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def elsewhere(wheel, tmp_path_factory):
+    "The environment of a machine on which the wheel is installed in a folder of its own, and no checkout lies about."
+    folder = tmp_path_factory.mktemp("installed")
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", folder, wheel], check=True)
+    return os.environ | dict(PYTHONPATH=str(folder), OMP_NUM_THREADS="1")
+
+
+def test_the_wheel_is_small_and_holds_notebooks_without_outputs(wheel):
+    assert wheel.stat().st_size < 10e6
+    with zipfile.ZipFile(wheel) as held:
+        names = held.namelist()
+        books = [name for name in names if name.endswith(".ipynb")]
+        assert "fedbook/_modidx.py" not in names and "fedbook/data/fashion_mnist_small.npz" in names or "fedbook/data" in " ".join(names)
+        assert len(books) == len(list((ROOT / "nbs").glob("*.ipynb"))) + len(list((ROOT / "nbs").glob("*/*.ipynb")))
+        for name in books:
+            assert not any(cell.get("outputs") for cell in json.loads(held.read(name))["cells"])
+
+
+def test_the_wheel_runs_a_chapter_from_another_folder(elsewhere, tmp_path):
+    code = "import fedbook; print(fedbook.__file__)"
+    home = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=elsewhere, capture_output=True, text=True).stdout
+    assert home.startswith(elsewhere["PYTHONPATH"])
+    command = [sys.executable, "-m", "fedbook", "run", "04_fedavg", "--profile", "smoke", "--out", "runs"]
+    done = subprocess.run(command, cwd=tmp_path, env=elsewhere, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert (tmp_path / "runs" / "04_fedavg-smoke-0" / "results.json").exists()
+
+
+def test_the_base_install_federates(elsewhere, tmp_path):
+    done = subprocess.run([sys.executable, "-c", BLOCK + FEDERATION], cwd=tmp_path, env=elsewhere, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("use, extra", [
+    ("from fedbook.lab import verdict; verdict([1.0, 2.0, 3.0], at_least=0)", "course"),
+    ("from fedbook.split import iid, plot_split; plot_split(iid([0, 1, 0, 1], 2, 0), [0, 1, 0, 1])", "course"),
+    ("from fedbook.detect import faster_rcnn; faster_rcnn()", "vision"),
+    ("import fedbook.flower", "flower"),
+    ("from fedbook.command import main; sys.exit(main(['run', '04_fedavg', '--profile', 'smoke']))", "course"),
+])
+def test_a_missing_extra_is_one_sentence_with_the_command(elsewhere, tmp_path, use, extra):
+    done = subprocess.run([sys.executable, "-c", BLOCK + use], cwd=tmp_path, env=elsewhere, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert f"pip install 'fedbook[{extra}]'" in done.stderr.strip().splitlines()[-1], done.stderr[-1500:]
+
+
+def test_the_base_requirements_are_the_engines_needs():
+    cfg = settings()
+    assert {each.partition(">")[0] for each in cfg["requirements"].split()} == BASE
+    assert cfg["extras"].split() == ["course", "vision", "flower", "dp", "dev"]
+    assert all(cfg[f"{extra}_requirements"].split() for extra in cfg["extras"].split())
