@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from fedbook import report
 from fedbook.answers import report as answers
 from fedbook.lab import COLOURS, Results, UserError, verdict
-from fedbook.report import (History, as_html, claims_figure, collect, counts, digest, drawn_from, failed_runs, fill, keep,
-                            message, page, paper_effect, row_difference, run_of, write_report)
+from fedbook.report import (History, as_html, claims_figure, collect, counts, drawn_from, failed_runs, figures_of, fill, keep,
+                            message, overview_figure, page, paper_effect, row_difference, run_of, write_report)
 
 matplotlib.use("Agg")
 
@@ -120,6 +120,13 @@ def test_a_figure_shows_each_claim_against_bound_and_paper():
     assert "1 reproduced, 1 not reproduced" in fig.get_suptitle()
 
 
+def test_the_overview_counts_every_claim():
+    ax, = overview_figure([result(SURE, OPPOSITE, NOISY), result(FEW, NOISY, PLAIN, NOISY, name="98_other")]).axes
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["99_demo on toy", "98_other on toy"]
+    widths = {bars.get_label(): [bar.get_width() for bar in bars] for bars in ax.containers}
+    assert widths == {"reproduced": [1, 0], "not reproduced": [1, 0], "too noisy to say": [1, 2], "too few seeds": [0, 1], "measured": [0, 1]}
+
+
 def test_a_figure_can_be_read_by_all_and_changes_nobodys_settings():
     before = dict(matplotlib.rcParams)
     fig = claims_figure(result(SURE, OPPOSITE, NOISY))
@@ -143,15 +150,21 @@ def test_a_report_is_written_whole_and_figures_stay_until_their_claims_change(tm
     body = result(SURE, OPPOSITE)
     pages = write_report(tmp_path, [body])
     figure = tmp_path / "figures" / "99_demo-full-0-toy.png"
-    assert [p.name for p in pages] == ["README.md", "report.html"] and drawn_from(figure) == digest(body)
+    assert [p.name for p in pages] == ["README.md", "report.html"]
+    assert {path.name: drawn_from(path) for path in figure.parent.iterdir()} == {n: stamp for n, (stamp, _) in figures_of([body]).items()}
+    before = drawn_from(figure)
     assert all((tmp_path / link).exists() for link in re.findall(r"!\[.*?\]\((.*?)\)", pages[0].read_text()))
     figure.write_bytes(figure.read_bytes() + b"mark")
     write_report(tmp_path, [body])
     assert figure.read_bytes().endswith(b"mark")
     write_report(tmp_path, [result(SURE, NOISY)])
-    assert not figure.read_bytes().endswith(b"mark") and drawn_from(figure) != digest(body)
+    assert not figure.read_bytes().endswith(b"mark") and drawn_from(figure) != before
     figure.write_bytes(b"no picture")
     assert drawn_from(figure) == "" == drawn_from(tmp_path / "none.png")
+    write_report(tmp_path, [result(SURE, data="other")])
+    assert not (tmp_path / "figures" / "overview.png").samefile(figure) and figure.exists(), "what is not ours stays"
+    write_report(tmp_path, [body]), write_report(tmp_path, [result(SURE, data="other")])
+    assert {path.name for path in figure.parent.iterdir()} == {"overview.png", "99_demo-full-0-other.png"}
 
 
 def test_html_is_escaped_and_has_all_parts():
