@@ -1,6 +1,10 @@
+import errno
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import nbformat
@@ -8,8 +12,9 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from fedbook import command
-from fedbook.command import as_html, collect, copy_outputs, execute, fill, find, keep, main, notebook_stamp, run_chapter, run_stamp
+from fedbook.command import copy_outputs, execute, find, main, notebook_stamp, run_chapter, run_stamp
 from fedbook.lab import UserError
+from fedbook.report import collect, drawn_from, keep
 
 PARAMETERS = 'profile = "quick"\ndevice = "auto"\nseed = 0\nengine = "local"\nout = "runs"\nchanges = {}'
 
@@ -28,27 +33,119 @@ results.claim("a is at least 0", results.values("a", "v"), at_least=-5)
 """
 
 
-@pytest.mark.parametrize("line, said", [
-    ("run nosuch", "chapter 'nosuch' is unknown; choose one of 00_start"), ("run 04_fedavg -p lr=abc", "lr='abc' is not a valid float"), ("run fedavg -p speed=3", "'speed' is not a parameter"),
-    ("run 04_fedavg -p lr", "not of the form NAME=VALUE"), ("run w2_world -p lr=3", "has no parameters"), ("run all -p lr=1", "-p goes with one chapter"), ("run w1_lab --profile huge", "profile='huge' is unknown; choose one of smoke, quick, full, paper"),
-    ("run w1_lab --device tpu", "device='tpu' is unknown"), ("run w1_lab --seed x", "invalid int value"), ("run w1_lab --seed -1", "seed=-1 must be"), ("run fedavg -p lr=nan", "lr=nan must be 0 or more"), ("run fedavg -p rounds=-3", "rounds=-3 must be"), ("run fedavg -p seeds=0", "seeds=0 must be at least 1"), ("run w1_lab --engine warp", "engine='warp' is unknown"),
-    ("book fedavg --rows-from x.json", "--rows-from goes with --keep-rows"), ("book all --keep-rows", "--keep-rows goes with one chapter"), ("book fedavg --as-before x --profile quick", "books the outputs of full"),
-    ("book fedavg --as-before /nowhere/at/all", "0 runs *_fedavg-quick-0 lie in"), ("book fedavg --keep-rows --as-before x", "not allowed with"), ("book lab --keep-rows", "0 files of kept results fit *_lab-full-0-*.json"),
-    ("run w1_lab --out /dev/null/runs", "out='/dev/null/runs' cannot be written"), ("report /nowhere/at/all", "holds no results.json"), ("dance", "invalid choice"), ("", "required")])
-def test_a_mistake_is_one_sentence(line, said, capsys):
-    assert main(line.split()) != 0
-    err = capsys.readouterr().err
+MISTAKES = [
+    ("run nosuch", "chapter 'nosuch' is unknown; choose one of 00_start"), ("run 04_fedavg -p lr=abc", "lr='abc' is not a valid float"),
+    ("run fedavg -p speed=3", "'speed' is not a parameter"), ("run 04_fedavg -p lr", "not of the form NAME=VALUE"),
+    ("run w2_world -p lr=3", "has no parameters"), ("run all -p lr=1", "-p goes with one chapter"),
+    ("run w1_lab --profile huge", "profile='huge' is unknown; choose one of smoke, quick, full, paper"),
+    ("run w1_lab --device tpu", "device='tpu' is unknown"), ("run w1_lab --seed x", "invalid int value"),
+    ("run w1_lab --seed -1", "seed=-1 must be"), ("run w1_lab --engine warp", "engine='warp' is unknown"),
+    ("run fedavg -p lr=nan", "lr=nan must be above 0, and finite"), ("run fedavg -p lr=inf", "lr=inf must be above 0, and finite"),
+    ("run fedavg -p alpha=0", "alpha=0.0 must be above 0"), ("run fedavg -p rounds=-3", "rounds=-3 must be"),
+    ("run fedavg -p seeds=0", "seeds=0 must be at least 1"),
+    ("run fedavg -p per_round=999", "per_round=999 must be at most clients=20"),
+    ("run fedavg -p data=nope", "data='nope' is neither a data set nor a folder; choose one of"),
+    ("run fedavg -p data=cwd30", "data='cwd30' is not at hand; put the folders"),
+    ("run fedcbdr -p setting=nonsense", "setting='nonsense' is unknown; choose one of cifar10-3"),
+    ("run fedreplay -p encoder=foo", "encoder='foo' is unknown; choose one of efficientnet-lite0"),
+    ("run fedreplay -p weights=nowhere.pth", "weights='nowhere.pth' is neither auto, random, nor a file"),
+    ("run fedreplay --profile paper", "data='cwd30' is not at hand"), ("run fedklpr --profile paper", "is not at hand; put the folders"),
+    ("run fedmox --profile paper", "data='bdd100k' is not at hand"), ("run nosuch --help", "chapter 'nosuch' is unknown"),
+    ("book fedavg --rows-from x.json", "--rows-from goes with --keep-rows"), ("book all --keep-rows", "--keep-rows goes with one chapter"),
+    ("book fedavg --as-before x --profile quick", "books the outputs of full"),
+    ("book fedavg --as-before /nowhere/at/all", "0 runs *_fedavg-quick-0 lie in"),
+    ("book fedavg --keep-rows --as-before x", "not allowed with"),
+    ("book lab --keep-rows", "0 files of kept results fit *_lab-full-0-*.json"),
+    ("run w1_lab --out /dev/null/runs", "out='/dev/null/runs' cannot be written"),
+    ("report /nowhere/at/all", "holds no results.json"), ("dance", "invalid choice"), ("", "required")]
+
+
+@pytest.mark.parametrize("line, said", MISTAKES)
+def test_a_mistake_is_one_sentence_before_a_kernel_starts(line, said, capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("FEDBOOK_DATA", str(tmp_path))
+    def started(*_, **__): raise AssertionError("a kernel was started")
+    monkeypatch.setattr(command, "execute", started)
+    assert main(line.split()) == 2
+    out, err = capsys.readouterr()
     assert said in err and err.startswith("fedbook: ") and err.count("\n") == 1
+
+
+def test_data_that_cannot_be_fetched_is_said_before_a_kernel_starts(capsys, monkeypatch, tmp_path):
+    def offline(*_, **__): raise OSError("no network")
+    monkeypatch.setenv("FEDBOOK_DATA", str(tmp_path))
+    monkeypatch.setattr("urllib.request.urlopen", offline)
+    monkeypatch.setattr(command, "execute", offline)
+    assert main("run fedcbdr --profile paper".split()) == 2
+    err = capsys.readouterr().err
+    assert "could not be downloaded (no network); put cifar-10" in err and err.count("\n") == 1
+
+
+def test_every_profile_of_every_chapter_passes_but_for_what_is_not_at_hand(monkeypatch, tmp_path):
+    monkeypatch.setattr(command, "_check_data", lambda *_: None)
+    monkeypatch.setattr(command, "_check_encoder", lambda *_: None)
+    for path in command.chapters().values():
+        try: profiles = getattr(command.chapter_module(path), "profiles", {})
+        except UserError: continue   # what the chapter needs is not installed
+        assert [command._refusal(path, profile, {}) for profile in profiles] == [""] * len(profiles), path.stem
+
+
+def test_a_folder_of_your_own_is_data(tmp_path):
+    from fedbook import fedavg
+    command.check_needs(fedavg, fedavg.FedAvgSizes(data=str(tmp_path)))
+    with pytest.raises(UserError, match="neither a data set nor a folder"):
+        command.check_needs(fedavg, fedavg.FedAvgSizes(data=str(tmp_path / "none")))
+
+
+def test_one_chapter_that_cannot_run_does_not_stop_the_others(tmp_path, monkeypatch, capsys):
+    good = chapter(tmp_path, "print('hello')", name="98_good")
+    bad = chapter(tmp_path, "#| default_exp no_such_module", name="99_bad")
+    monkeypatch.setattr(command, "chapters", lambda: {"98_good": good, "99_bad": bad})
+    assert main(["run", "all", "--profile", "smoke", "--out", str(tmp_path / "runs")]) == 1
+    out, err = capsys.readouterr()
+    assert "fedbook: 99_bad: No module named" in err and "98_good" in out and not (tmp_path / "runs" / "99_bad-smoke-0").exists()
+    assert main(["run", "99_bad", "--out", str(tmp_path / "runs")]) == 2
+
+
+def test_a_refusal_leaves_no_folder_behind(tmp_path, capsys):
+    assert main(["run", "fedavg", "-p", "data=nope", "--out", str(tmp_path / "runs")]) == 2 and not list(tmp_path.iterdir())
 
 
 def test_wrong_data_folder_is_one_sentence(monkeypatch, capsys):
     monkeypatch.setenv("FEDBOOK_DATA", "/no/such/folder")
-    assert main(["data"]) == 1 and "FEDBOOK_DATA" in capsys.readouterr().err
+    assert main(["data"]) == 2 and "FEDBOOK_DATA" in capsys.readouterr().err
+
+
+def fedbook(*args):
+    "A `fedbook` command in a process of its own, which says at its end whether it has imported PyTorch."
+    ending = "import atexit, sys; atexit.register(lambda: print('\\ntorch' if 'torch' in sys.modules else '\\nlight'))"
+    line = f"{ending}; from fedbook.command import main; sys.exit(main())"
+    return subprocess.run([sys.executable, "-c", line, *args], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("args, code", [("--help", 0), ("--version", 0), ("run --help", 0), ("run nosuch", 2), ("dance", 2), ("run fedavg --profile huge", 2),
+                                        ("run fedavg --device tpu", 2), ("run all -p x=1", 2), ("report /nowhere", 2), ("book all --keep-rows", 2)])
+def test_help_and_mistakes_do_not_wait_for_pytorch(args, code):
+    done = fedbook(*args.split())
+    assert done.returncode == code and done.stdout.endswith("\nlight\n") and "Traceback" not in done.stderr
+
+
+def test_help_of_a_chapter_shows_its_sizes(capsys):
+    with pytest.raises(SystemExit) as done: main("run fedavg --help".split())
+    text = capsys.readouterr().out
+    assert done.value.code == 0 and "--profile" in text
+    header, *rows = text[text.index("\nsize ") + 1:].splitlines()
+    assert header.split() == ["size", "smoke", "quick", "full", "paper", "limits", "meaning"]
+    batch = next(row for row in rows if row.startswith("batch"))
+    assert "at least 1" in batch and "pictures in a step" in batch
+    with pytest.raises(SystemExit): main("run fedgtea --help".split())
+    assert "-p setting=NAME" in capsys.readouterr().out
+    with pytest.raises(SystemExit): main("run w2_world --help".split())
+    assert "has no sizes" in capsys.readouterr().out
 
 
 def test_python_m_fedbook_exits_with_the_code():
     done = subprocess.run([sys.executable, "-m", "fedbook", "run", "nosuch"], capture_output=True, text=True)
-    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert done.returncode == 2 and "Traceback" not in done.stderr
 
 
 def test_data_lists_every_set(capsys):
@@ -95,26 +192,13 @@ def test_changed_numbers_get_a_folder_of_their_own(tmp_path):
     path = chapter(tmp_path, ROWS.replace("LOG", str(tmp_path / "log")).replace('scale="toy"', 'scale="toy", changes=changes'))
     run(), run(lr="0.05")
     assert sorted(p.name for p in (tmp_path / "runs").iterdir()) == ["99_demo-smoke-0", "99_demo-smoke-0-lr=0.05"]
-    plain, changed = sorted(command.claims_table(collect(tmp_path / "runs")).splitlines()[2:], key=len)
+    plain, changed = map(command.measured_on, collect(tmp_path / "runs"))
     assert "lr=0.05" in changed and "lr" not in plain and len(keep(tmp_path / "runs", tmp_path / "kept")) == 2
-
-
-SOUND = dict(name="99_x", profile="full", seed=0, sizes={}, scale="", device="cpu", changes={})
-CLAIM = dict(claim="a", paper="", source="", unit="", verdict="measured", values=[1.0])
-
-
-@pytest.mark.parametrize("text", ["{", "{}", "[]", "3", *(json.dumps(body) for body in (
-    SOUND, SOUND | dict(claims=3), SOUND | dict(claims=[3]), SOUND | dict(claims=[CLAIM | dict(values=[])]), SOUND | dict(claims=[CLAIM | dict(values=["x"])]), SOUND | dict(claims=[CLAIM | dict(paper=3)]),
-    SOUND | dict(claims=[{k: v for k, v in CLAIM.items() if k != "unit"}]), SOUND | dict(claims=[], profile="huge")))])
-def test_a_broken_results_file_is_one_sentence(text, tmp_path, capsys):
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "results.json").write_text(text)
-    assert main(["report", str(tmp_path)]) == 1 and "is not a results.json" in capsys.readouterr().err
 
 
 def test_a_missing_readme_is_one_sentence(tmp_path, capsys):
     run_chapter(chapter(tmp_path, ROWS.replace("LOG", str(tmp_path / "log"))), "smoke", out=tmp_path / "runs")
-    assert main(["report", str(tmp_path / "runs"), "--readme", str(tmp_path / "none.md")]) == 1
+    assert main(["report", str(tmp_path / "runs"), "--readme", str(tmp_path / "none.md")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
 
 
@@ -125,8 +209,8 @@ def test_a_failed_run_says_which_cell_and_keeps_what_was_done(tmp_path, capsys):
     assert "cell 5 failed" in ran["error"] and "ZeroDivisionError" in ran["error"] and ran["measured"] == "FAILED"
     partial = nbformat.read(ran["notebook"], 4)
     assert any(o.output_type == "error" for c in partial.cells for o in c.get("outputs", []))
-    assert command.failed_runs(tmp_path / "runs") == ["99_demo-smoke-0"]
-    assert main(["report", str(tmp_path / "runs")]) == 0 and "stopped by an error" in capsys.readouterr().out
+    assert main(["report", str(tmp_path / "runs")]) == 0
+    assert "not complete:\n  99_demo-smoke-0: a cell failed: ZeroDivisionError" in capsys.readouterr().out
     assert len(collect(tmp_path / "runs")[0]["rows"]) == 3
 
 
@@ -161,22 +245,89 @@ def test_run_stamp_follows_imports(tmp_path, monkeypatch):
     assert run_stamp(path) != before[0] and run_stamp(plain) == before[1]
 
 
-def test_report_keep_and_fill(tmp_path, capsys):
-    path = chapter(tmp_path, ROWS.replace("LOG", str(tmp_path / "log")))
-    run_chapter(path, "smoke", out=tmp_path / "runs")
+def test_report_keep_and_fill(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run_chapter(chapter(tmp_path, ROWS.replace("LOG", str(tmp_path / "log")), "results.finish('done')"), "smoke")
+    run_chapter(chapter(tmp_path, ROWS.replace("99_demo", "98_mute").partition("results.claim")[0].replace("LOG", str(tmp_path / "log")),
+                        "results.finish('nothing claimed')", name="98_mute"), "smoke")
     readme = tmp_path / "README.md"
-    readme.write_text("before\n<!-- results -->\nold\n<!-- /results -->\nafter\n")
-    assert main(["report", str(tmp_path / "runs"), "--readme", str(readme)]) == 0
-    table = (tmp_path / "runs" / "report.md").read_text().strip()
-    assert table in capsys.readouterr().out and f"before\n<!-- results -->\n{table}\n<!-- /results -->\nafter" in readme.read_text()
-    assert (tmp_path / "runs" / "report.html").read_text().count("<tr>") == 2
-    kept = keep(tmp_path / "runs", tmp_path / "results")
-    assert [k.name for k in kept] == ["99_demo-smoke-0-toy.json"] and collect(tmp_path / "results") == collect(tmp_path / "runs")
-    readme.write_text("no markers")
-    with pytest.raises(UserError, match="markers|has no lines"): fill(readme, table)
+    readme.write_text("| [demo](results/README.md#99_demo) | old |\n")
+    assert main(["report", "--keep", "--readme", "README.md"]) == 0
+    said = capsys.readouterr().out
+    assert "99_demo on toy: 1 reproduced" in said and "no claims:\n  98_mute-smoke-0-toy" in said and "not complete" not in said
+    assert readme.read_text() == "| [demo](results/README.md#99_demo) | 1 reproduced |\n"
+    assert [path.name for path in sorted(tmp_path.glob("results/*.json"))] == ["99_demo-smoke-0-toy.json"]
+    for folder in (tmp_path / "runs", tmp_path / "results"):
+        assert "a is at least 0" in (folder / "README.md").read_text() and "a is at least 0" in (folder / "report.html").read_text()
+        assert drawn_from(folder / "figures" / "99_demo-smoke-0-toy.png")
+    assert main(["report", "results"]) == 0 and collect("results") == [body for body in collect("runs") if body["claims"]]
 
 
-def test_html_is_escaped(): assert "&lt;b&gt;" in as_html("| a |\n|---|\n| <b> |") and "<b>" not in as_html("| a |\n|---|\n| <b> |")
+def test_a_report_of_nothing_but_failures_says_so(tmp_path, capsys):
+    run_chapter(chapter(tmp_path, "1 / 0"), "smoke", out=tmp_path / "runs")
+    assert main(["report", str(tmp_path / "runs")]) == 0
+    assert "99_demo-smoke-0: a cell failed: ZeroDivisionError" in capsys.readouterr().out
+
+
+def test_a_full_disk_is_named_and_no_half_notebook_stays(tmp_path, monkeypatch, capsys):
+    path = chapter(tmp_path, "print('x')")
+    monkeypatch.setattr(command, "chapters", lambda: {"99_demo": path})
+    def full(*_): raise OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(os, "fsync", full)
+    assert main(["run", "99_demo", "--profile", "smoke", "--out", str(tmp_path / "runs")]) == 1
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert last.startswith("fedbook: 99_demo: the disk is full") and str(tmp_path / "runs") in last and "--out" in last
+    assert not list((tmp_path / "runs" / "99_demo-smoke-0").iterdir())
+
+
+SLEEPER = """import multiprocessing, time
+workers = [multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,)) for _ in range(2)]
+for worker in workers: worker.start()
+open("READY", "w").close()
+time.sleep(600)
+"""
+DEAF = """import signal, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+open("READY", "w").close()
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("cell, times", [(SLEEPER, 1), (DEAF, 2)], ids=["with workers", "does not listen"])
+def test_ctrl_c_is_one_sentence(cell, times, tmp_path):
+    ready = tmp_path / "ready"
+    path = chapter(tmp_path, cell.replace("READY", str(ready)))
+    code = (f"from pathlib import Path; from fedbook import command; import sys; "
+            f"command.chapters = lambda: {{'99_demo': Path({str(path)!r})}}; sys.exit(command.main())")
+    run = subprocess.Popen([sys.executable, "-c", code, "run", "99_demo", "--profile", "smoke", "--out", str(tmp_path / "runs")],
+                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    while not ready.exists() and run.poll() is None: time.sleep(0.05)
+    for _ in range(times):
+        run.send_signal(signal.SIGINT)
+        time.sleep(0.2)   # two signals at once are one
+    out, err = run.communicate()
+    said = [line for line in err.splitlines() if line.strip() and "cell/s]" not in line]
+    assert said == ["fedbook: interrupted; the same command goes on where this one stopped"] and out == "" and run.returncode == 130
+    assert nbformat.read(tmp_path / "runs" / "99_demo-smoke-0" / "99_demo.ipynb", 4).cells, "the partial notebook is whole"
+    assert command.failed_runs(tmp_path / "runs") == {"99_demo-smoke-0": "stopped before its end"}
+
+
+def test_what_a_dying_kernel_writes_is_said(tmp_path):
+    path = chapter(tmp_path, "import os; os.write(2, b'last words'); os._exit(1)")
+    assert "kernel died" in run_chapter(path, "smoke", out=tmp_path / "runs")["error"]
+
+
+def test_a_copy_to_work_in_is_never_written_over(tmp_path, capsys):
+    course = tmp_path / "course"
+    assert main(["copy", str(course)]) == 0
+    books = {path.relative_to(command.notebooks_folder()) for path in command.notebooks_folder().rglob("*.ipynb")}
+    assert {path.relative_to(course) for path in course.rglob("*.ipynb")} == {b for b in books if ".ipynb_checkpoints" not in b.parts}
+    mine, gone = course / "04_fedavg.ipynb", course / "answers" / "04_fedavg.ipynb"
+    mine.write_text("my work")
+    gone.unlink()
+    assert command.copy_chapters(course) == (1, len(list(course.rglob("*.ipynb"))) - 1)
+    assert mine.read_text() == "my work" and gone.read_bytes() == (command.notebooks_folder() / "answers" / gone.name).read_bytes()
+    assert str(course) in capsys.readouterr().out
 
 
 def test_outputs_are_copied_back_by_cell_id(tmp_path):
@@ -217,8 +368,8 @@ def settings(name):
 
 
 # what is measured follows from VALUE; each measurement leaves a letter in LOG, and `took` is a clock
-MOVED = """from time import perf_counter
-from fedbook.lab import Results
+MOVED = """from fedbook.lab import Results
+from time import perf_counter
 results = Results("NAME", profile, {"data": "toy"}, seed, out, scale="toy", clock=["took"])
 def measure(what, s):
     open("LOG", "a").write(what[0])
@@ -316,10 +467,3 @@ def test_as_before_compares_all_rows(tmp_path):
     before = new.read_bytes()
     ran = command.as_before(new, tmp_path / "base", out=tmp_path / "runs")
     assert "row 'a', seed 2: score was 7.5 and is" in ran["error"] and ran["measured"] == "FAILED" and new.read_bytes() == before
-
-
-def test_clocks_are_left_out_at_any_depth_and_as_whole_rows():
-    old = [dict(what="a", seed=0, numbers={"score": 1.0, "by": [{"seconds": 3, "n": 2}]}), dict(what="b", seed=0, numbers={"x": 1})]
-    new = [dict(what="a", seed=0, numbers={"score": 1.0, "by": [{"seconds": 4, "n": 2}]}), dict(what="b", seed=0, numbers={"x": 2})]
-    assert command.row_difference(old, new, ("seconds", "b")) == ""
-    assert "seconds" in command.row_difference(old, new, ("b",)) and "row 'b'" in command.row_difference(old, new, ("seconds",))

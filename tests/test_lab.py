@@ -1,3 +1,4 @@
+import errno
 import json
 import math
 import os
@@ -5,17 +6,16 @@ import subprocess
 import sys
 from typing import Literal
 
-import hypothesis.strategies as st
 import matplotlib
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
 from scipy import stats
 
 from fedbook import lab
 from fedbook.answers import lab as answers
-from fedbook.lab import History, Profile, Results, Table, UserError, bytes_text, check, choose, claims_table, dataclass, guess, interval, progress, quiz, reveal, run_dir, same, verdict, write_atomically
+from fedbook.lab import (Profile, Results, Table, UserError, bytes_text, check, choose, claims_table, dataclass, guess,
+                         interval, progress, quiz, reveal, run_dir, same, verdict, write_atomically)
 
 matplotlib.use("Agg")
 
@@ -128,11 +128,39 @@ def test_a_broken_results_file_is_not_believed(tmp_path, monkeypatch):
 
 
 def test_claims_table(tmp_path):
-    results = Results("99_x", "full", SIZES["full"], 0, tmp_path, scale="toy")
+    results = Results("99_x", "full", SIZES["full"], 0, tmp_path, scale="toy", changes={"lr": "0.5"})
     assert results.claim("b beats a", [0.02, 0.03, 0.025], at_least=0, paper="3.1", source="Table 2", unit="%") == "reproduced"
     results.claim("b beats a", [0.02, 0.03, 0.026], at_least=0, unit="%")
-    lines = claims_table([dict(results.facts, claims=results.claims)]).splitlines()
-    assert len(lines) == 3 and "2.53 ± 0.5 % (3 seeds)" in lines[2] and lines[2].endswith("| reproduced | toy, full, cpu |")
+    lines = claims_table(results.claims).splitlines()
+    assert lines[2:] == ["| b beats a | - | 2.53 ± 0.5 % (3 seeds) | reproduced |"]
+    shown = results._repr_markdown_()
+    assert shown.startswith("\n".join(lines)) and shown.endswith("\n\nMeasured on: toy, full, lr=0.5, cpu.")
+    assert shown.count("toy") == 1, "the scale stands once, not in each row"
+
+
+def test_runs_of_an_opened_chapter_land_beside_the_chapters(tmp_path, monkeypatch):
+    course = tmp_path / "course"
+    (course / "workshop").mkdir(parents=True)
+    (course / "00_start.ipynb").touch()
+    for opened_in in (tmp_path, course, course / "workshop"):
+        monkeypatch.chdir(opened_in)
+        assert lab.runs_folder() == tmp_path / "runs" and lab.runs_folder(tmp_path / "x") == tmp_path / "x"
+        assert run_dir("a", "quick", 0) == tmp_path / "runs" / "a-quick-0"
+    elsewhere = tmp_path / "elsewhere" / "deep"
+    elsewhere.mkdir(parents=True)
+    monkeypatch.chdir(elsewhere)
+    assert lab.runs_folder() == elsewhere / "runs"
+
+
+def test_a_full_disk_is_named_and_leaves_what_was_there(tmp_path, monkeypatch):
+    def full(*_): raise OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(os, "fsync", full)
+    (tmp_path / "f").write_text("old")
+    for name in ("f", "new"):
+        with pytest.raises(UserError, match=f"the disk is full: {name} does not fit into .*make room there") as error:
+            write_atomically(tmp_path / name, "something")
+        assert str(tmp_path) in str(error.value) and "\n" not in str(error.value)
+    assert [p.name for p in tmp_path.iterdir()] == ["f"] and (tmp_path / "f").read_text() == "old"
 
 
 def test_run_dir_that_cannot_be_written(tmp_path):
@@ -146,7 +174,7 @@ def test_write_atomically_leaves_the_old_file_whole(tmp_path, monkeypatch):
     def dies(*_): raise KeyboardInterrupt
     monkeypatch.setattr(os, "replace", dies)
     with pytest.raises(KeyboardInterrupt): write_atomically(path, "new")
-    assert path.read_text() == "old"
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
 
 
 def blank(x): ...
@@ -342,70 +370,6 @@ def test_play_draws_at_once_and_when_a_knob_is_moved_without_an_output_widget(mo
     assert before.startswith(b"\x89PNG") and after.startswith(b"\x89PNG") and after != before
     assert len(said) == 2 and all("busy" in word for word in said) and "busy" not in busy.value
     assert not any(isinstance(child, ipywidgets.Output) for child in boxes[0])
-
-
-values = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(["float:nan", "float:x", "text:", "text:float:inf"]),
-                      lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3), max_leaves=6)
-
-
-def bits(value):
-    "A text that is equal only for values that are equal in type and bit for bit, NaN included."
-    if isinstance(value, dict): return [(k, bits(v)) for k, v in value.items()]
-    return [bits(v) for v in value] if isinstance(value, list) else f"{type(value).__name__} {value!r}"
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.lists(st.dictionaries(st.text(max_size=6) | st.sampled_from(["self", "row", "name"]), values, max_size=4), max_size=4))
-def test_history_round_trip_is_exact_and_valid_json(rows):
-    history = History(rows)
-    def refuse(constant): raise AssertionError(constant)
-    text = history.to_json()
-    json.loads(text, parse_constant=refuse)
-    back = History.from_json(text)
-    assert bits(back.rows) == bits(history.rows) == bits(rows) and back.to_json() == text and len(back) == len(rows)
-
-
-def test_history_columns():
-    history = History()
-    assert len(history) == 0
-    with pytest.raises(UserError, match="none yet"): history.last("loss")
-    history.add(round=1, loss=0.5)
-    history.add(round=2, accuracy=0.25)
-    history.add(round=3, loss=None)
-    assert history.column("loss") == [0.5, None, None] and history.last("loss") == 0.5 and history.last("accuracy") == 0.25
-    with pytest.raises(UserError, match="round, loss, accuracy"): history.column("acc")
-    with pytest.raises(UserError, match="round, loss, accuracy"): history.plot("acc")
-    with pytest.raises(UserError, match="round, loss, accuracy"): history.plot("loss", x="epoch")
-    with pytest.raises(UserError, match="columns"): history.plot()
-
-
-def test_history_takes_tensors_and_arrays_and_refuses_the_rest():
-    history = History()
-    history.add(a=torch.tensor(2), b=np.float32(0.5), c=np.arange(2), d=(1, 2), e={"x": torch.tensor([1.5])})
-    assert history.rows == [{"a": 2, "b": 0.5, "c": [0, 1], "d": [1, 2], "e": {"x": [1.5]}}] and type(history.rows[0]["b"]) is float
-    for wrong in (object(), {1: 2}, {1}, b"bytes", 1j, np.array([1j]), torch.optim.SGD([torch.zeros(1)])):
-        with pytest.raises(UserError) as error: history.add(state=wrong)
-        assert str(error.value).startswith("state") and "\n" not in str(error.value)
-    assert len(history) == 1
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", "null", '{"rows": 3}', '{"rows": [3]}', '{"rows": [{"a": "float:x"}]}', '{"rows": {"a": 1}}', None])
-def test_what_is_no_history_is_refused(text):
-    with pytest.raises(UserError, match="is not a history"): History.from_json(text)
-
-
-def test_history_figure_skips_what_is_no_number():
-    history = History([dict(round=1, a=0.5, b="x"), dict(round=2), dict(round=3, a=0.7)])
-    ax = history.plot("a", "b").axes[0]
-    assert ax.lines[0].get_xydata().tolist() == [[1, 0.5], [3, 0.7]] and len(ax.lines[1].get_xydata()) == 0
-    assert ax.get_xlabel() == "round" and [t.get_text() for t in ax.get_legend().get_texts()] == ["a", "b"]
-
-
-def test_history_table_is_short_and_safe():
-    history = History([dict(round=r, note="<b>") for r in range(100)])
-    page = history._repr_html_()
-    assert page.count("<tr>") == 8 and "&lt;b&gt;" in page and "<b>" not in page and ">99<" in page and ">50<" not in page
-    assert History()._repr_html_() == "<table><tr></tr></table>"
 
 
 def test_answers():

@@ -5,18 +5,28 @@ from pathlib import Path
 
 import pytest
 
+from fedbook import fedavg
+from fedbook.command import chapters, code_cells
 from fedbook.engine import prove, trial
 from fedbook.fedavg import FedAvgExperiment, FedAvgSizes
+from fedbook.report import collect, drawn_from, figures_of, fill, page
 
-BLOCKS = re.findall(r"```python\n(.*?)```", (Path(__file__).parent.parent / "README.md").read_text(), re.S)
-EXAMPLE, NOVA, SCAFFOLD = BLOCKS
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+NOVA, EXAMPLE = re.findall(r"```python\n(.*?)```", README, re.S)
 
 
 def lines(block): return [line for line in block.splitlines() if line.strip()]
 
 
-def method(block):
-    names = {}
+def scaffold_cells():
+    "The cells of chapter 04 that import, and those that define SCAFFOLD, where the README sends its reader."
+    sources = code_cells(chapters()["04_fedavg"])
+    imports = [source for source in sources if re.match(r"#\| (export|hide)\n(import|from) ", source)]
+    return "\n\n".join([*imports, *(source for source in sources if re.match(r"(def zeros|class Scaffold)", source))])
+
+
+def method(block, **names):
     exec(compile(block, "README.md", "exec"), names)
     return names
 
@@ -27,7 +37,7 @@ def nova(sizes):
 
 
 def scaffold(sizes):
-    names = method(SCAFFOLD)
+    names = method(scaffold_cells(), **vars(fedavg))
     server_kind = partial(names["Scaffold"], clients=sizes.clients)
     return FedAvgExperiment(sizes, 0, client_kind=names["ScaffoldClient"], server_kind=server_kind)
 
@@ -37,12 +47,54 @@ SMALL = FedAvgSizes(alpha=0.5, clients=60, per_round=3, rounds=2)
 
 
 def test_example(capsys):
-    exec(EXAMPLE.replace("rounds=10", "rounds=1"), {})
+    exec(NOVA + EXAMPLE.replace("rounds=10", "rounds=1"), {})
     assert int(capsys.readouterr().out.split()[0]) > 1_000_000
 
 
-@pytest.mark.parametrize("block, most", [(NOVA, 15), (SCAFFOLD, 40)], ids=["FedNova", "SCAFFOLD"])
-def test_a_method_of_your_own_is_short(block, most): assert len(lines(block)) <= most
+def test_a_method_of_your_own_is_short(): assert len(lines(NOVA)) <= 15
+
+
+def test_the_front_door_is_short_and_shows_a_picture():
+    assert len(README.encode()) <= 8192
+    pictures = re.findall(r"!\[.+\]\((.+\.png)\)", README)
+    assert len(pictures) == 1 and drawn_from(ROOT / pictures[0]), "one picture, drawn by the course"
+
+
+def links(page):
+    "The files and places that a Markdown page links to, relative to its folder."
+    return [link for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()) if not link.startswith("http")]
+
+
+def anchors(page): return {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in re.findall(r"^#+ (.+)$", page.read_text(), re.M)}
+
+
+@pytest.mark.parametrize("page", ["README.md", "results/README.md"])
+def test_links_resolve(page):
+    page = ROOT / page
+    for link in links(page):
+        file, _, anchor = link.partition("#")
+        target = (page.parent / file) if file else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def test_the_map_names_every_chapter():
+    named = set(re.findall(r"\(nbs/(?:workshop/)?(\w+)\.ipynb\)", README))
+    assert named == set(chapters())
+
+
+def test_results_are_what_the_command_writes(tmp_path):
+    bodies, folder = collect(ROOT / "results"), ROOT / "results"
+    assert bodies and (folder / "README.md").read_text() == page(bodies, "results")
+    drawn = {path.name: drawn_from(path) for path in (folder / "figures").iterdir()}
+    assert drawn == {name: stamp for name, (stamp, _) in figures_of(bodies).items()}
+
+
+def test_the_papers_table_counts_the_kept_verdicts(tmp_path):
+    copy = tmp_path / "README.md"
+    copy.write_text(README)
+    fill(copy, collect(ROOT / "results"))
+    assert copy.read_text() == README and len(re.findall(r"\| \[results\]\(results/README.md#1\d_\w+\) \|", README)) == 5
 
 
 @METHODS
