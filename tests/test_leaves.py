@@ -7,8 +7,8 @@ import torch
 
 from fedbook.answers import leaves as answers
 from fedbook.lab import UserError
-from fedbook.leaves import (CLASSES, CONDITIONS, CROPS, VIEWS, half_width, leaves, line, long_tail, noise, outline, paint, places, plant, render,
-                            spots, step, veins, view)
+from fedbook.leaves import (CONDITIONS, CROPS, LEAF_CLASSES, VIEWS, half_width, leaf_places, leaves, line, long_tail, noise, outline, paint_leaf,
+                            plant, render_leaf, smooth_step, spots, veins, view)
 
 AT = (np.arange(96, dtype=np.float32) + 0.5) / 48 - 1
 X, Y = np.meshgrid(1.3 * AT, 1.3 * AT)
@@ -28,10 +28,10 @@ def test_pictures_are_what_they_say():
 
 
 def test_the_first_thirty_classes_hold_every_crop_and_every_condition_five_times():
-    assert len(set(CLASSES)) == 36
-    assert all([crop for crop, _ in CLASSES[:30]].count(name) == 5 for name in CROPS)
-    assert all([condition for _, condition in CLASSES[:30]].count(name) == 5 for name in CONDITIONS)
-    assert leaves(1, 36, 16).classes == [" ".join(pair) for pair in CLASSES]
+    assert len(set(LEAF_CLASSES)) == 36
+    assert all([crop for crop, _ in LEAF_CLASSES[:30]].count(name) == 5 for name in CROPS)
+    assert all([condition for _, condition in LEAF_CLASSES[:30]].count(name) == 5 for name in CONDITIONS)
+    assert leaves(1, 36, 16).classes == [" ".join(pair) for pair in LEAF_CLASSES]
 
 
 def test_a_picture_depends_on_its_key_alone():
@@ -95,7 +95,7 @@ def test_the_covered_pixels_add_up_to_the_area(name, shift):
     crop, (lobe,), t = CROPS[name], CROPS[name].lobes, np.linspace(0, 1, 20001)
     at = (np.arange(400, dtype=np.float32) + 0.5) / 140 - 400 / 280
     depth = outline(crop, *np.meshgrid(at, at), shift).inside
-    area = step(depth, -1 / 140, 1 / 140).sum() / 140 ** 2
+    area = smooth_step(depth, -1 / 140, 1 / 140).sum() / 140 ** 2
     halves = [half_width(crop, lobe, t, shift + 0.37 * side).mean() * lobe.length for side in (0, 1)]
     assert abs(area / sum(halves) - 1) < 0.02
 
@@ -139,7 +139,7 @@ def test_spots_stay_in_their_cells():
 
 @pytest.mark.parametrize("crop", CROPS)
 def test_each_condition_does_its_work(crop):
-    def painted(condition, severity): return paint(CROPS[crop], CONDITIONS[condition], severity, plant(rng(1)), view(rng(2)), rng(3), 96)
+    def painted(condition, severity): return paint_leaf(CROPS[crop], CONDITIONS[condition], severity, plant(rng(1)), view(rng(2)), rng(3), 96)
     sound, leaf_rgb = painted("healthy", 0.5), {name: painted(name, 0.9) for name in CONDITIONS}
     on = sound.cover > 0.9
     red, green, blue = ((leaf.rgb - sound.rgb)[:, on].mean(1) for leaf in (leaf_rgb["rust"], leaf_rgb["mildew"], leaf_rgb["chlorosis"]))
@@ -151,14 +151,14 @@ def test_each_condition_does_its_work(crop):
 
 def test_severity_is_drawn_or_given():
     own = plant(rng(1))
-    early, late = (render("vine", "mildew", own, [1, 2], 48, s) for s in (0.0, 1.0))
-    assert late.mean() > early.mean() + 5 and render("vine", "mildew", own, [1, 2], 48).shape == (3, 48, 48)
-    assert np.array_equal(render("vine", "healthy", own, [1, 2], 48, 0.0), render("vine", "healthy", own, [1, 2], 48, 1.0))
+    early, late = (render_leaf("vine", "mildew", own, [1, 2], 48, s) for s in (0.0, 1.0))
+    assert late.mean() > early.mean() + 5 and render_leaf("vine", "mildew", own, [1, 2], 48).shape == (3, 48, 48)
+    assert np.array_equal(render_leaf("vine", "healthy", own, [1, 2], 48, 0.0), render_leaf("vine", "healthy", own, [1, 2], 48, 1.0))
 
 
 def test_places_follow_the_matrix():
     camera = view(rng(4))
-    x, y, pixel = places(camera, 50)
+    x, y, pixel = leaf_places(camera, 50)
     matrix = np.reshape(camera.matrix, (2, 2))
     assert np.allclose(matrix @ ((np.array([31, 8]) + 0.5) / 25 - 1 - camera.at), (x[8, 31], y[8, 31]), atol=1e-5)
     assert np.isclose(pixel, np.sqrt(abs(np.linalg.det(matrix))) / 25)

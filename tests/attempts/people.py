@@ -1,69 +1,5 @@
-"Attempts at the exercises of 08_people: wrong ones that `check` must catch, right ones written another way."
+"Attempts at the exercises of w5_people: wrong ones that `check` must catch, right ones written another way."
 import math
-from fractions import Fraction
-
-
-def _precisions(right): return [sum(right[:i]) / i for i in range(1, len(right) + 1)]
-
-
-def average_precision__wrong_mean_over_all_places(right):
-    return sum(_precisions(right)) / len(right) if any(right) else None
-
-
-def average_precision__wrong_divided_by_the_gallery(right):
-    return sum(p for p, hit in zip(_precisions(right), right) if hit) / len(right) if any(right) else None
-
-
-def average_precision__wrong_none_right_is_zero(right):
-    shares = [p for p, hit in zip(_precisions(right), right) if hit]
-    return sum(shares) / len(shares) if shares else 0.0
-
-
-def average_precision__wrong_at_the_first_only(right):
-    return 1 / (right.index(True) + 1) if any(right) else None
-
-
-def average_precision__wrong_at_the_last_only(right):
-    return [p for p, hit in zip(_precisions(right), right) if hit][-1] if any(right) else None
-
-
-def average_precision__wrong_trapezoids(right):
-    before, now, shares = 1.0, 0.0, []
-    for precision, hit in zip(_precisions(right), right):
-        before, now = now or before, precision
-        if hit: shares.append((before + now) / 2)
-    return sum(shares) / len(shares) if shares else None
-
-
-def average_precision__right_places_of_the_hits(right):
-    places = [i for i, hit in enumerate(right, 1) if hit]
-    return sum(n / place for n, place in enumerate(places, 1)) / len(places) if places else None
-
-
-def by_chance__wrong_put_back(right, gallery, k): return 1 - (1 - right / gallery) ** k
-
-
-def by_chance__wrong_k_times_the_share(right, gallery, k): return min(1.0, k * right / gallery)
-
-
-def by_chance__wrong_all_of_them(right, gallery, k): return math.comb(k, right) / math.comb(gallery, right)
-
-
-def by_chance__wrong_one_of_them(right, gallery, k): return k / gallery if right else 0.0
-
-
-def by_chance__wrong_none_of_them(right, gallery, k):
-    return math.comb(gallery - right, k) / math.comb(gallery, k)
-
-
-def by_chance__right_one_place_after_the_other(right, gallery, k):
-    wrong = Fraction(1)
-    for i in range(k): wrong *= Fraction(max(gallery - right - i, 0), gallery - i)
-    return float(1 - wrong)
-
-
-def by_chance__right_where_the_right_ones_lie(right, gallery, k):
-    return 1 - math.comb(gallery - k, right) / math.comb(gallery, right)
 
 
 def grey_world__wrong_zeros_in_the_mean(means):
@@ -97,3 +33,49 @@ def grey_world__right_in_steps(means):
     lit = [c for c in range(3) if means[c] > 0]
     for c in lit: factors[c] = sum(means) / (len(lit) * means[c])
     return factors
+
+
+def undone__wrong_cast_first(byte, cast, gamma): return (byte / 255 / cast) ** (1 / gamma)
+
+
+def undone__wrong_bent_again(byte, cast, gamma): return (byte / 255) ** gamma / cast
+
+
+def undone__wrong_cast_again(byte, cast, gamma): return (byte / 255) ** (1 / gamma) * cast
+
+
+def undone__wrong_in_bytes(byte, cast, gamma): return byte ** (1 / gamma) / cast
+
+
+def undone__right_by_bisection(byte, cast, gamma):
+    low, high = 0.0, 10.0
+    for _ in range(100):
+        middle = (low + high) / 2
+        if 255 * (middle * cast) ** gamma < byte: low = middle
+        else: high = middle
+    return low
+
+
+def _pairs(identity, camera): return list(zip(identity, camera))
+
+
+def first_pictures__wrong_of_each_person(identity, camera): return sorted(map(identity.index, set(identity)))
+
+
+def first_pictures__wrong_last_ones(identity, camera):
+    return sorted(dict((pair, k) for k, pair in enumerate(_pairs(identity, camera))).values())
+
+
+def first_pictures__wrong_new_runs(identity, camera):
+    pairs = _pairs(identity, camera)
+    return [k for k in range(len(pairs)) if k == 0 or pairs[k] != pairs[k - 1]]
+
+
+def first_pictures__wrong_order_of_people(identity, camera):
+    pairs = _pairs(identity, camera)
+    return [pairs.index(pair) for pair in sorted(set(pairs))]
+
+
+def first_pictures__right_index(identity, camera):
+    pairs = _pairs(identity, camera)
+    return [k for k, pair in enumerate(pairs) if pairs.index(pair) == k]
