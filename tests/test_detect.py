@@ -1,4 +1,4 @@
-"""The detector on a frozen encoder: its head, its losses, its score, its labelled training and the memory of it."""
+"""The detector on a frozen encoder: head, losses, score, labelled training and the memory of it."""
 import subprocess
 import sys
 
@@ -63,7 +63,8 @@ def test_counts_of_the_method_card():
     assert count(model.backbone) == count(model.backbone.fpn) == 2_754_560
     assert count(model.rpn) == 593_935 and count(model.roi_heads) - 4 * 1025 == 13_922_330
     maps = model.backbone(torch.zeros(1, 3, 64, 96))
-    assert [tuple(m.shape) for m in maps.values()] == [(1, 256, 64 // s, -(-96 // s)) for s in (4, 8, 16, 32, 64)]
+    sides = [(16, 24), (8, 12), (4, 6), (2, 3), (1, 2)]
+    assert [tuple(m.shape) for m in maps.values()] == [(1, 256, *side) for side in sides]
 
 
 def test_maps_have_the_strides_that_roialign_expects(encoder):
@@ -104,7 +105,8 @@ def test_heads_can_be_replaced(encoder, data):
     from torchvision.models.detection.rpn import RPNHead
 
     rpn, box, last = RPNHead(16, 3), Box(), FastRCNNPredictor(8, 6)
-    model = d.faster_rcnn(encoder, 5, 16, rpn_head=rpn, box_head=box, box_predictor=last, rpn_post_nms_top_n_train=7)
+    model = d.faster_rcnn(encoder, 5, 16, rpn_head=rpn, box_head=box, box_predictor=last,
+                          rpn_post_nms_top_n_train=7)
     assert model.rpn.head is rpn and model.roi_heads.box_head is box and model.roi_heads.box_predictor is last
     assert model.rpn._post_nms_top_n["training"] == 7
     assert all(torch.isfinite(v) for v in d.losses(model, data.images[:1], data.boxes[:1]).values())
@@ -115,10 +117,12 @@ def test_inputs_are_padded_never_resized():
     images = [torch.full((3, 33, 64), 255, dtype=torch.uint8), torch.zeros(3, 40, 65, dtype=torch.uint8)]
     for mode in (True, False):
         batch, targets = inputs.train(mode)(images, ["kept"])
-        assert batch.tensors.shape == (2, 3, 64, 96) and batch.image_sizes == [(33, 64), (40, 65)] and targets == ["kept"]
+        assert batch.tensors.shape == (2, 3, 64, 96) and batch.image_sizes == [(33, 64), (40, 65)]
+        assert targets == ["kept"]
         one, two = batch.tensors
         assert torch.allclose(one[:, 0, 0], torch.tensor([1.0, 1.0, 0.375])) and one[:, 33:].abs().max() == 0
-        assert torch.allclose(two[:, 39, 64], torch.tensor([-1.0, 0.0, -0.125])) and two[:, :, 65:].abs().max() == 0
+        assert torch.allclose(two[:, 39, 64], torch.tensor([-1.0, 0.0, -0.125]))
+        assert two[:, :, 65:].abs().max() == 0
 
 
 def test_a_batch_finds_what_each_picture_finds_alone(sure, data):
@@ -132,16 +136,19 @@ EMPTY = torch.zeros(1, 3, 64, 64, dtype=torch.uint8)
 
 
 @pytest.mark.parametrize("wish, words", [
-    (lambda e, m: d.faster_rcnn(e, 0), "n_classes=0"), (lambda e, m: d.faster_rcnn(e, True), "n_classes=True"),
+    (lambda e, m: d.faster_rcnn(e, 0), "n_classes=0"),
+    (lambda e, m: d.faster_rcnn(e, True), "n_classes=True"),
     (lambda e, m: d.faster_rcnn(e, 2, anchors=(1, 2)), "anchors"),
     (lambda e, m: d.detect(m, [torch.zeros(3, 31, 64, dtype=torch.uint8)]), "32 pixels"),
     (lambda e, m: d.detect(m, [torch.zeros(1, 64, 64, dtype=torch.uint8)]), "uint8 tensor"),
-    (lambda e, m: d.detect(m, torch.zeros(2, 3, 64, 64)), "float32"), (lambda e, m: d.losses(m, [], []), "empty"),
+    (lambda e, m: d.detect(m, torch.zeros(2, 3, 64, 64)), "float32"),
+    (lambda e, m: d.losses(m, [], []), "empty"),
     (lambda e, m: d.losses(m, EMPTY, []), "one per picture"),
     (lambda e, m: d.losses(m, EMPTY, [some([0, 0, 9, 9], labels=[5])]), "label 5"),
     (lambda e, m: d.losses(m, EMPTY, [some([70, 0, 90, 9])]), r"boxes\[0\]\[0\]"),
     (lambda e, m: d.mean_average_precision([], [none()]), "detections has 0"),
-    (lambda e, m: d.mean_average_precision([found(some([0, 0, 9, 9], labels=[3]), 0.5)], [none()], 3), "label 3")])
+    (lambda e, m: d.mean_average_precision([found(some([0, 0, 9, 9], labels=[3]), 0.5)], [none()], 3),
+     "label 3")])
 def test_bad_input(encoder, sure, wish, words):
     with pytest.raises(UserError, match=words): wish(encoder, sure)
 
@@ -169,7 +176,8 @@ def test_wrong_states_are_refused_and_change_nothing(encoder):
     name = next(iter(before))
     changed = {k: v + 1 for k, v in before.items()}
     bad = [({k: v for k, v in changed.items() if k != name}, "missing"),
-           ({**changed, "extra": torch.zeros(1)}, "unknown"), ({**changed, name: torch.zeros(1, 1, 1)}, "another shape"),
+           ({**changed, "extra": torch.zeros(1)}, "unknown"),
+           ({**changed, name: torch.zeros(1, 1, 1)}, "another shape"),
            ({**before, d.BODY + "x": torch.zeros(1)}, "unknown")]
     for state, words in bad:
         with pytest.raises(UserError, match=words): d.load_head(model, state)
@@ -183,7 +191,8 @@ def test_seeded_restores_and_follows_the_generator():
     with d.seeded(g): first = torch.rand(3)
     with d.seeded(g): second = torch.rand(3)
     with d.seeded(generator(5)): again = torch.rand(3)
-    assert torch.equal(before, torch.get_rng_state()) and torch.equal(first, again) and not torch.equal(first, second)
+    assert torch.equal(before, torch.get_rng_state())
+    assert torch.equal(first, again) and not torch.equal(first, second)
 
 
 def test_background_only(encoder, sure, data):
@@ -197,7 +206,8 @@ def test_training_lowers_the_loss_and_depends_on_its_seed_alone(encoder, data):
     def run(s):
         model, g = detector(encoder), generator(s)
         optimiser = d.detector_optimiser(model, 2e-3)
-        passes = [d.supervised_epoch(model, data, g, optimiser=optimiser, scales=(0.6, 1.0)) for _ in range(4)]
+        one_pass = lambda: d.supervised_epoch(model, data, g, optimiser=optimiser, scales=(0.6, 1.0))
+        passes = [one_pass() for _ in range(4)]
         return [means["total"] for means in passes], d.head_state(model)
 
     before = torch.get_rng_state()
@@ -238,7 +248,8 @@ def test_map_of_perfect_and_of_nothing():
     truth = [some([0, 0, 20, 20], [30, 30, 60, 80], labels=[0, 2]), none(), some([5, 5, 40, 40], labels=[1])]
     perfect = [found(b, *[0.9] * len(b.labels)) for b in truth]
     nothing = [found(none())] * 3
-    assert d.mean_average_precision(perfect, truth) == 1 and d.mean_average_precision(perfect, truth, iou=None) == 1
+    assert d.mean_average_precision(perfect, truth) == 1
+    assert d.mean_average_precision(perfect, truth, iou=None) == 1
     assert d.mean_average_precision(nothing, truth) == 0 == d.mean_average_precision(nothing, [none()] * 3)
     wrong = [f._replace(labels=(f.labels + 1) % 3) for f in perfect]
     assert d.mean_average_precision(wrong, truth, 3) == 0
@@ -256,7 +267,8 @@ def test_map_by_hand_and_in_any_order():
 def test_total_is_weighted_by_pictures(monkeypatch, sure):
     tests = {"cloudy": streets(1, "cloudy", LOW), "rainy": streets(3, "rainy", LOW)}
     monkeypatch.setattr(d, "detect", lambda model, images, batch: [None] * len(images))
-    monkeypatch.setattr(d, "mean_average_precision", lambda found, boxes, n, iou: {1: 0.2, 3: 0.6}[len(found)])
+    by_pictures = lambda detections, boxes, n, iou: {1: 0.2, 3: 0.6}[len(detections)]
+    monkeypatch.setattr(d, "mean_average_precision", by_pictures)
     assert d.score_domains(sure, tests) == pytest.approx({"cloudy": 0.2, "rainy": 0.6, "total": 0.5})
 
 
@@ -270,10 +282,12 @@ def test_memory(encoder):
         for name, data in (("high", high), ("low", low)):
             m = d.step_memory(model, data.images, data.boxes)
             saved[frozen, name], peak[frozen, name] = m["saved"], m["peak"]
-        assert m == d.step_memory(model, low.images, low.boxes) and all(p.grad is None for p in model.parameters())
+        assert m == d.step_memory(model, low.images, low.boxes)
+        assert all(p.grad is None for p in model.parameters())
     assert 0.2 < saved[False, "low"] / saved[False, "high"] < 0.4
     assert saved[True, "high"] < 0.3 * saved[False, "high"] and saved[True, "low"] < saved[True, "high"]
-    assert peak[False, "high"] > saved[False, "high"] and peak[True, "low"] < peak[True, "high"] < peak[False, "high"]
+    assert peak[False, "high"] > saved[False, "high"]
+    assert peak[True, "low"] < peak[True, "high"] < peak[False, "high"]
 
 
 # ---- labelled training

@@ -11,8 +11,9 @@ from PIL import Image
 
 from fedbook.answers import streets as answers
 from fedbook.lab import UserError
-from fedbook.streets import (MOST_HIDDEN, SEGMENTS, SMALLEST, WEATHERS, hidden, paint_scene, pulses, rendered_street,
-                             resized, scaled, scene, segments, show_scene, street_set, streets, weather_sheet)
+from fedbook.streets import (MOST_HIDDEN, SEGMENTS, SMALLEST, WEATHERS, hidden, paint_scene, pulses,
+                             rendered_street, resized, scaled, scene, segments, show_scene, street_set, streets,
+                             weather_sheet)
 from fedbook.traffic import STREET_CLASSES, WIDE, canvas, paint_part, parts_of
 from fedbook.world import Files, Pictures, largest
 
@@ -21,18 +22,20 @@ SMALL = (45, 80)
 
 def same_boxes(a, b):
     "Whether two lists of `Boxes` are the same to the bit."
-    return all(torch.equal(p.xyxy, q.xyxy) and torch.equal(p.labels, q.labels) for p, q in zip(a, b, strict=True))
+    pairs = zip(a, b, strict=True)
+    return all(torch.equal(p.xyxy, q.xyxy) and torch.equal(p.labels, q.labels) for p, q in pairs)
 
 
 # ---- rendered scenes
 
 def test_pictures_are_what_they_say():
     data = streets(3, "rainy", (90, 160), 1, "test", 4)
-    assert isinstance(data, Pictures) and data.images.dtype == torch.uint8 and data.images.shape == (3, 3, 90, 160)
-    assert data.classes == list(STREET_CLASSES) and data.domain == ["rainy"] * 3 and data.split == ["test"] * 3
-    assert data.labels.dtype == torch.int64 and len(streets(0)) == 0
+    assert isinstance(data, Pictures) and data.images.dtype == torch.uint8 and data.labels.dtype == torch.int64
+    assert data.images.shape == (3, 3, 90, 160) and data.classes == list(STREET_CLASSES)
+    assert data.domain == ["rainy"] * 3 and data.split == ["test"] * 3 and len(streets(0)) == 0
     for b, label in zip(data.boxes, data.labels):
-        assert b.xyxy.dtype == torch.float32 and b.labels.dtype == torch.int64 and b.xyxy.shape == (len(b.labels), 4)
+        assert b.xyxy.dtype == torch.float32 and b.labels.dtype == torch.int64
+        assert b.xyxy.shape == (len(b.labels), 4)
         sides = b.xyxy[:, 2:] - b.xyxy[:, :2]
         assert label == b.labels[sides.prod(1).argmax()] == largest(b)
 
@@ -64,7 +67,8 @@ def test_a_scene_depends_on_its_key_alone():
     many, tail = streets(5, "night", SMALL, 7), streets(2, "night", SMALL, 7, start=3)
     before = np.random.get_state()[1].copy(), torch.get_rng_state()
     assert torch.equal(many.images[3:], tail.images) and torch.equal(many.boxes[4].xyxy, tail.boxes[1].xyxy)
-    assert np.array_equal(before[0], np.random.get_state()[1]) and torch.equal(before[1], torch.get_rng_state())
+    assert np.array_equal(before[0], np.random.get_state()[1])
+    assert torch.equal(before[1], torch.get_rng_state())
     sets = [streets(3, "cloudy", SMALL, seed, split) for seed in (0, 1) for split in ("train", "test")]
     assert len({p.numpy().tobytes() for data in sets for p in data.images}) == 12
 
@@ -74,7 +78,8 @@ def test_statistics():
     counts = [len(s.things) for s in scenes]
     kinds = np.bincount([t.kind for s in scenes for t in s.things], minlength=5) / 300
     assert 4 <= min(counts) and max(counts) <= 9
-    assert 1.5 < kinds[0] < 2.5 and 2 < kinds[1] < 3 and kinds[2] > 0.5 and kinds[3] > 0.5 and 0.9 < kinds[4] < 1.5
+    assert 1.5 < kinds[0] < 2.5 and 2 < kinds[1] < 3 and kinds[2] > 0.5 and kinds[3] > 0.5
+    assert 0.9 < kinds[4] < 1.5
     boxes = np.concatenate([s.boxes for s in scenes])
     heights = 180 * (boxes[:, 3] - boxes[:, 1])
     assert 22 < np.median(heights) < 30 and (heights > 8).mean() > 0.95 and heights.max() < 110
@@ -120,8 +125,8 @@ def test_segments_agree_with_boxes():
 
 
 @pytest.mark.parametrize("wrong", [
-    dict(n=-1), dict(n=2.0), dict(n=True), dict(size=64), dict(size=(4, 64)), dict(size=(64.0, 64)), dict(seed=-1),
-    dict(start=-1), dict(split="val"), dict(weather="foggy"), dict(weather=["rainy", "rainy"])])
+    dict(n=-1), dict(n=2.0), dict(n=True), dict(size=64), dict(size=(4, 64)), dict(size=(64.0, 64)),
+    dict(seed=-1), dict(start=-1), dict(split="val"), dict(weather="foggy"), dict(weather=["rainy", "rainy"])])
 def test_bad_arguments(wrong):
     with pytest.raises(UserError, match=next(iter(wrong))): streets(**{"n": 1, "size": (16, 16), **wrong})
 
@@ -164,7 +169,8 @@ def test_resized_stays_lazy(tmp_path):
     assert torch.equal(half.images[1], resized(data, SMALL).images[0])
     assert torch.allclose(half.boxes[0].xyxy * 2, data.boxes[2].xyxy)
     again = resized(half.take([1]), (90, 160))
-    assert torch.allclose(again.boxes[0].xyxy, data.boxes[0].xyxy) and again.tensors()[0].shape == (1, 3, 90, 160)
+    assert torch.allclose(again.boxes[0].xyxy, data.boxes[0].xyxy)
+    assert again.tensors()[0].shape == (1, 3, 90, 160)
 
 
 # ---- federations
@@ -177,7 +183,8 @@ def test_rendered_street():
     assert [c.domain[0] for c in clients] == ["overcast", "rainy", "snowy", "overcast"]
     assert all(len(c) == 3 and len(set(c.domain)) == 1 and c.images.shape[2:] == SMALL for c in clients)
     assert {d: len(t) for d, t in tests.items()} == {"cloudy": 2, "overcast": 4, "rainy": 2, "snowy": 2}
-    every = [b.xyxy / data.images.shape[2] for data in (server, *clients, *tests.values()) for b in data.boxes]
+    sets = (server, *clients, *tests.values())
+    every = [b.xyxy / data.images.shape[2] for data in sets for b in data.boxes]
     assert len({tuple(b.flatten().mul(1000).round().tolist()) for b in every}) == len(every) == 27
     night = rendered_street(1, 1, 1, 1, SMALL, SMALL, domains=("night",))
     assert night.tests.keys() == {"cloudy", "night"}
@@ -195,9 +202,10 @@ def bdd(tmp_path, monkeypatch):
                 "val": ["partly cloudy", "overcast", "rainy", "snowy", "snowy"]}
     (root / "labels" / "det_20").mkdir(parents=True)
     for part, names in weathers.items():
-        (root / "images" / "100k" / part).mkdir(parents=True)
-        for k in range(len(names)): Image.new("RGB", (128, 72)).save(root / "images" / "100k" / part / f"{k}.jpg")
-        frames = [dict(name=f"{k}.jpg", attributes=dict(weather=name), labels=[dict(category="pedestrian", box2d=box)])
+        folder, label = root / "images" / "100k" / part, dict(category="pedestrian", box2d=box)
+        folder.mkdir(parents=True)
+        for k in range(len(names)): Image.new("RGB", (128, 72)).save(folder / f"{k}.jpg")
+        frames = [dict(name=f"{k}.jpg", attributes=dict(weather=name), labels=[label])
                   for k, name in enumerate(names)]
         (root / "labels" / "det_20" / f"det_{part}.json").write_text(json.dumps(frames))
     return tmp_path
@@ -207,8 +215,9 @@ def test_a_real_street_has_two_sizes_and_boxes_to_match(bdd):
     street = street_set("bdd100k", 3, 3, (90, 160), SMALL)
     assert street.name == "BDD100K" and street.classes == list(STREET_CLASSES)
     assert len(street.server) == 3 and set(street.server.domain) == {"cloudy"}
-    assert [(set(c.domain), len(c)) for c in street.clients] == [({"overcast"}, 6), ({"rainy"}, 4), ({"snowy"}, 7)]
-    assert {d: len(t) for d, t in street.tests.items()} == {"cloudy": 1, "overcast": 1, "rainy": 1, "snowy": 2}
+    assert [set(c.domain) for c in street.clients] == [{"overcast"}, {"rainy"}, {"snowy"}]
+    assert [len(c) for c in street.clients] == [6, 4, 7]
+    assert [(d, len(t)) for d, t in street.tests.items()] == [("cloudy", 1), ("overcast", 1), ("rainy", 1), ("snowy", 2)]
     assert street.server.images[0].shape == street.tests["snowy"].images[0].shape == (3, 90, 160)
     assert street.clients[0].images[0].shape == (3, 45, 80)
     right = torch.tensor([10.0, 10, 50, 60])
@@ -218,7 +227,8 @@ def test_a_real_street_has_two_sizes_and_boxes_to_match(bdd):
 
 def test_a_real_street_that_cannot_be(bdd, monkeypatch):
     for wrong in (dict(clients=60), dict(clients=0), dict(server_images=0)):
-        with pytest.raises(UserError, match="=".join(map(str, *wrong.items()))): street_set("bdd100k", **wrong)
+        words = "=".join(map(str, *wrong.items()))
+        with pytest.raises(UserError, match=words): street_set("bdd100k", **wrong)
     with pytest.raises(UserError, match="kitti"): street_set("kitti")
     (bdd / "empty").mkdir()
     monkeypatch.setenv("FEDBOOK_DATA", str(bdd / "empty"))

@@ -145,7 +145,8 @@ def test_variance_by_hand(encoder):
     two = torch.tensor([[20., 20, 60, 80], [80., 30, 140, 50]])
     boxes = d.Detections(two, torch.tensor([0, 3]), torch.tensor([0.9, 0.8]))
     u, = t.jitter_variances(model, features, [boxes], generator(0), jitters=4000)
-    assert torch.allclose(u, torch.full((2,), 0.06), rtol=0.05), "a head that puts nothing right hands the noise on"
+    noise = torch.full((2,), 0.06)
+    assert torch.allclose(u, noise, rtol=0.05), "a head that puts nothing right hands the noise on"
     with torch.no_grad(): last.weight[16:20].normal_(0, 3, generator=generator(0))
     u, = t.jitter_variances(model, features, [boxes], generator(0), jitters=1000)
     assert u[0].item() == pytest.approx(0.06, rel=0.05), "each box by the offsets of its own class"
@@ -176,7 +177,8 @@ def test_no_pseudo_box(encoder, sure, data):
     teacher = t.twin(sure)
     views = made_views(teacher, data, none(), [], [])
     parts = unsupervised(sure, teacher, views)
-    assert parts["box"].item() == parts["proposal"].item() == 0 and all(torch.isfinite(v) for v in parts.values())
+    assert parts["box"].item() == parts["proposal"].item() == 0
+    assert all(torch.isfinite(v) for v in parts.values())
     sum(parts.values()).backward()
     sure.zero_grad(set_to_none=True)
 
@@ -212,7 +214,8 @@ def test_background_weights(sure, data):
     eye = t.background_weights(teacher, features, rois, labels, [torch.eye(3)] * 2)
     with torch.no_grad(): logits, _ = t.box_outputs(teacher, features.maps, rois, features.batch.image_sizes)
     own = logits.softmax(1)[:, 0]
-    assert eye[1] == 1 and torch.allclose(eye[[0, 2, 3]], own[[0, 2, 3]]) and (eye >= 0).all() and (eye <= 1).all()
+    assert eye[1] == 1 and torch.allclose(eye[[0, 2, 3]], own[[0, 2, 3]])
+    assert (eye >= 0).all() and (eye <= 1).all()
     shift = t.affine_matrix(HIGH, shift=(9, 0))
     there = [t.map_boxes(r, shift, HIGH) for r in rois]
     assert torch.allclose(t.background_weights(teacher, features, there, labels, [shift] * 2), eye, atol=1e-4)
@@ -220,7 +223,8 @@ def test_background_weights(sure, data):
 
 def test_class_loss_is_weighted(encoder, sure, data):
     teacher, n = t.twin(sure), len(data.boxes[0].labels)
-    views, last = made_views(teacher, data, data.boxes[0], [0.95] * n, [0.5] * n), teacher.roi_heads.box_predictor
+    views = made_views(teacher, data, data.boxes[0], [0.95] * n, [0.5] * n)
+    last = teacher.roi_heads.box_predictor
 
     def believes(background):
         with torch.no_grad():
@@ -250,7 +254,8 @@ def test_twin_shares_the_body_only(encoder, data):
 
 
 def test_momentum():
-    assert [t.momentum_at(step) for step in (0, 1, 10 ** 6)] == [0, 0.5, 0.999] and t.momentum_at(99, 0.9) == 0.9
+    assert [t.momentum_at(step) for step in (0, 1, 10 ** 6)] == [0, 0.5, 0.999]
+    assert t.momentum_at(99, 0.9) == 0.9
 
 
 def test_ema(encoder):
@@ -273,8 +278,8 @@ def test_self_training_reads_no_boxes_and_depends_on_its_seed_alone(encoder, sur
         student = detector(encoder)
         d.load_head(student, d.head_state(sure))
         teacher = t.twin(student)
-        means = t.self_training_epoch(student, teacher, unlabelled, generator(s), keep=0.05, rpn=0.1, classes=0.1,
-                                      variance=0.1)
+        means = t.self_training_epoch(student, teacher, unlabelled, generator(s), keep=0.05, rpn=0.1,
+                                      classes=0.1, variance=0.1)
         return means, d.head_state(student), d.head_state(teacher)
 
     before, four = torch.get_rng_state(), ("objectness", "proposal", "class", "box")
@@ -293,7 +298,8 @@ def test_sizes_are_those_of_the_detector_and_more():
     for name, size in t.profiles.items():
         smaller = d.profiles[name]
         assert all(getattr(size, field) == value for field, value in vars(smaller).items())
-    assert t.profiles["full"].followed == 3 and t.profiles["smoke"].rounds == 1 and t.profiles["paper"].rpn == 0.9
+    assert t.profiles["full"].followed == 3 and t.profiles["smoke"].rounds == 1
+    assert t.profiles["paper"].rpn == 0.9
 
 
 def test_answers():

@@ -8,8 +8,8 @@ import pytest
 
 from fedbook.answers import traffic as answers
 from fedbook.folders import BDD_CLASSES
-from fedbook.traffic import (STREET_CLASSES, Camera, Part, between, canvas, cover, extent, paint_part, parts_of,
-                             perspective, random_thing, vary)
+from fedbook.traffic import (STREET_CLASSES, Camera, Part, between, canvas, cover, extent, paint_part,
+                             parts_of, perspective, random_thing, vary)
 
 SMALL = (45, 80)
 WHITE = (1, 1, 1)
@@ -33,7 +33,8 @@ AREA_OF_THREE = 0.5 * abs(0.6 * -0.1 - 1.5 * -0.75)
 
 
 @pytest.mark.parametrize("shape, points, area", [
-    ("rect", [(0.113, 0.217), (0.631, 0.522)], 0.518 * 0.305), ("oval", [(0.9, 0.5), (0.4, 0.21)], math.pi * 0.084),
+    ("rect", [(0.113, 0.217), (0.631, 0.522)], 0.518 * 0.305),
+    ("oval", [(0.9, 0.5), (0.4, 0.21)], math.pi * 0.084),
     ("poly", THREE, AREA_OF_THREE), ("poly", THREE[::-1], AREA_OF_THREE)])
 def test_areas(shape, points, area):
     for rows in (40, 90):
@@ -56,7 +57,8 @@ def test_shapes_outside_paint_nothing():
 
 def test_shadows_do_not_count_for_a_box():
     black = (0, 0, 0)
-    parts = [Part("rect", [(0.2, 0.2), (0.4, 0.5)], black), Part("oval", [(0.5, 0.5), (0.3, 0.1)], black, solid=False),
+    shadow = Part("oval", [(0.5, 0.5), (0.3, 0.1)], black, solid=False)
+    parts = [Part("rect", [(0.2, 0.2), (0.4, 0.5)], black), shadow,
              Part("oval", [(0.4, 0.3), (0.1, 0.2)], black)]
     assert extent(parts) == pytest.approx((0.2, 0.1, 0.5, 0.5))
 
