@@ -1,6 +1,4 @@
-"Attempts at the exercises of 09_detect: wrong ones that `check` must catch, right ones written another way."
-import math
-
+"Attempts at the exercises of 08_detect: wrong ones that `check` must catch, right ones written another way."
 import torch
 from torchvision.ops import box_iou, nms
 
@@ -50,68 +48,67 @@ def suppress__right_strikes_out(xyxy, scores, iou):
     return kept
 
 
-def steps_until__wrong_rounds(momentum, share):
-    if momentum in (0, 1): return 1 if momentum == 0 else math.inf
-    return round(math.log(share) / math.log(momentum))
+def _corners(centres, sides): return torch.cat([centres - sides / 2, centres + sides / 2], 1)
 
-def steps_until__wrong_rounds_down(momentum, share):
-    if momentum in (0, 1): return 1 if momentum == 0 else math.inf
-    return math.floor(math.log(share) / math.log(momentum))
+def _parts(anchors): return (anchors[:, 2:] + anchors[:, :2]) / 2, anchors[:, 2:] - anchors[:, :2]
 
-def steps_until__wrong_less_than_the_share(momentum, share):
-    if momentum == 1: return math.inf
-    steps = 0
-    while momentum ** steps >= share: steps += 1
-    return steps
+def boxes_from__wrong_no_exponential(offsets, anchors):
+    centres, sides = _parts(anchors)
+    return _corners(centres + offsets[:, :2] * sides, sides * (1 + offsets[:, 2:]))
 
-def steps_until__wrong_not_a_whole_number(momentum, share):
-    if momentum in (0, 1): return 1 if momentum == 0 else math.inf
-    return math.log(share) / math.log(momentum)
+def boxes_from__wrong_shift_in_pixels(offsets, anchors):
+    centres, sides = _parts(anchors)
+    return _corners(centres + offsets[:, :2], sides * offsets[:, 2:].exp())
 
-def steps_until__wrong_what_is_new(momentum, share):
-    if momentum in (0, 1): return 1 if momentum == 0 else math.inf
-    return math.ceil(math.log(1 - share) / math.log(momentum))
+def boxes_from__wrong_corner_for_centre(offsets, anchors):
+    _, sides = _parts(anchors)
+    corner = anchors[:, :2] + offsets[:, :2] * sides
+    return torch.cat([corner, corner + sides * offsets[:, 2:].exp()], 1)
 
-def steps_until__wrong_the_ends_forgotten(momentum, share):
-    return math.ceil(math.log(share) / math.log(momentum) - 1e-9)
+def boxes_from__wrong_shift_in_new_sides(offsets, anchors):
+    centres, sides = _parts(anchors)
+    new = sides * offsets[:, 2:].exp()
+    return _corners(centres + offsets[:, :2] * new, new)
 
-def steps_until__wrong_a_line(momentum, share):
-    return math.inf if momentum == 1 else math.ceil((1 - share) / (1 - momentum))
+def boxes_from__wrong_centre_and_sides(offsets, anchors):
+    centres, sides = _parts(anchors)
+    return torch.cat([centres + offsets[:, :2] * sides, sides * offsets[:, 2:].exp()], 1)
 
-def steps_until__right_a_loop(momentum, share):
-    if momentum == 1: return math.inf
-    steps, left = 0, 1.0
-    while left > share: steps, left = steps + 1, left * momentum
-    return steps
+def boxes_from__right_number_by_number(offsets, anchors):
+    boxes = torch.zeros(len(anchors), 4)
+    for n, ((x1, y1, x2, y2), (a, b, c, d)) in enumerate(zip(anchors.tolist(), offsets.exp().tolist())):
+        x, y = (x1 + x2) / 2 + offsets[n, 0] * (x2 - x1), (y1 + y2) / 2 + offsets[n, 1] * (y2 - y1)
+        boxes[n] = torch.stack([x - c * (x2 - x1) / 2, y - d * (y2 - y1) / 2,
+                                x + c * (x2 - x1) / 2, y + d * (y2 - y1) / 2])
+    return boxes
 
 
-def class_loss__wrong_no_maximum(ce, labels, background):
-    w = torch.where(labels == 0, background, 1.0)
-    return (w * ce).sum() / w.sum()
+def recall_at__wrong_stops_at_the_first_dip(right, scores, objects, least):
+    found, best = 0, 0.0
+    for k, n in enumerate(scores.argsort(descending=True).tolist(), 1):
+        found += int(right[n])
+        if found / k < least: break
+        best = found / objects
+    return best
 
-def class_loss__wrong_each_weight_at_least_1(ce, labels, background):
-    w = torch.where(labels == 0, background, 1.0)
-    return (w * ce).sum() / w.clamp(min=1).sum().clamp(min=1)
+def recall_at__wrong_in_order_of_position(right, scores, objects, least):
+    hits = right.cumsum(0).tolist()
+    return max([n / objects for k, n in enumerate(hits, 1) if n / k >= least], default=0.0)
 
-def class_loss__wrong_mean_over_all(ce, labels, background):
-    return (torch.where(labels == 0, background, 1.0) * ce).sum() / max(1, len(ce))
+def recall_at__wrong_more_than_asked(right, scores, objects, least):
+    hits = right[scores.argsort(descending=True)].cumsum(0).tolist()
+    return max([n / objects for k, n in enumerate(hits, 1) if n / k > least], default=0.0)
 
-def class_loss__wrong_objects_are_weighted(ce, labels, background):
-    w = torch.where(labels == 0, 1.0, background)
-    return (w * ce).sum() / w.sum().clamp(min=1)
+def recall_at__wrong_share_of_the_hits(right, scores, objects, least):
+    hits = right[scores.argsort(descending=True)].cumsum(0).tolist()
+    return max([n / max(hits[-1], 1) for k, n in enumerate(hits, 1) if n / k >= least], default=0.0)
 
-def class_loss__wrong_doubt_instead_of_belief(ce, labels, background):
-    w = torch.where(labels == 0, 1 - background, 1.0)
-    return (w * ce).sum() / w.sum().clamp(min=1)
+def recall_at__wrong_all_boxes(right, scores, objects, least):
+    return float(right.sum()) / objects if len(right) and float(right.float().mean()) >= least else 0.0
 
-def class_loss__wrong_sum_of_the_background_alone(ce, labels, background):
-    w = torch.where(labels == 0, background, 1.0)
-    return (w * ce).sum() / w[labels == 0].sum().clamp(min=1)
-
-def class_loss__wrong_class_1_is_background(ce, labels, background):
-    w = torch.where(labels == 1, background, 1.0)
-    return (w * ce).sum() / w.sum().clamp(min=1)
-
-def class_loss__right_region_by_region(ce, labels, background):
-    w = [b if label == 0 else 1.0 for label, b in zip(labels.tolist(), background.tolist())]
-    return sum(a * b for a, b in zip(w, ce.tolist())) / max(1.0, sum(w))
+def recall_at__right_every_threshold(right, scores, objects, least):
+    best = 0.0
+    for t in scores.tolist():
+        above = right[scores >= t]
+        if above.float().mean() >= least - 1e-9: best = max(best, float(above.sum()) / objects)
+    return best

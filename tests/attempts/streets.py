@@ -1,25 +1,5 @@
-"Attempts at the exercises of 08_streets: wrong ones that `check` must catch, right ones written another way."
+"Attempts at the exercises of w7_streets: wrong ones that `check` must catch, right ones written another way."
 import numpy as np
-
-
-def farthest__wrong_without_focal(tall, focal, rows, pixels): return tall * rows / pixels
-
-
-def farthest__wrong_half_the_rows(tall, focal, rows, pixels): return focal * tall * (rows / 2) / pixels
-
-
-def farthest__wrong_focal_in_pixels(tall, focal, rows, pixels): return focal * tall / pixels
-
-
-def farthest__wrong_upside_down(tall, focal, rows, pixels): return pixels / (focal * tall * rows)
-
-
-def farthest__wrong_whole_metres(tall, focal, rows, pixels): return focal * tall * rows // pixels
-
-
-def farthest__right_share_of_the_picture(tall, focal, rows, pixels):
-    seen = pixels / rows
-    return tall / (seen / focal)
 
 
 def _area(box): return (box[2] - box[0]) * (box[3] - box[1])
