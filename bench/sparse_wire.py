@@ -25,8 +25,10 @@ from safetensors.torch import load, save
 from scipy.sparse import csr_array
 
 from fedbook.continual import labelled, part, snapshot
-from fedbook.fedklpr import compress, magnitude_prune, masked, prunable, pruning_ratio, resnet, restore, sparse_average
 from fedbook.local import build, generator
+from fedbook.pruning import (compress, magnitude_prune, masked, prunable, pruning_ratio, restore,
+                             sparse_average)
+from fedbook.reid import resnet
 from fedbook.wire import Msg, pack, unpack
 
 

@@ -3,8 +3,9 @@ import pytest
 import torch
 
 from fedbook.continual import snapshot
-from fedbook.fedklpr import magnitude_prune, masked, prunable, small_net, sparse_average
 from fedbook.local import build
+from fedbook.pruning import magnitude_prune, masked, prunable, sparse_average
+from fedbook.reid import small_net
 
 BENCH = "sparse_wire"
 
