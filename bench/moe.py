@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fedbook.fedmox import SpatialMoE, SpatialRouter
+from fedbook.experts import SpatialMoE, SpatialRouter
 from fedbook.local import build, generator
 
 ROUTINGS = ("random", "smooth")
