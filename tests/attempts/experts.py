@@ -11,17 +11,20 @@ def work__wrong_a_router_for_one(pixels, kernel, channels, experts, form):
     return pixels * ((experts if form == "masked" else 1) * kernel ** 2 * channels ** 2 + channels * experts)
 
 def work__wrong_the_router_runs_once(pixels, kernel, channels, experts, form):
-    return pixels * (experts if form == "masked" else 1) * kernel ** 2 * channels ** 2 + channels * experts * (experts > 1)
+    return pixels * (experts if form == "masked"
+                     else 1) * kernel ** 2 * channels ** 2 + channels * experts * (experts > 1)
 
 def work__wrong_gathering_needs_no_router(pixels, kernel, channels, experts, form):
     if form == "gathered": return pixels * kernel ** 2 * channels ** 2
     return pixels * (experts * kernel ** 2 * channels ** 2 + channels * experts * (experts > 1))
 
 def work__wrong_kernel_on_a_side(pixels, kernel, channels, experts, form):
-    return pixels * ((experts if form == "masked" else 1) * kernel * channels ** 2 + channels * experts * (experts > 1))
+    return pixels * ((experts if form == "masked" else 1) * kernel * channels ** 2
+                     + channels * experts * (experts > 1))
 
 def work__wrong_router_with_the_experts_kernel(pixels, kernel, channels, experts, form):
-    return pixels * kernel ** 2 * channels * ((experts if form == "masked" else 1) * channels + experts * (experts > 1))
+    return pixels * kernel ** 2 * channels * ((experts if form == "masked" else 1) * channels
+                                              + experts * (experts > 1))
 
 def work__right_pixel_by_pixel(pixels, kernel, channels, experts, form):
     asked = {"gathered": 1, "masked": experts}[form]
@@ -87,5 +90,6 @@ def capped__wrong_all_of_an_expert(chosen, experts, factor):
 
 def capped__right_sorts_by_expert(chosen, experts, factor):
     room = np.zeros(len(chosen), bool)
-    for k in range(experts): room[np.flatnonzero(chosen == k)[:math.ceil(factor * len(chosen) / experts)]] = True
+    for k in range(experts):
+        room[np.flatnonzero(chosen == k)[:math.ceil(factor * len(chosen) / experts)]] = True
     return room
