@@ -1,15 +1,19 @@
-"""What a mixture of convolutions costs over one convolution, when each pixel meets its own expert only (sparse) and when every expert runs everywhere (dense).
+"""What a mixture of convolutions costs over one convolution, when each pixel meets its own expert only
+(sparse) and when every expert runs everywhere (dense).
 
-    python bench/moe.py [--experts 1 2 4 8] [--threads 1 and all] [--repeats 5] [--channels 256] [--size 45 80] [--kernel 3]
+python bench/moe.py [--experts 1 2 4 8] [--threads 1 and all] [--repeats 5] [--channels 256] [--size 45 80]
+[--kernel 3]
 
-One map, a 1x1 router, experts of one shape, top-1. Sparse, dense and one plain `Conv2d` of that shape alternate in the same run, forward (without a graph) and
-forward + backward (gradients of the map, the experts and the router); medians, in ms and as a multiple of the plain one's. The router's own cost is in both.
-Routing "random": the map is noise, so that neighbours seldom share an expert; "smooth": the noise is averaged over 9x9 pixels, so that regions do.
+One map, a 1x1 router, experts of one shape, top-1. Sparse, dense and one plain `Conv2d` of that shape
+alternate in the same run, forward (without a graph) and forward + backward (gradients of the map, the experts
+and the router); medians, in ms and as a multiple of the plain one's. The router's own cost is in both.
+Routing "random": the map is noise, so that neighbours seldom share an expert; "smooth": the noise is averaged
+over 9x9 pixels, so that regions do.
 
-The gate is `switch`, for which sparse and dense are one function with one gradient, the router's included; outputs and all gradients are compared before anything
-is timed ("gap"). "alike": the share of pixels whose right neighbour has the same expert. "MB": millions of bytes that the graph holds for the backward pass
-besides the map and the weights. Where there is a GPU, everything runs there, too, without TF32.
-"""
+The gate is `switch`, for which sparse and dense are one function with one gradient, the router's included;
+outputs and all gradients are compared before anything is timed ("gap"). "alike": the share of pixels whose
+right neighbour has the same expert. "MB": millions of bytes that the graph holds for the backward pass
+besides the map and the weights. Where there is a GPU, everything runs there, too, without TF32."""
 import argparse
 import os
 import statistics
@@ -20,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fedbook.fedmox import SpatialMoE, SpatialRouter
+from fedbook.experts import SpatialMoE, SpatialRouter
 from fedbook.local import build, generator
 
 ROUTINGS = ("random", "smooth")
@@ -68,7 +72,8 @@ PASSES = {"forward": forward, "forward + backward": both}
 
 
 def pulls(made, x):
-    "The same numbers for each layer, in the layout that its output has, and so the gradient of a layer behind it."
+    """The same numbers for each layer, in the layout that its output has, and so the gradient of a layer
+    behind it."""
     g = torch.randn(made.plain(x).shape, generator=generator(2)).to(x.device)
     return Layers(*(torch.empty_like(layer(x)).copy_(g) for layer in made))
 
@@ -111,36 +116,47 @@ def seconds(job, layer, x, pull):
 
 def measure(made, x, pull, repeats):
     "Median seconds by the name of the pass, for each layer; the first turn is not timed."
-    turns = [{name: [seconds(job, layer, x, g) for layer, g in zip(made, pull)] for name, job in PASSES.items()} for _ in range(repeats + 1)]
-    return {name: Layers(*(statistics.median(each) for each in zip(*(turn[name] for turn in turns[1:])))) for name in PASSES}
+    turns = [{name: [seconds(job, layer, x, g) for layer, g in zip(made, pull)]
+              for name, job in PASSES.items()} for _ in range(repeats + 1)]
+    return {name: Layers(*(statistics.median(each) for each in zip(*(turn[name] for turn in turns[1:]))))
+            for name in PASSES}
 
 
 def show(routing, experts, device, args):
-    made, x = layers(experts, args.channels, args.kernel, device), feature_map(routing, args.channels, args.size, device)
+    made, x = layers(experts, args.channels, args.kernel, device), feature_map(routing, args.channels,
+                                                                               args.size, device)
     pull, same = pulls(made, x), alike(made.sparse.routing(x))
-    away, (dense, sparse) = compare(made, x, pull), [saved_bytes(layer, x) / 1e6 for layer in (made.dense, made.sparse)]
+    away, (dense, sparse) = compare(made, x, pull), [saved_bytes(layer, x) / 1e6
+                                                     for layer in (made.dense, made.sparse)]
     for name, times in measure(made, x, pull, args.repeats).items():
         ratios = (times.dense / times.plain, times.sparse / times.plain, times.dense / times.sparse)
-        print(f"{routing:7}{same:6.0%}{experts:8}  {name:18}" + "".join(f"{1e3 * each:9.2f}" for each in times)
-              + "".join(f"{each:12.2f} x" for each in ratios) + f"{dense:10.1f}{sparse:9.1f}{away:9.0e}", flush=True)
+        print(f"{routing:7}{same:6.0%}{experts:8}  {name:18}" + "".join(f"{1e3 * each:9.2f}"
+                                                                        for each in times)
+              + "".join(f"{each:12.2f} x" for each in ratios) + f"{dense:10.1f}{sparse:9.1f}{away:9.0e}",
+              flush=True)
 
 
 def table(device, args):
-    print(f"{'routing':7}{'alike':>6}{'experts':>8}  {'pass':18}{'plain ms':>9}{'dense ms':>9}{'sparse ms':>10}"
-          f"{'dense/plain':>13}{'sparse/plain':>14}{'dense/sparse':>14}{'dense MB':>10}{'sparse':>9}{'gap':>9}")
+    print(f"{'routing':7}{'alike':>6}{'experts':>8}  "
+          f"{'pass':18}{'plain ms':>9}{'dense ms':>9}{'sparse ms':>10}"
+          f"{'dense/plain':>13}{'sparse/plain':>14}{'dense/sparse':>14}"
+          f"{'dense MB':>10}{'sparse':>9}{'gap':>9}")
     for routing in ROUTINGS:
         for experts in args.experts: show(routing, experts, device, args)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in (("experts", [1, 2, 4, 8]), ("threads", sorted({1, os.cpu_count()}))):
         parser.add_argument(f"--{name}", type=int, nargs="+", default=default)
     parser.add_argument("--size", type=int, nargs=2, default=[45, 80])
-    for name, default in (("repeats", 5), ("channels", 256), ("kernel", 3)): parser.add_argument(f"--{name}", type=int, default=default)
+    for name, default in (("repeats", 5), ("channels", 256), ("kernel", 3)):
+        parser.add_argument(f"--{name}", type=int, default=default)
     args = parser.parse_args()
     torch.backends.cudnn.allow_tf32 = False
-    print(f"torch {torch.__version__}; {args.kernel}x{args.kernel} convolutions, {args.channels} channels, {args.size[0]}x{args.size[1]} pixels; "
+    print(f"torch {torch.__version__}; {args.kernel}x{args.kernel} convolutions, {args.channels} channels, "
+          f"{args.size[0]}x{args.size[1]} pixels; "
           f"median of {args.repeats}")
     for threads in args.threads:
         torch.set_num_threads(threads)

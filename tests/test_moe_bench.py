@@ -20,7 +20,8 @@ def test_sparse_and_dense_are_one_function(bench, routing, experts, kernel):
     made, x, pull = toy(bench, routing, experts, kernel)
     assert bench.compare(made, x, pull) <= 1e-5
     assert len(bench.both(made.sparse, x, pull.sparse)) == 2 + 2 + 2 * experts
-    assert torch.equal(made.sparse.routing(x), made.dense.routing(x)) and made.sparse.experts[0] is made.dense.experts[0]
+    assert torch.equal(made.sparse.routing(x),
+                       made.dense.routing(x)) and made.sparse.experts[0] is made.dense.experts[0]
 
 
 def test_an_expert_without_pixels_is_no_difference(bench):
@@ -60,7 +61,8 @@ def test_a_number_that_is_none_in_any_tensor_stops_the_run(bench, monkeypatch):
 def test_routing_is_what_its_name_says(bench):
     "Of 4 experts a random neighbour shares one in a quarter of the pixels; regions are seen."
     made = bench.layers(4, 16, 1)
-    alike = {name: bench.alike(made.sparse.routing(bench.feature_map(name, 16, (45, 80)))) for name in bench.ROUTINGS}
+    alike = {name: bench.alike(made.sparse.routing(bench.feature_map(name, 16, (45, 80))))
+             for name in bench.ROUTINGS}
     assert alike["random"] < 0.4 < 0.55 < alike["smooth"]
     assert bench.alike(torch.tensor([[[0, 0, 1], [2, 2, 2]]])) == 0.75
 
@@ -74,11 +76,13 @@ def test_everybody_gets_the_same_gradient(bench):
 def test_seeds_are_fixed(bench):
     (a, x, p), (b, y, q) = toy(bench), toy(bench)
     assert torch.equal(x, y) and torch.equal(p.plain, q.plain)
-    assert all(torch.equal(s, t) for one, other in zip(a, b) for s, t in zip(one.parameters(), other.parameters()))
+    assert all(torch.equal(s, t) for one, other in zip(a, b) for s, t in zip(one.parameters(),
+                                                                             other.parameters()))
 
 
 def test_saved_bytes(bench):
-    "A convolution holds its input and weights only; dense one map for each expert more; sparse patches of nine pixels."
+    """A convolution holds its input and weights only; dense one map for each expert more; sparse patches of
+    nine pixels."""
     made, x, _ = toy(bench, experts=4)
     plain, dense, sparse = (bench.saved_bytes(layer, x) for layer in made)
     assert plain == 0 and dense >= 4 * x.nbytes and sparse >= 9 * x.nbytes
@@ -108,4 +112,6 @@ def test_it_prints_its_table(bench, capsys):
     assert head.split()[:4] == ["routing", "alike", "experts", "pass"] and len(rows) == 2 * 2 * 2
     assert {len(row) for row in rows} == {len(head)}
     assert [row.split()[0] for row in rows] == ["random"] * 4 + ["smooth"] * 4
-    assert [row.split()[2] for row in rows] == ["1", "1", "3", "3"] * 2 and all(row.split()[1] == "100%" for row in rows if row.split()[2] == "1")
+    assert [row.split()[2] for row in rows] == ["1", "1", "3", "3"] * 2 and all(row.split()[1] == "100%"
+                                                                                for row in rows
+                                                                                if row.split()[2] == "1")

@@ -20,9 +20,9 @@ from fedbook.engine import prove, trial
 from fedbook.fedavg import Client, Experiment, FedAvgExperiment, weighted_average
 from fedbook.lab import UserError, choose
 from fedbook.local import build, generator, predict
-from fedbook.private import (DPClient, DPServer, Job, clipped, dp_experiment, epsilon, find_seeds, first_words,
-                             folded_seed, guess_labels, key_seed, mask_of, masked, mean_of, noise_for, norm_of,
-                             peel, profiles, secagg_round, secagg_runs, whole_numbers)
+from fedbook.private import (DPClient, DPServer, Job, clip_update, dp_experiment, epsilon, find_seeds,
+                             first_words, folded_seed, guess_labels, key_seed, mask_of, mask_vectors, mean_of,
+                             noise_for, norm_of, peel, profiles, secagg_round, secagg_runs, whole_numbers)
 from fedbook.score import accuracy
 from fedbook.wire import Msg, Refused
 
@@ -45,7 +45,8 @@ def test_one_step_on_few_pictures_names_their_classes(labels, seed):
 
 
 def test_whole_numbers_by_hand():
-    assert whole_numbers(np.array([-9.0, -1.0, 0.0, 0.5, 9.0]), clip=1.0, levels=4).tolist() == [0, 0, 2, 3, 4]
+    assert whole_numbers(np.array([-9.0, -1.0, 0.0, 0.5, 9.0]), clip=1.0,
+                         levels=4).tolist() == [0, 0, 2, 3, 4]
 
 
 @given(st.integers(1, 6), st.integers(0, 100))
@@ -53,13 +54,13 @@ def test_whole_numbers_by_hand():
 def test_masks_cancel_in_the_sum_to_the_last_bit(n, seed):
     x = np.random.default_rng(seed).normal(size=(n, 50))
     whole = whole_numbers(x)
-    total = masked(whole, seed).sum(0) % 2**32
+    total = mask_vectors(whole, seed).sum(0) % 2**32
     assert (total == whole.sum(0)).all()
     assert np.abs(mean_of(total, n) - x.mean(0)).max() <= 16 / 2**22
 
 
 def test_a_masked_upload_looks_uniform():
-    uploads = masked(np.zeros((3, 10000), np.int64), 0)
+    uploads = mask_vectors(np.zeros((3, 10000), np.int64), 0)
     counts = np.array([np.bincount(row >> 28, minlength=16) for row in uploads])
     assert counts.min() > 450 and counts.max() < 800
 
@@ -71,7 +72,8 @@ def test_no_seed_of_a_mask_has_more_than_28_bits():
         key = base64.urlsafe_b64encode(draw.bytes(32))
         seed, shapes = folded_seed(key), [(1,), (2, 3)]
         assert seed & 0x80808080 == 0
-        assert all((a == b).all() for a, b in zip(flower.pseudo_rand_gen(key, 2**32, shapes), mask_of(seed, shapes), strict=True))
+        assert all((a == b).all() for a, b in zip(flower.pseudo_rand_gen(key, 2**32, shapes),
+                                                  mask_of(seed, shapes), strict=True))
 
 
 def test_flower_makes_its_pairwise_keys_in_base64():
@@ -96,7 +98,8 @@ def test_first_words_are_those_of_numpys_generator(seeds):
 def test_a_seed_is_found_where_it_lies_and_not_beside(at):
     word = first_words(key_seed([at]))[0]
     assert int(key_seed(at)) in find_seeds(word, 1000, 5000, chunk=700)[0]
-    assert int(key_seed(at)) not in find_seeds(word, 1000, at, chunk=700)[0] + find_seeds(word, at + 1, 5000, chunk=700)[0]
+    beside = find_seeds(word, 1000, at, chunk=700)[0] + find_seeds(word, at + 1, 5000, chunk=700)[0]
+    assert int(key_seed(at)) not in beside
 
 
 def test_the_server_learns_the_sum_and_with_one_seed_each_summand():
@@ -135,14 +138,16 @@ def averaged(sizes, ids):
 def secagg():
     "One round of each kind, all in one simulation."
     pytest.importorskip("ray")
-    jobs = {"secure": Job(), "plain": Job(secure=False), "leaves late": Job(threshold=2, leaving=("collect_masked_vectors", [0])),
+    jobs = {"secure": Job(), "plain": Job(secure=False),
+            "leaves late": Job(threshold=2, leaving=("collect_masked_vectors", [0])),
             "leaves early": Job(threshold=2, leaving=("share_keys", [0]))}
     return {name: history.rows[0] for name, history in zip(jobs, secagg_runs(few(), list(jobs.values())))}
 
 
 def test_secure_aggregation_gives_fedavgs_model_in_four_exchanges(secagg):
     sizes, row, plain = few(), secagg["secure"], secagg["plain"]
-    assert row["moved"] and row["failed"] == plain["failed"] == 0 and (row["exchanges"], plain["exchanges"]) == (4, 1)
+    assert row["moved"] and row["failed"] == plain["failed"] == 0
+    assert (row["exchanges"], plain["exchanges"]) == (4, 1)
     alone = averaged(sizes, range(sizes.clients))
     assert abs(row["accuracy"] - alone) < 0.005 and abs(plain["accuracy"] - alone) < 0.005
     weights = sizes.clients * sum(t.numel() for t in FedAvgExperiment(sizes).network().parameters())
@@ -151,7 +156,8 @@ def test_secure_aggregation_gives_fedavgs_model_in_four_exchanges(secagg):
 
 def test_a_client_that_leaves_after_sharing_its_keys_is_left_out(secagg):
     row, sizes = secagg["leaves late"], few()
-    assert row["moved"] and row["failed"] == 1 and abs(row["accuracy"] - averaged(sizes, range(1, sizes.clients))) < 0.005
+    assert row["moved"] and row["failed"] == 1
+    assert abs(row["accuracy"] - averaged(sizes, range(1, sizes.clients))) < 0.005
 
 
 def test_a_client_that_leaves_before_it_shares_its_keys_costs_the_round(secagg):
@@ -163,18 +169,20 @@ def test_a_client_that_leaves_before_it_shares_its_keys_costs_the_round(secagg):
 
 def test_clipped_by_hand():
     update = {"a": torch.tensor([3.0]), "b": torch.tensor([[4.0]])}
-    short = clipped(update, 1.0)
-    assert torch.allclose(short["a"], torch.tensor([0.6])) and torch.allclose(short["b"], torch.tensor([[0.8]]))
-    assert all(torch.equal(t, update[name]) for name, t in clipped(update, 5.0).items())
-    assert clipped({"a": torch.zeros(2)}, 1.0)["a"].tolist() == [0, 0]
-    assert [t.tolist() for t in clipped({"a": torch.tensor([1.0, math.nan]), "b": torch.tensor([2.0])}, 1.0).values()] == [[0, 0], [0]]
+    short = clip_update(update, 1.0)
+    assert torch.allclose(short["a"], torch.tensor([0.6]))
+    assert torch.allclose(short["b"], torch.tensor([[0.8]]))
+    assert all(torch.equal(t, update[name]) for name, t in clip_update(update, 5.0).items())
+    assert clip_update({"a": torch.zeros(2)}, 1.0)["a"].tolist() == [0, 0]
+    assert [t.tolist() for t in clip_update({"a": torch.tensor([1.0, math.nan]), "b": torch.tensor([2.0])},
+                                            1.0).values()] == [[0, 0], [0]]
 
 
 @given(st.floats(1e-3, 1e3), st.floats(1e-3, 1e3), st.integers(0, 50))
 @settings(max_examples=40, deadline=None)
 def test_clipping_keeps_the_direction_and_never_lengthens(scale, clip, seed):
     update = {"a": scale * normal(5, seed=seed), "b": scale * normal(2, 3, seed=seed + 1)}
-    short = clipped(update, clip)
+    short = clip_update(update, clip)
     assert norm_of(short) == pytest.approx(min(clip, norm_of(update)), rel=1e-5)
     ratio = norm_of(short) / norm_of(update)
     assert all(torch.allclose(short[name], t * ratio, rtol=1e-4) for name, t in update.items())
@@ -182,17 +190,18 @@ def test_clipping_keeps_the_direction_and_never_lengthens(scale, clip, seed):
 
 @pytest.mark.parametrize("clip", [0, -1.0, math.nan, math.inf])
 def test_a_clip_that_is_none_is_named(clip):
-    with pytest.raises(UserError, match="clip="): clipped({}, clip)
+    with pytest.raises(UserError, match="clip="): clip_update({}, clip)
 
 
 def test_whole_numbers_in_an_update_are_named():
-    with pytest.raises(UserError, match="steps"): clipped({"steps": torch.tensor(3)}, 1.0)
+    with pytest.raises(UserError, match="steps"): clip_update({"steps": torch.tensor(3)}, 1.0)
 
 
 def tiny(): return nn.Linear(3, 2)
 
 def dp_client(id, clip=1.0, lr=0.5):
-    return DPClient(id, build(tiny, 1), normal(8, 3, seed=id), torch.arange(8) % 2, seed=0, batch=4, lr=lr, clip=clip)
+    return DPClient(id, build(tiny, 1), normal(8, 3, seed=id), torch.arange(8) % 2, seed=0, batch=4, lr=lr,
+                    clip=clip)
 
 
 def test_a_private_client_answers_its_update_and_nothing_else():
@@ -225,9 +234,10 @@ def test_the_noise_has_the_deviation_that_was_asked(cohort, std):
 
 def test_an_update_longer_than_agreed_is_refused():
     server = DPServer(build(tiny, 0), per_round=1, clip=1.0)
-    update = clipped({name: torch.ones_like(t) for name, t in server.weights.items()}, 1.0)
+    update = clip_update({name: torch.ones_like(t) for name, t in server.weights.items()}, 1.0)
     server.accept("fit", 0, Msg(update))
-    with pytest.raises(Refused, match="norm"): server.accept("fit", 0, Msg({name: 1.01 * t for name, t in update.items()}))
+    with pytest.raises(Refused, match="norm"):
+        server.accept("fit", 0, Msg({name: 1.01 * t for name, t in update.items()}))
 
 
 def test_every_client_throws_its_own_coin():
@@ -235,11 +245,14 @@ def test_every_client_throws_its_own_coin():
     picked = [server.pick(list(range(50)), r) for r in range(400)]
     counts = [len(ids) for ids in picked]
     assert picked[7] == server.pick(list(range(50)), 7)
-    assert np.mean(counts) == pytest.approx(5, abs=0.5) and np.var(counts) == pytest.approx(50 * 0.1 * 0.9, rel=0.25)
+    assert np.mean(counts) == pytest.approx(5, abs=0.5)
+    assert np.var(counts) == pytest.approx(50 * 0.1 * 0.9, rel=0.25)
     assert DPServer(build(tiny, 0), per_round=50).pick(list(range(50)), 0) == list(range(50))
 
 
-@pytest.mark.parametrize("changes, word", [(dict(per_round=None), "per_round"), (dict(per_round=0), "per_round"), (dict(noise=-1.0), "noise"),
+@pytest.mark.parametrize("changes, word",
+                         [(dict(per_round=None), "per_round"), (dict(per_round=0), "per_round"),
+                          (dict(noise=-1.0), "noise"),
                                            (dict(noise=math.nan), "noise"), (dict(clip=0.0), "clip")])
 def test_a_private_server_names_what_is_wrong(changes, word):
     with pytest.raises(UserError, match=f"{word}="): DPServer(build(tiny, 0), **{"per_round": 2, **changes})
@@ -260,19 +273,22 @@ def test_a_private_trial_learns_and_sends_as_many_bytes_a_client(one_process):
     _, history, federation = trial(dp_experiment(sizes, noise=0.0))
     _, noisy, noisy_federation = trial(dp_experiment(sizes, noise=100.0))
     assert history.last("accuracy") > 0.3 > noisy.last("accuracy")
-    assert history.last("down") == noisy.last("down") and len(federation.ledger.where(way="up")) == len(noisy_federation.ledger.where(way="up"))
+    assert history.last("down") == noisy.last("down")
+    assert len(federation.ledger.where(way="up")) == len(noisy_federation.ledger.where(way="up"))
 
 
 # The accountant
 
 
 def by_integer_orders(noise, rate, rounds, delta, orders=range(2, 200)):
-    "Mironov, Talwar and Zhang 2019, section 3.3, with the conversion of Canonne, Kamath and Steinke 2020, proposition 12."
+    """Mironov, Talwar and Zhang 2019, section 3.3, with the conversion of Canonne, Kamath and Steinke 2020,
+    proposition 12."""
     def spent(a):
         k = np.arange(a + 1)
         choose_k = gammaln(a + 1) - gammaln(k + 1) - gammaln(a - k + 1)
         rest = (a - k) * math.log(1 - rate) if rate < 1 else np.where(k == a, 0.0, -np.inf)
-        renyi = rounds * logsumexp(choose_k + k * math.log(rate) + rest + k * (k - 1) / (2 * noise**2)) / (a - 1)
+        renyi = rounds * logsumexp(choose_k + k * math.log(rate) + rest
+                                   + k * (k - 1) / (2 * noise**2)) / (a - 1)
         return renyi + math.log1p(-1 / a) - math.log(delta * a) / (a - 1)
     return min(map(spent, orders))
 
@@ -286,7 +302,8 @@ def exact_without_sampling(noise, rounds, delta):
     return high
 
 
-@pytest.mark.parametrize("noise, rate, rounds", [(1.0, 0.01, 1000), (2.0, 0.2, 8), (5.0, 0.5, 16), (1.0, 1.0, 5)])
+@pytest.mark.parametrize("noise, rate, rounds", [(1.0, 0.01, 1000), (2.0, 0.2, 8), (5.0, 0.5, 16),
+                                                 (1.0, 1.0, 5)])
 def test_epsilon_agrees_with_the_formula_for_integer_orders(noise, rate, rounds):
     pytest.importorskip("dp_accounting")
     ours, theirs = by_integer_orders(noise, rate, rounds, 1e-5), epsilon(noise, rate, rounds, 1e-5)
@@ -316,6 +333,8 @@ def test_a_missing_accountant_is_named_with_its_extra(monkeypatch):
     with pytest.raises(UserError, match=r"fedbook\[dp\]"): epsilon(1.0, 0.2, 8, 1e-5)
 
 
-@pytest.mark.parametrize("wrong", [dict(noise=-1), dict(rate=0), dict(rate=1.5), dict(rounds=0), dict(rounds=2.5), dict(delta=0), dict(delta=1)])
+@pytest.mark.parametrize("wrong", [dict(noise=-1), dict(rate=0), dict(rate=1.5), dict(rounds=0),
+                                   dict(rounds=2.5), dict(delta=0), dict(delta=1)])
 def test_numbers_out_of_range_are_named(wrong):
-    with pytest.raises(UserError, match=f"{next(iter(wrong))}="): epsilon(**{**dict(noise=1.0, rate=0.2, rounds=8, delta=1e-5), **wrong})
+    with pytest.raises(UserError, match=f"{next(iter(wrong))}="):
+        epsilon(**{**dict(noise=1.0, rate=0.2, rounds=8, delta=1e-5), **wrong})

@@ -26,32 +26,6 @@ def missed__right_counts_the_draws(n, share):
     return math.prod([math.comb(n - 1, m) / math.comb(n, m)] * 5)
 
 
-def work__wrong_no_router(pixels, kernel, channels, experts, form):
-    return pixels * kernel ** 2 * channels ** 2 * (experts if form == "masked" else 1)
-
-def work__wrong_a_router_for_one(pixels, kernel, channels, experts, form):
-    return pixels * ((experts if form == "masked" else 1) * kernel ** 2 * channels ** 2 + channels * experts)
-
-def work__wrong_the_router_runs_once(pixels, kernel, channels, experts, form):
-    return pixels * (experts if form == "masked" else 1) * kernel ** 2 * channels ** 2 + channels * experts * (experts > 1)
-
-def work__wrong_gathering_needs_no_router(pixels, kernel, channels, experts, form):
-    if form == "gathered": return pixels * kernel ** 2 * channels ** 2
-    return pixels * (experts * kernel ** 2 * channels ** 2 + channels * experts * (experts > 1))
-
-def work__wrong_kernel_on_a_side(pixels, kernel, channels, experts, form):
-    return pixels * ((experts if form == "masked" else 1) * kernel * channels ** 2 + channels * experts * (experts > 1))
-
-def work__wrong_router_with_the_experts_kernel(pixels, kernel, channels, experts, form):
-    return pixels * kernel ** 2 * channels * ((experts if form == "masked" else 1) * channels + experts * (experts > 1))
-
-def work__right_pixel_by_pixel(pixels, kernel, channels, experts, form):
-    asked = {"gathered": 1, "masked": experts}[form]
-    each = sum(channels * kernel * kernel * channels for _ in range(asked))
-    if experts != 1: each += sum(channels for _ in range(experts))
-    return sum(each for _ in range(pixels))
-
-
 def anchored__wrong_sizes_ignored(server, states, sizes, n_server):
     return np.mean([server, *states], axis=0)
 
@@ -82,36 +56,29 @@ def anchored__right_soft_mixture(server, states, sizes, n_server):
     return mean + n_server / (n_server + n) * (server - mean)
 
 
-def top_gate__wrong_softmax_over_all(logits, k):
-    p = np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
-    return np.where(np.argsort(np.argsort(-logits)) < k, p, 0)
+def answer_bytes__wrong_no_scale(shapes, kind, keep):
+    counts = [math.prod(shape) for shape in shapes]
+    each = {"whole": lambda n: 4 * n, "int8": lambda n: n, "top": lambda n: 8 * math.ceil(keep * n)}[kind]
+    return sum(map(each, counts))
 
-def top_gate__wrong_zeros_take_part(logits, k):
-    kept = np.where(np.argsort(np.argsort(-logits)) < k, logits, 0)
-    e = np.exp(kept - kept.max())
-    return e / e.sum()
+def answer_bytes__wrong_no_places(shapes, kind, keep):
+    counts = [math.prod(shape) for shape in shapes]
+    each = {"whole": lambda n: 4 * n, "int8": lambda n: n + 4, "top": lambda n: 4 * math.ceil(keep * n)}[kind]
+    return sum(map(each, counts))
 
-def top_gate__wrong_the_smallest(logits, k):
-    gate, kept = np.zeros(len(logits)), np.argsort(logits)[:k]
-    e = np.exp(logits[kept] - logits[kept].max())
-    gate[kept] = e / e.sum()
-    return gate
+def answer_bytes__wrong_rounds_down(shapes, kind, keep):
+    counts = [math.prod(shape) for shape in shapes]
+    each = {"whole": lambda n: 4 * n, "int8": lambda n: n + 4, "top": lambda n: 8 * int(keep * n)}[kind]
+    return sum(map(each, counts))
 
-def top_gate__wrong_one_each(logits, k): return (np.argsort(np.argsort(-logits)) < k).astype(float)
+def answer_bytes__wrong_all_tensors_as_one(shapes, kind, keep):
+    n = sum(math.prod(shape) for shape in shapes)
+    return {"whole": 4 * n, "int8": n + 4, "top": 8 * math.ceil(keep * n)}[kind]
 
-def top_gate__wrong_shares_of_logits(logits, k):
-    kept = np.where(np.argsort(np.argsort(-logits)) < k, logits, 0)
-    return kept / kept.sum()
-
-def top_gate__wrong_only_the_kept(logits, k):
-    e = np.exp(np.sort(logits)[::-1][:k] - logits.max())
-    return e / e.sum()
-
-def top_gate__wrong_overflows(logits, k):
-    with np.errstate(over="ignore", invalid="ignore"):
-        e = np.where(np.argsort(np.argsort(-logits)) < k, np.exp(logits), 0)
-        return e / e.sum()
-
-def top_gate__right_softmax_with_minus_infinity(logits, k):
-    kept = np.where(logits >= np.sort(logits)[-k], logits, -np.inf)
-    return np.exp(kept - np.logaddexp.reduce(kept))
+def answer_bytes__right_array_by_array(shapes, kind, keep):
+    total = 0
+    for t in (np.zeros(shape, np.float32) for shape in shapes):
+        if kind == "whole": total += t.nbytes
+        elif kind == "int8": total += t.astype(np.int8).nbytes + np.float32(1).nbytes
+        else: total += (t.nbytes + t.astype(np.int32).nbytes) // t.size * int(np.ceil(keep * t.size))
+    return total

@@ -81,10 +81,12 @@ def clients_needed__wrong_one_more(noise, weights, share): return int(noise * ma
 def clients_needed__wrong_without_the_root(noise, weights, share): return math.ceil(noise * weights / share)
 
 
-def clients_needed__wrong_noise_of_each(noise, weights, share): return math.ceil((noise / share) ** 2 * weights)
+def clients_needed__wrong_noise_of_each(noise, weights, share):
+    return math.ceil((noise / share) ** 2 * weights)
 
 
-def clients_needed__wrong_forgets_the_noise(noise, weights, share): return math.ceil(math.sqrt(weights) / share)
+def clients_needed__wrong_forgets_the_noise(noise, weights, share):
+    return math.ceil(math.sqrt(weights) / share)
 
 
 def clients_needed__right_tries_each(noise, weights, share):
@@ -100,10 +102,12 @@ def counts_in__wrong_truncates(moves, lr, n): return [int(n * (move / lr + 1 / l
 def counts_in__wrong_ten_classes(moves, lr, n): return [round(n * (move / lr + 0.1)) for move in moves]
 
 
-def counts_in__wrong_forgets_what_the_network_gave(moves, lr, n): return [round(n * move / lr) for move in moves]
+def counts_in__wrong_forgets_what_the_network_gave(moves, lr, n):
+    return [round(n * move / lr) for move in moves]
 
 
-def counts_in__wrong_forgets_the_rate(moves, lr, n): return [round(n * (move + 1 / len(moves))) for move in moves]
+def counts_in__wrong_forgets_the_rate(moves, lr, n):
+    return [round(n * (move + 1 / len(moves))) for move in moves]
 
 
 def counts_in__wrong_sign(moves, lr, n): return [round(n * (1 / len(moves) - move / lr)) for move in moves]
