@@ -23,8 +23,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedbook.engine import line_of
 from fedbook.fedavg import Federation, Server
-from fedbook.fedreplay import FedReplayClient, ReplayHead, Together, logits_together
+from fedbook.fedreplay import FedReplayClient, FedReplaySizes, ReplayHead, logits_together
 from fedbook.local import build, generator
+from fedbook.together import Together
 from fedbook.wire import Msg
 
 CLASSES, BATCH, POOL = 30, 32, 30
@@ -45,7 +46,10 @@ def clients_of(head, count):
     return [(features(n, head, g), torch.randint(CLASSES, (n,), generator=g)) for n in sizes]
 
 
-def make_client(id, head, data): return FedReplayClient(id, head, *data[id], seed=0, batch=BATCH, lr=2e-3)
+SIZES = FedReplaySizes(batch=BATCH, lr=2e-3)
+
+
+def make_client(id, head, data): return FedReplayClient(id, head, *data[id], SIZES)
 
 
 def federation(head, data, line):

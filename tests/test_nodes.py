@@ -10,8 +10,9 @@ pytest.importorskip("flwr", reason="these tests start real Flower nodes, and Flo
 
 from fedbook.command import plan_of
 from fedbook.fedavg import Failure, Federation, Here, run
-from fedbook.flower import LocalNodes, fingerprint, write_app, write_authority, write_node_key
+from fedbook.flower import fingerprint, write_app
 from fedbook.lab import UserError
+from fedbook.nodes import LocalNodes, write_authority, write_node_key
 from fedbook.wire import Ledger, pack, unpack
 
 RECEIVED, SENDING = r"Receiving: {} message.*\s+INFO :\s+Received successfully", r"Sending: {} message"
@@ -74,7 +75,7 @@ def kept_by(nodes, id): return [file.read_bytes() for file in nodes.folder.glob(
 
 
 def test_outsiders_are_not_let_in(nodes, tmp_path):
-    ours, authority = nodes.listed(), write_authority(tmp_path / "other")
+    ours, authority = nodes.statuses(), write_authority(tmp_path / "other")
     assert len(ours) == 3 and set(ours.values()) == {"online"}
     stranger = nodes.join("stranger", key=write_node_key(tmp_path / "stranger/key"))
     keyless = nodes.join("keyless")
@@ -86,7 +87,7 @@ def test_outsiders_are_not_let_in(nodes, tmp_path):
     assert "CERTIFICATE_VERIFY_FAILED" in misled.log
     for node in (stranger, keyless, misled, plain): assert "SuperNode ID" not in node.log
     plain.end()
-    assert nodes.listed() == ours
+    assert nodes.statuses() == ours
 
 
 def test_a_run_outlives_its_superlink_bit_for_bit(nodes, plan, tmp_path):

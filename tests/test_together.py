@@ -4,13 +4,14 @@ from functools import partial
 import pytest
 import torch
 
-from fedbook import fedreplay
+from fedbook import together as module
 from fedbook.engine import Checkpoint, Faults
 from fedbook.fedavg import Federation, Here, Server, run
-from fedbook.fedreplay import (FedReplayClient, FedReplayServer, ReplayHead, ReplayPool, Together, alike,
-                               default_together, fedprox, logits_together, plan, train_together)
+from fedbook.fedreplay import (FedReplayClient, FedReplayServer, FedReplaySizes, ReplayHead, ReplayPool,
+                               cross_entropy, fedprox, logits_together)
 from fedbook.lab import UserError
 from fedbook.local import build, generator
+from fedbook.together import Together, default_together, train_together
 from fedbook.wire import unpack
 
 ROWS = (5, 33, 70, 12, 64, 1, 17)     # one step, several, a last batch of one that joins the one before it, a single picture
@@ -27,8 +28,10 @@ def clients(dtype, tokens=1, mu=0.0, lam=0.5, pool=True, epochs=2):
     head, g, made = small_head(tokens).to(dtype), generator(1), []
     z, y, teacher = features(11, tokens, g, dtype), torch.randint(5, (11,), generator=g), torch.randn(11, 3, generator=g, dtype=dtype)
     for id, n in enumerate(ROWS):
-        client = FedReplayClient(id, head, features(n, tokens, g, dtype), torch.randint(5, (n,), generator=g), 3, epochs, 16, 1e-2, 1e-3, lam=lam)
-        client._sent = {name: t.clone() * (1 + 0.1 * id) for name, t in head.state_dict().items()}
+        sizes = FedReplaySizes(epochs=epochs, batch=16, lr=1e-2, weight_decay=1e-3, lam=lam)
+        z_own, y_own = features(n, tokens, g, dtype), torch.randint(5, (n,), generator=g)
+        client = FedReplayClient(id, head, z_own, y_own, sizes, 3)
+        client._start = {name: t.clone() * (1 + 0.1 * id) for name, t in head.state_dict().items()}
         if pool: client.replay, client.teacher, client._mu = ReplayPool([(z, y)]), teacher, mu
         made.append(client)
     return made
@@ -37,7 +40,7 @@ def clients(dtype, tokens=1, mu=0.0, lam=0.5, pool=True, epochs=2):
 def one_after_the_other(made):
     states = []
     for client in made:
-        client.model.load_state_dict(client._sent)
+        client.model.load_state_dict(client.start)
         client.train()
         states.append({name: t.clone() for name, t in client.model.state_dict().items()})
     return states
@@ -76,7 +79,7 @@ def test_training_together_is_training_alone_in_float64(tokens, mu, lam, pool, g
         assert worst(state, wanted, keys=False) < 1e-10
         assert worst(state, wanted) < 1e-7
         assert torch.equal(one.generator.get_state(), other.generator.get_state())
-        assert worst(state, one._sent) > 1e-3
+        assert worst(state, one.start) > 1e-3
 
 
 def test_training_together_in_float32():
@@ -96,7 +99,7 @@ def test_a_plan_is_what_training_draws():
     drawn, draw = [], theirs.replay.draw
     theirs.replay.draw = lambda n, g: drawn.append(draw(n, g)) or drawn[-1]
     one_after_the_other([theirs])
-    assert all(torch.equal(shared, other) for (_, shared), other in zip(plan(ours), drawn, strict=True))
+    assert all(torch.equal(shared, other) for (_, shared), other in zip(ours.plan(), drawn, strict=True))
 
 
 # ---- the engine
@@ -109,16 +112,16 @@ def stacked(monkeypatch):
         trained = train_together(made)
         sizes.append(len(made))
         return trained
-    monkeypatch.setattr(fedreplay, "train_together", counting)
+    monkeypatch.setattr(module, "train_together", counting)
     return sizes
 
 
-def make(id, kind=FedReplayClient, bad=None, lam=0.5, local_loss=None):
+def make(id, kind=FedReplayClient, bad=None, lam=0.5, local_loss=cross_entropy):
     g = generator(9, id)
     y = torch.randint(3, (ROWS[id],), generator=g) + (2 if id == 6 else 0)
     if bad == id: y = y + 90
-    options = dict(local_loss=local_loss) if local_loss else {}
-    return kind(id, _head, features(len(y), 1, g), y, 3, 1, 16, 1e-3, rate=0.2, lam=lam, **options)
+    sizes = FedReplaySizes(batch=16, lr=1e-3, rate=0.2, lam=lam)
+    return kind(id, _head, features(len(y), 1, g), y, sizes, 3, local_loss)
 
 
 _head = small_head(classes=3)
@@ -126,7 +129,7 @@ _head = small_head(classes=3)
 
 def federate(line, rounds=3, checkpoint=None, replay=True, late=2, faults=None, **options):
     joins = {id: late if id == 6 else 0 for id in range(len(ROWS))}
-    server = FedReplayServer(small_head(classes=3), joins, warm_steps=3, mu=0.5) if replay else Server(small_head())
+    server = FedReplayServer(small_head(classes=3), joins, FedReplaySizes(lr=1e-3, warm_steps=3, mu=0.5)) if replay else Server(small_head())
     with Federation(line(partial(make, **options)), len(ROWS), faults=faults) as federation:
         history = run(server, federation, rounds, checkpoint)
     return server, federation, history
@@ -188,7 +191,7 @@ def test_a_failing_client_does_not_sink_its_group(kind, bad, stacked):
 
 def test_a_group_that_fails_trains_one_by_one_and_says_so(monkeypatch):
     def broken(made): raise RuntimeError("no room")
-    monkeypatch.setattr(fedreplay, "train_together", broken)
+    monkeypatch.setattr(module, "train_together", broken)
     with pytest.warns(UserWarning, match="one by one: RuntimeError: no room"): server, _, _ = federate(together(3), 1)
     assert worst(server.weights, federate(Here, 1)[0].weights) == 0
 
@@ -245,11 +248,11 @@ def test_what_does_not_go():
 
 def test_alike():
     first, second = clients(torch.float32)[:2]
-    assert alike(first) == alike(second) is not None
+    assert first.alike() == second.alike() is not None
     second._mu = 0.3
-    assert alike(first) != alike(second)
+    assert first.alike() != second.alike()
     second.local_loss = fedprox
-    assert alike(second) is None
+    assert second.alike() is None
 
 
 def test_how_many_at_once():
