@@ -14,19 +14,25 @@ from fedbook.local import build, generator
 from fedbook.together import Together, default_together, train_together
 from fedbook.wire import unpack
 
-ROWS = (5, 33, 70, 12, 64, 1, 17)     # one step, several, a last batch of one that joins the one before it, a single picture
+# one step, several, a last batch of one that joins the one before it, a single picture
+ROWS = (5, 33, 70, 12, 64, 1, 17)
 
 
 def small_head(tokens=1, classes=5): return build(lambda: ReplayHead(20, classes, 16, 2, 4, 32, tokens), 0)
 
 
-def features(n, tokens, g, dtype=torch.float32): return torch.randn(*((n, 20) if tokens == 1 else (n, tokens, 20)), generator=g, dtype=dtype)
+def features(n, tokens, g, dtype=torch.float32):
+    return torch.randn(*((n, 20) if tokens == 1 else (n, tokens, 20)), generator=g, dtype=dtype)
 
 
 def clients(dtype, tokens=1, mu=0.0, lam=0.5, pool=True, epochs=2):
-    "Clients that hold what a fit message gave them: weights of their own each, and perhaps a pool with a teacher of fewer classes."
+    """Clients that hold what a fit message gave them: weights of their own each, and perhaps a pool with a
+    teacher of fewer classes."""
     head, g, made = small_head(tokens).to(dtype), generator(1), []
-    z, y, teacher = features(11, tokens, g, dtype), torch.randint(5, (11,), generator=g), torch.randn(11, 3, generator=g, dtype=dtype)
+    z, y, teacher = features(11, tokens, g, dtype), torch.randint(5, (11,),
+                                                                  generator=g), torch.randn(11, 3,
+                                                                                            generator=g,
+                                                                                            dtype=dtype)
     for id, n in enumerate(ROWS):
         sizes = FedReplaySizes(epochs=epochs, batch=16, lr=1e-2, weight_decay=1e-3, lam=lam)
         z_own, y_own = features(n, tokens, g, dtype), torch.randint(5, (n,), generator=g)
@@ -47,8 +53,8 @@ def one_after_the_other(made):
 
 
 def worst(a, b, keys=True):
-    """The largest distance of two states. Without `keys`: leaving out the attention's biases of keys, which change no output, so that their gradient is
-    rounding and AdamW makes steps of it."""
+    """The largest distance of two states. Without `keys`: leaving out the attention's biases of keys, which
+    change no output, so that their gradient is rounding and AdamW makes steps of it."""
     dim, far = len(a["token"]), 0.0
     for name in a:
         apart = (a[name] - b[name]).abs()
@@ -61,16 +67,21 @@ def worst(a, b, keys=True):
 def test_logits_of_many_heads(tokens):
     heads = [build(lambda: ReplayHead(20, 5, 16, 2, 4, 32, tokens), seed).double() for seed in range(3)]
     for head in heads:
-        for p in head.parameters(): p.data += 0.1 * torch.randn(p.shape, generator=generator(2), dtype=p.dtype)
-    z = features(12, tokens, generator(0), torch.float64).reshape(3, 4, *([20] if tokens == 1 else [tokens, 20]))
-    stacked = {name: torch.stack([head.state_dict()[name] for head in heads]) for name in heads[0].state_dict()}
+        for p in head.parameters():
+            p.data += 0.1 * torch.randn(p.shape, generator=generator(2), dtype=p.dtype)
+    z = features(12, tokens, generator(0), torch.float64).reshape(3, 4,
+                                                                  *([20] if tokens == 1 else [tokens, 20]))
+    stacked = {name: torch.stack([head.state_dict()[name] for head in heads])
+               for name in heads[0].state_dict()}
     together = logits_together(heads[0], stacked, z)
     assert together.shape == (3, 4, 5)
-    torch.testing.assert_close(together, torch.stack([head(rows) for head, rows in zip(heads, z)]), rtol=0, atol=1e-12)
+    torch.testing.assert_close(together, torch.stack([head(rows) for head, rows in zip(heads, z)]), rtol=0,
+                               atol=1e-12)
 
 
 @pytest.mark.parametrize("tokens, mu, lam, pool, group",
-                         [(1, 0.7, 0.3, True, 1), (1, 0.7, 0.3, True, 2), (1, 0.7, 0.3, True, 7), (1, 0.0, 0.5, True, 7), (3, 0.7, 0.5, True, 7),
+                         [(1, 0.7, 0.3, True, 1), (1, 0.7, 0.3, True, 2), (1, 0.7, 0.3, True, 7),
+                          (1, 0.0, 0.5, True, 7), (3, 0.7, 0.5, True, 7),
                           (3, 0.0, 0.5, False, 7), (1, 0.7, 0.0, True, 7)])
 def test_training_together_is_training_alone_in_float64(tokens, mu, lam, pool, group):
     ours, theirs = (clients(torch.float64, tokens, mu, lam, pool) for _ in range(2))
@@ -84,9 +95,11 @@ def test_training_together_is_training_alone_in_float64(tokens, mu, lam, pool, g
 
 def test_training_together_in_float32():
     ours, theirs = (clients(torch.float32, mu=0.7) for _ in range(2))
-    for state, wanted in zip(train_together(ours), one_after_the_other(theirs), strict=True): assert worst(state, wanted, keys=False) < 2e-2
+    for state, wanted in zip(train_together(ours), one_after_the_other(theirs), strict=True):
+        assert worst(state, wanted, keys=False) < 2e-2
     z = features(50, 1, generator(5))
-    for state, wanted in zip(train_together(clients(torch.float32)), one_after_the_other(clients(torch.float32)), strict=True):
+    for state, wanted in zip(train_together(clients(torch.float32)),
+                             one_after_the_other(clients(torch.float32)), strict=True):
         seen = []
         for each in (state, wanted):
             theirs[0].model.load_state_dict(each)
@@ -129,7 +142,9 @@ _head = small_head(classes=3)
 
 def federate(line, rounds=3, checkpoint=None, replay=True, late=2, faults=None, **options):
     joins = {id: late if id == 6 else 0 for id in range(len(ROWS))}
-    server = FedReplayServer(small_head(classes=3), joins, FedReplaySizes(lr=1e-3, warm_steps=3, mu=0.5)) if replay else Server(small_head())
+    server = FedReplayServer(small_head(classes=3), joins,
+                             FedReplaySizes(lr=1e-3, warm_steps=3,
+                                            mu=0.5)) if replay else Server(small_head())
     with Federation(line(partial(make, **options)), len(ROWS), faults=faults) as federation:
         history = run(server, federation, rounds, checkpoint)
     return server, federation, history
@@ -153,7 +168,8 @@ def test_a_federation_side_by_side(count, replay, stacked):
             seen.append(_head(z).detach())
         torch.testing.assert_close(*seen, rtol=0, atol=bound)
         for id, state in ours.states.items():
-            assert torch.equal(unpack(state).tensors["generator"], unpack(theirs.states[id]).tensors["generator"])
+            assert torch.equal(unpack(state).tensors["generator"],
+                               unpack(theirs.states[id]).tensors["generator"])
     assert max(stacked) >= 3, "no stack was trained"
 
 
@@ -163,7 +179,8 @@ def test_one_at_a_time_is_the_plain_federation():
 
 
 def test_another_local_loss_trains_alone_to_the_bit(stacked):
-    (server, ours, _), (wanted, theirs, _) = (federate(line, local_loss=fedprox) for line in (together(4), Here))
+    (server, ours, _), (wanted, theirs, _) = (federate(line, local_loss=fedprox)
+                                              for line in (together(4), Here))
     assert worst(server.weights, wanted.weights) == 0 and ours.states == theirs.states and not stacked
 
 
@@ -184,7 +201,8 @@ def test_a_failing_client_does_not_sink_its_group(kind, bad, stacked):
     (ours, one), (theirs, other) = results
     assert list(ours) == list(theirs) and 4 not in ours and len(ours) == 4
     assert one.ledger.to_json() == other.ledger.to_json() and 4 not in one.states
-    assert all(ours[id].meta == theirs[id].meta and worst(ours[id].tensors, theirs[id].tensors, keys=False) < 2e-3 for id in ours)
+    assert all(ours[id].meta == theirs[id].meta and worst(ours[id].tensors, theirs[id].tensors, keys=False)
+               < 2e-3 for id in ours)
     assert {id: one.states[id] == other.states[id] for id in ours} == dict.fromkeys(ours, True)
     assert stacked == [4], "the others train together"
 
@@ -192,7 +210,8 @@ def test_a_failing_client_does_not_sink_its_group(kind, bad, stacked):
 def test_a_group_that_fails_trains_one_by_one_and_says_so(monkeypatch):
     def broken(made): raise RuntimeError("no room")
     monkeypatch.setattr(module, "train_together", broken)
-    with pytest.warns(UserWarning, match="one by one: RuntimeError: no room"): server, _, _ = federate(together(3), 1)
+    with pytest.warns(UserWarning, match="one by one: RuntimeError: no room"):
+        server, _, _ = federate(together(3), 1)
     assert worst(server.weights, federate(Here, 1)[0].weights) == 0
 
 
@@ -219,7 +238,8 @@ def test_an_exchange_given_up_leaves_no_trace():
             replies = federation.exchange("fit", say, range(6))
             next(replies)
             replies.close()
-        results.append(([msg.tensors for _, msg in federation.exchange("fit", say, [1, 2, 3])], [federation.states[id] for id in (1, 2, 3)]))
+        results.append(([msg.tensors for _, msg in federation.exchange("fit", say, [1, 2, 3])],
+                        [federation.states[id] for id in (1, 2, 3)]))
     assert results[0][1] == results[1][1]
     assert all(worst(a, b) == 0 for a, b in zip(results[0][0], results[1][0], strict=True))
 
@@ -237,7 +257,9 @@ def test_a_killed_run_ends_with_the_same_bits(stop, tmp_path, kill, stacked):
     server, federation, history = job("whole")
     kill(lambda: job("cut"), stop)
     again, resumed, rows = job("cut")
-    assert worst(server.weights, again.weights) == 0 and federation.states == resumed.states and history.rows == rows.rows
+    assert worst(server.weights, again.weights) == 0
+    assert federation.states == resumed.states
+    assert history.rows == rows.rows
     assert max(stacked) == 3
 
 
