@@ -918,10 +918,6 @@ def test_trial_numbers_late_classes_last_and_widens_the_test():
     wanted = server.score(build(partial(ReplayHead, IN, 8, DIM, 1, 2, 32), 0), world.x_test, farms.y_test)
     assert history.last("accuracy") == pytest.approx(wanted)
 
-def test_trial_repeats_with_its_seed():
-    a, b, c = (tried(replace(TINY, rounds=1), seed, small_world()).server.weights for seed in (0, 0, 1))
-    assert equal(a, b) and not equal(a, c)
-
 def test_trial_with_tokens():
     world = small_world()
     tokens = replace(world, x=world.x[:, None].repeat(1, 3, 1), x_test=world.x_test[:, None].repeat(1, 3, 1))

@@ -1,8 +1,12 @@
 """Real Flower nodes on this computer, over TLS and with keys: who is let in, a SuperLink and a node that die
 in mid-run, and nothing left behind."""
 import json
+import os
 import re
+import signal
 import socket
+import sys
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
@@ -10,11 +14,15 @@ import pytest
 pytest.importorskip("flwr", reason="these tests start real Flower nodes, and Flower is not installed: pip "
                     "install 'fedbook[flower]'")
 
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
+from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
+
 from fedbook.command import plan_of
 from fedbook.fedavg import Failure, Federation, Here, run
 from fedbook.flower import fingerprint, write_app
 from fedbook.lab import UserError
-from fedbook.nodes import LocalNodes, write_authority, write_node_key
+from fedbook.nodes import LocalNodes, NodeProcess, write_authority, write_node_key
 from fedbook.wire import Ledger, pack, unpack
 
 RECEIVED, SENDING = r"Receiving: {} message.*\s+INFO :\s+Received successfully", r"Sending: {} message"
@@ -83,6 +91,45 @@ def until(nodes, i, sign, verb, running, over=True):
 def kept_by(nodes, id):
     return [file.read_bytes() for file in nodes.folder.glob(f"node{id}/state/**/client-*")]
 
+
+# ---- certificates and processes, without nodes
+
+def certificate(path): return x509.load_pem_x509_certificate(path.read_bytes())
+
+
+def test_a_server_is_believed_by_those_who_trust_its_authority(tmp_path):
+    ours, theirs = (write_authority(tmp_path / name) for name in ("ours", "theirs"))
+    server, here = certificate(ours.with_name("server.pem")), x509.IPAddress(ip_address("127.0.0.1"))
+    def verify(authority, place):
+        store = Store([certificate(authority)])
+        return PolicyBuilder().store(store).build_server_verifier(place).verify(server, [])
+    assert [each.subject for each in verify(ours, here)][-1] == certificate(ours).subject
+    for authority, place in ((theirs, here), (ours, x509.IPAddress(ip_address("127.0.0.2")))):
+        with pytest.raises(VerificationError): verify(authority, place)
+
+
+def test_secrets_are_their_owners_alone_and_a_public_half_fits(tmp_path):
+    key, authority = write_node_key(tmp_path / "node0/key"), write_authority(tmp_path)
+    assert [path.stat().st_mode & 0o777 for path in (key, authority.with_name("server.key"))] == [0o600, 0o600]
+    public = load_ssh_private_key(key.read_bytes(), None).public_key()
+    assert key.with_name("key.pub").read_bytes() == public.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+
+
+def python(tmp_path, code): return NodeProcess("it", [sys.executable, "-c", code], tmp_path / "log", dict(os.environ))
+
+
+def test_a_process_is_waited_for_until_its_sign_or_its_end(tmp_path):
+    process = python(tmp_path, "print('\\x1b[32mready\\x1b[0m', flush=True); import time; time.sleep(60)")
+    assert process.until("re(.*)y")[1] == "ad" and process.alive and process.log == "ready\n"
+    with pytest.raises(UserError, match="it gave no sign of served within 0.2 s: ready"): process.until("served", 0.2)
+    process.end()
+    assert not process.alive and process.wait() == -signal.SIGTERM
+    again = python(tmp_path, "raise SystemExit('the disk is full')")
+    with pytest.raises(UserError, match="it ended with 1: the disk is full"): again.until("ready")
+    assert "ready" not in again.log, "the log of the process before"
+
+
+# ---- real nodes
 
 def test_outsiders_are_not_let_in(nodes, tmp_path):
     ours, authority = nodes.statuses(), write_authority(tmp_path / "other")

@@ -3,15 +3,17 @@ from functools import partial
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from fedbook import together as module
 from fedbook.engine import Checkpoint, Faults
-from fedbook.fedavg import Federation, Here, Server, run
+from fedbook.fedavg import Client, Federation, FedProxClient, Here, Server, run
 from fedbook.fedreplay import (FedReplayClient, FedReplayServer, FedReplaySizes, ReplayHead, ReplayPool,
                                cross_entropy, fedprox, logits_together)
 from fedbook.lab import UserError
 from fedbook.local import build, generator
-from fedbook.together import Together, default_together, train_together
+from fedbook.together import (Together, batch_together, default_together, entropy_together, mean_together,
+                              train_together)
 from fedbook.wire import unpack
 
 # one step, several, a last batch of one that joins the one before it, a single picture
@@ -113,6 +115,43 @@ def test_a_plan_is_what_training_draws():
     theirs.replay.draw = lambda n, g: drawn.append(draw(n, g)) or drawn[-1]
     one_after_the_other([theirs])
     assert all(torch.equal(shared, other) for (_, shared), other in zip(ours.plan(), drawn, strict=True))
+
+
+def test_a_mean_leaves_padding_out():
+    g = generator(3)
+    logits, y = torch.randn(3, 4, 5, generator=g), torch.randint(5, (3, 4), generator=g)
+    share = torch.tensor([[1.0, 0, 0, 0], [0.5, 0.5, 0, 0], [0.25] * 4])
+    wanted = torch.stack([F.cross_entropy(logits[k, :n], y[k, :n]) for k, n in enumerate((1, 2, 4))])
+    torch.testing.assert_close(entropy_together(share, logits, y), wanted)
+    each = torch.where(share > 0, 2.0, 1e9)
+    assert mean_together(share, each.flatten()).tolist() == [2.0, 2.0, 2.0]
+
+
+def test_a_batch_is_padded_and_says_what_counts():
+    made = clients(torch.float64, mu=0.3)[:3]
+    steps = [client.plan()[0] for client in made]
+    share, x, y, *pool = batch_together(made, steps)
+    longest = max(len(own) for own, _ in steps)
+    assert x.shape == (3, longest, 20) and y.shape == (3, longest) and len(pool) == 3
+    for k, (client, (own, shared)) in enumerate(zip(made, steps)):
+        n = len(own)
+        assert torch.equal(x[k, :n], client.x[own]) and not x[k, n:].any() and not share[k, n:].any()
+        assert share[k].sum().item() == pytest.approx(1) and torch.equal(pool[2][k, :n], client.teacher[shared])
+
+
+class Bare(Client):
+    "Has no method that training together asks for."
+
+
+@pytest.mark.parametrize("kind", [Bare, FedProxClient])
+def test_a_client_that_cannot_say_so_trains_alone(kind, stacked):
+    def made(id):
+        y = torch.randint(3, (ROWS[id],), generator=generator(9, id))
+        return kind(id, _head, features(len(y), 1, generator(9, id)), y, 3)
+    say, results = Server(small_head(classes=3)).send(0), []
+    for line in (Together(made, 4), Here(made)):
+        with Federation(line, 5) as federation: results.append(dict(federation.exchange("fit", say, range(5))))
+    assert all(worst(results[0][id].tensors, results[1][id].tensors) == 0 for id in range(5)) and not stacked
 
 
 # ---- the engine
