@@ -1,13 +1,16 @@
-"""One round of 100 clients that train FedReplay's head: side by side in stacks of several sizes against one after the other, in this process and in two workers.
+"""One round of 100 clients that train FedReplay's head: side by side in stacks of several sizes against one
+after the other, in this process and in two workers.
 
-    python bench/heads.py [--clients 100] [--repeats 3] [--seconds 1.2] [--threads 1 2] [--groups 5 10 25 50 100]
+    python bench/heads.py [--clients 100] [--repeats 3] [--seconds 1.2] [--threads 1 2] [--groups 5 10 25 50
+    100]
 
-A round is a whole exchange: messages, training, replies, states. Clients hold 8 to 64 pictures each and the same pool of 30, batches of 32. Heads: that of the
-chapter's quick profile (dim 64, on 1,280 features), and one of the paper's size (dim 256, on 768); one token and 16. Where the loop needs more than
-`--seconds` for a round, fewer clients take part (`--seconds 0`: always all). Variants alternate in the same run; after the first round, which is
-not timed, their replies are checked against the loop's. Where there is a GPU, everything runs there, without workers. Last, forward and backward
-of ten stacked heads by hand-written batched products against `torch.func.vmap`.
-"""
+A round is a whole exchange: messages, training, replies, states. Clients hold 8 to 64 pictures each and the
+same pool of 30, batches of 32. Heads: that of the chapter's quick profile (dim 64, on 1,280 features), and
+one of the paper's size (dim 256, on 768); one token and 16. Where the loop needs more than `--seconds` for a
+round, fewer clients take part (`--seconds 0`: always all). Variants alternate in the same run; after the
+first round, which is not timed, their replies are checked against the loop's. Where there is a GPU,
+everything runs there, without workers. Last, forward and backward of ten stacked heads by hand-written
+batched products against `torch.func.vmap`. """
 import argparse
 import os
 import statistics
@@ -23,19 +26,24 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedbook.engine import line_of
 from fedbook.fedavg import Federation, Server
-from fedbook.fedreplay import FedReplayClient, ReplayHead, Together, logits_together
+from fedbook.fedreplay import FedReplayClient, FedReplaySizes, ReplayHead, logits_together
 from fedbook.local import build, generator
+from fedbook.together import Together
 from fedbook.wire import Msg
 
 CLASSES, BATCH, POOL = 30, 32, 30
-HEADS = {"small": dict(in_dim=1280, dim=64, heads=4, ff=256), "paper's": dict(in_dim=768, dim=256, heads=8, ff=1024)}
+HEADS = {"small": dict(in_dim=1280, dim=64, heads=4, ff=256),
+         "paper's": dict(in_dim=768, dim=256, heads=8, ff=1024)}
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def new_head(options, tokens): return build(partial(ReplayHead, n_classes=CLASSES, n_tokens=tokens, **options), 0)
+def new_head(options, tokens):
+    return build(partial(ReplayHead, n_classes=CLASSES, n_tokens=tokens, **options), 0)
 
 
-def features(n, head, g): return torch.randn(*((n, head.in_dim) if head.n_tokens == 1 else (n, head.n_tokens, head.in_dim)), generator=g)
+def features(n, head, g):
+    return torch.randn(*((n, head.in_dim) if head.n_tokens == 1 else (n, head.n_tokens, head.in_dim)),
+                       generator=g)
 
 
 def clients_of(head, count):
@@ -45,7 +53,10 @@ def clients_of(head, count):
     return [(features(n, head, g), torch.randint(CLASSES, (n,), generator=g)) for n in sizes]
 
 
-def make_client(id, head, data): return FedReplayClient(id, head, *data[id], seed=0, batch=BATCH, lr=2e-3)
+SIZES = FedReplaySizes(batch=BATCH, lr=2e-3)
+
+
+def make_client(id, head, data): return FedReplayClient(id, head, *data[id], SIZES)
 
 
 def federation(head, data, line):
@@ -70,8 +81,10 @@ def logits(head, reply, z):
 def distance(head, replies, wanted):
     "The largest distance of any client's logits on the same features from those of the loop's client."
     z = features(16, head, generator(2))
-    if [msg.meta for msg in replies] != [msg.meta for msg in wanted]: raise SystemExit("replies differ in more than weights")
-    return max((logits(head, one, z) - logits(head, other, z)).abs().max().item() for one, other in zip(replies, wanted, strict=True))
+    if [msg.meta for msg in replies] != [msg.meta for msg in wanted]:
+        raise SystemExit("replies differ in more than weights")
+    return max((logits(head, one, z) - logits(head, other, z)).abs().max().item()
+               for one, other in zip(replies, wanted, strict=True))
 
 
 def affordable(head, data, say, seconds):
@@ -89,14 +102,17 @@ def variants(args, count):
     if DEVICE == "cpu": yield "loop, workers 2", partial(line_of, workers=2)
     for threads in args.threads:
         for size in sizes:
-            if size > 1: yield f"stacks of {size}, threads {threads}", partial(Together, together=size, threads=threads)
+            if size > 1:
+                yield f"stacks of {size}, threads {threads}", partial(Together, together=size,
+                                                                      threads=threads)
 
 
 def compare(name, options, tokens, args):
     head = new_head(options, tokens).to(DEVICE)
     say, data = Server(new_head(options, tokens)).send(0), clients_of(head, args.clients)
     count = affordable(head, data, say, args.seconds)
-    print(f"\n{name} head, {sum(p.numel() for p in head.parameters()):,} parameters, tokens {tokens}: {count} of {args.clients} clients", flush=True)
+    print(f"\n{name} head, {sum(p.numel() for p in head.parameters()):,} parameters, tokens {tokens}: "
+          f"{count} of {args.clients} clients", flush=True)
     with ExitStack() as stack:
         made = {what: stack.enter_context(federation(head, data[:count], line))
                 for what, line in variants(args, count)}
@@ -114,14 +130,16 @@ def show(rounds, count, gap):
     middle = {what: statistics.median(each[what] for each in rounds) for what in rounds[0]}
     for what in middle:
         times = [each[first] / each[what] for each in rounds]
-        print(f"  {what:27s} {middle[what]:7.3f} s a round, {1e3 * middle[what] / count:7.2f} ms a client, {statistics.median(times):5.2f} x "
-              f"{first} ({min(times):.2f} to {max(times):.2f})")
-    print(f"  fastest: {min(middle, key=middle.get)}; logits of all variants at most {gap:.1e} apart", flush=True)
+        print(f"  {what:27s} {middle[what]:7.3f} s a round, {1e3 * middle[what] / count:7.2f} ms a client, "
+              f"{statistics.median(times):5.2f} x {first} ({min(times):.2f} to {max(times):.2f})")
+    print(f"  fastest: {min(middle, key=middle.get)}; logits of all variants at most {gap:.1e} apart",
+          flush=True)
 
 
 def by_vmap(head, weights, z):
     "What one would write with torch.func; its attention has no batching rule in its fast form on the CPU."
-    with sdpa_kernel(SDPBackend.MATH): return vmap(lambda weights, z: functional_call(head, weights, (z,)), randomness="same")(weights, z)
+    with sdpa_kernel(SDPBackend.MATH):
+        return vmap(lambda weights, z: functional_call(head, weights, (z,)), randomness="same")(weights, z)
 
 
 def seconds_of(forward, head, weights, z):
@@ -133,16 +151,22 @@ def seconds_of(forward, head, weights, z):
 
 def compare_forms(name, options, tokens, args, count=10):
     head = new_head(options, tokens).to(DEVICE).train()
-    weights = {key: t.detach().expand(count, *t.shape).clone().requires_grad_() for key, t in head.named_parameters()}
+    weights = {key: t.detach().expand(count, *t.shape).clone().requires_grad_()
+               for key, t in head.named_parameters()}
     z = torch.stack([features(2 * BATCH, head, generator(3))] * count).to(DEVICE)
-    torch.testing.assert_close(logits_together(head, weights, z), by_vmap(head, weights, z), rtol=0, atol=1e-3)
-    ratios = [seconds_of(by_vmap, head, weights, z) / seconds_of(logits_together, head, weights, z) for _ in range(1 + 2 * args.repeats)][1:]
-    print(f"{name} head, tokens {tokens}: by hand {statistics.median(ratios):.2f} x vmap ({min(ratios):.2f} to {max(ratios):.2f})", flush=True)
+    torch.testing.assert_close(logits_together(head, weights, z), by_vmap(head, weights, z), rtol=0,
+                               atol=1e-3)
+    ratios = [seconds_of(by_vmap, head, weights, z) / seconds_of(logits_together, head, weights, z)
+              for _ in range(1 + 2 * args.repeats)][1:]
+    print(f"{name} head, tokens {tokens}: by hand {statistics.median(ratios):.2f} x vmap ({min(ratios):.2f} "
+          f"to {max(ratios):.2f})", flush=True)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("clients", 100), ("repeats", 3), ("seconds", 1.2)): parser.add_argument(f"--{name}", type=type(default), default=default)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in (("clients", 100), ("repeats", 3), ("seconds", 1.2)):
+        parser.add_argument(f"--{name}", type=type(default), default=default)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2] if DEVICE == "cpu" else [1])
     parser.add_argument("--groups", type=int, nargs="+", default=[5, 10, 25, 50, 100])
     args = parser.parse_args()

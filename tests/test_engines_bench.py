@@ -1,4 +1,5 @@
-"""bench/engines.py at toy size: that every engine does the same work, and that its arithmetic is right; no speed is tested."""
+"""bench/engines.py at toy size: that every engine does the same work, and that its arithmetic is right; no
+speed is tested."""
 import subprocess
 import sys
 
@@ -13,7 +14,8 @@ BENCH = "engines"
 def sizes(bench, monkeypatch):
     "Batches so large that a client takes one step a round, whatever the order of its pictures."
     sizes = bench.Sizes(pictures=600, clients=6, per_round=3, batch=1000, lr=0.1)
-    for name in ("CLIENTS", "PER_ROUND", "BATCH", "LR"): monkeypatch.setattr(bench.federation, name, getattr(bench.federation, name))
+    for name in ("CLIENTS", "PER_ROUND", "BATCH", "LR"):
+        monkeypatch.setattr(bench.federation, name, getattr(bench.federation, name))
     bench.settle(sizes)
     bench.world.cache_clear()
     bench.picker.cache_clear()
@@ -38,7 +40,8 @@ def wanted(bench, sizes, one_process): return weights_of(bench.bare, sizes)
 def test_the_work_is_worth_comparing(bench, sizes, wanted):
     assert distance(wanted, bench.initial().state_dict()) > 1e-2
     asked = {id for r in range(2) for id in bench.chosen(sizes, r)}
-    assert len({len(bench.world(sizes)[2][id]) for id in asked}) > 1 and bench.chosen(sizes, 0) != bench.chosen(sizes, 1)
+    assert len({len(bench.world(sizes)[2][id]) for id in asked}) > 1
+    assert bench.chosen(sizes, 0) != bench.chosen(sizes, 1)
 
 
 def test_our_engine_reaches_the_weights_of_the_bare_loop(bench, sizes, wanted):
@@ -55,12 +58,14 @@ def test_other_engines_reach_the_weights_of_the_bare_loop(bench, sizes, wanted, 
 def test_a_batch_is_every_picture_once(bench, sizes):
     x, y = (torch.cat(part) for part in zip(*bench.batches(3, sizes._replace(batch=7))))
     mine = torch.as_tensor(bench.world(sizes)[2][3])
-    assert len(y) == len(mine) and y.bincount(minlength=10).equal(bench.world(sizes)[1][mine].bincount(minlength=10))
+    assert len(y) == len(mine)
+    assert y.bincount(minlength=10).equal(bench.world(sizes)[1][mine].bincount(minlength=10))
     assert torch.allclose(x.sum(), bench.as_float(bench.world(sizes)[0][mine]).sum(), rtol=1e-4)
 
 
 def outcomes_of(bench, **seconds):
-    return {name.replace("_", "-"): [bench.Outcome(each, 10 * each, 100 * each, {}) for each in values] for name, values in seconds.items()}
+    return {name.replace("_", "-"): [bench.Outcome(each, 10 * each, 100 * each, {}) for each in values]
+            for name, values in seconds.items()}
 
 
 def test_ratios_by_hand(bench):
@@ -70,17 +75,23 @@ def test_ratios_by_hand(bench):
 
 
 def test_a_row_sets_each_repeat_against_the_bare_loop_of_the_same(bench):
-    row = bench.row(outcomes_of(bench, bare=[1.0, 2.0, 4.0], two=[0.5, 3.0, 2.0]), "two", lambda weights: 0.75)
-    assert row.split() == "in process, 2 workers 2.000 0.50 (0.50 to 1.50) 20.0 0.50 (0.50 to 1.50) 200 0.50 (0.50 to 1.50) 75.0%".split()
+    row = bench.row(outcomes_of(bench, bare=[1.0, 2.0, 4.0], two=[0.5, 3.0, 2.0]), "two",
+                    lambda weights: 0.75)
+    assert (row.split() == "in process, 2 workers 2.000 0.50 (0.50 to 1.50) 20.0 0.50 (0.50 to 1.50) 200 "
+            "0.50 (0.50 to 1.50) 75.0%".split())
 
 
 @pytest.mark.parametrize("two, flower, said", [
-    ([1.0, 1.0, 1.0], [1.3, 1.5, 0.9], "1.30 (0.90 to 1.50) x as fast; bound, not slower beyond the spread: kept; goal, 1.2 x: reached"),
-    ([1.0, 1.0, 1.0], [1.1, 0.8, 0.9], "0.90 (0.80 to 1.10) x as fast; bound, not slower beyond the spread: kept; goal, 1.2 x: not reached"),
-    ([1.0, 1.0, 1.0], [0.7, 0.8, 0.9], "0.80 (0.70 to 0.90) x as fast; bound, not slower beyond the spread: missed; goal, 1.2 x: not reached"),
+    ([1.0, 1.0, 1.0], [1.3, 1.5, 0.9], "1.30 (0.90 to 1.50) x as fast; bound, not slower beyond the spread: "
+     "kept; goal, 1.2 x: reached"),
+    ([1.0, 1.0, 1.0], [1.1, 0.8, 0.9], "0.90 (0.80 to 1.10) x as fast; bound, not slower beyond the spread: "
+     "kept; goal, 1.2 x: not reached"),
+    ([1.0, 1.0, 1.0], [0.7, 0.8, 0.9], "0.80 (0.70 to 0.90) x as fast; bound, not slower beyond the spread: "
+     "missed; goal, 1.2 x: not reached"),
 ])
 def test_the_contest_by_hand(bench, two, flower, said):
-    found = bench.contest(outcomes_of(bench, bare=[0.1] * 3, one=[2.0] * 3, two=two, pfl_2=[9.0] * 3, flower=flower))
+    found = bench.contest(outcomes_of(bench, bare=[0.1] * 3, one=[2.0] * 3, two=two, pfl_2=[9.0] * 3,
+                                      flower=flower))
     assert found == f"in process, 2 workers, against the fastest other engine (Flower, 2 actors): {said}"
 
 
@@ -90,14 +101,19 @@ def test_no_contest(bench):
 
 
 def test_a_missing_package_is_a_printed_reason(bench, monkeypatch, capsys):
-    monkeypatch.setitem(bench.ENGINES, "pfl-2", bench.ENGINES["pfl-2"]._replace(needs={"torch": "torch", "no_such_module": "no-such-package"}))
+    monkeypatch.setitem(bench.ENGINES, "pfl-2",
+                        bench.ENGINES["pfl-2"]._replace(needs={"torch": "torch",
+                                                               "no_such_module": "no-such-package"}))
     assert bench.missing("bare") is None
-    monkeypatch.setattr(bench, "measure", lambda name, sizes, rounds: bench.Outcome(1.0, 1.0, 1.0, bench.initial().state_dict()))
+    def measure(name, sizes, rounds): return bench.Outcome(1.0, 1.0, 1.0, bench.initial().state_dict())
+    monkeypatch.setattr(bench, "measure", measure)
     monkeypatch.setattr(sys, "argv", ["engines.py", "--repeats", "2", "--only", "two", "pfl-2"])
     bench.main()
     said = capsys.readouterr().out.splitlines()
-    assert said[0] == "pfl, 2 processes: left out, for there is no module 'no_such_module' here (pip install 'no-such-package')"
-    assert [line.split(",")[0] for line in said if line.startswith("repeat")] == ["repeat 1"] * 2 + ["repeat 2"] * 2
+    assert (said[0] == "pfl, 2 processes: left out, for there is no module 'no_such_module' here (pip "
+            "install 'no-such-package')")
+    assert [line.split(",")[0] for line in said
+            if line.startswith("repeat")] == ["repeat 1"] * 2 + ["repeat 2"] * 2
     assert [line[:9] for line in said[-3:]] == ["bare loop", "in proces", "no contes"]
 
 

@@ -1,4 +1,5 @@
-"""The chapters on Flower: the same bits as in one process, over nodes that answer late, wrongly or not at all, and again after every kill."""
+"""The chapters on Flower: the same bits as in one process, over nodes that answer late, wrongly or not at
+all, and again after every kill."""
 import itertools
 import json
 import os
@@ -69,8 +70,9 @@ def late(grid, message): grid.serve(message)
 
 
 class FakeGrid:
-    """Flower's grid over nodes in this process. A message crosses as the bytes that Flower writes; for each one a node makes a new `ClientApp`, and
-    gives it the `Context` that the last one left. `weather(id, verb, round)` is what becomes of a message: a function of the grid and of it."""
+    """Flower's grid over nodes in this process. A message crosses as the bytes that Flower writes; for each
+    one a node makes a new `ClientApp`, and gives it the `Context` that the last one left. `weather(id, verb,
+    round)` is what becomes of a message: a function of the grid and of it."""
     numbers = itertools.count(2**40)
 
     def __init__(self, make_app, ids, weather=lambda *_: served):
@@ -86,12 +88,15 @@ class FakeGrid:
     def leave(self, id):
         for node in self.serving(id): del self.contexts[node]
 
-    def serving(self, id): return [node for node, context in self.contexts.items() if context.node_config.get("partition-id") == id]
+    def serving(self, id):
+        return [node for node, context in self.contexts.items() if context.node_config.get("partition-id")
+                == id]
 
     def wipe(self, id):
         for node in self.serving(id): self.contexts[node].state = RecordDict()
 
-    def held(self, node): return {mark: array.data for mark, array in self.contexts[node].state.get("fedbook", {}).items()}
+    def held(self, node):
+        return {mark: array.data for mark, array in self.contexts[node].state.get("fedbook", {}).items()}
 
     def get_node_ids(self): return list(self.contexts)
 
@@ -101,14 +106,16 @@ class FakeGrid:
 
     def deliver(self, message):
         message.metadata.__dict__["_message_id"] = f"message {next(self.numbers)}"
-        id, verb = self.contexts[message.metadata.dst_node_id].node_config.get("partition-id"), message.metadata.message_type.split(".")[1]
+        id, verb = (self.contexts[message.metadata.dst_node_id].node_config.get("partition-id"),
+                    message.metadata.message_type.split(".")[1])
         reply = self.weather(id, verb, message.metadata.group_id)(self, self.cross("down", id, verb, message))
         return reply and self.cross("up", id, verb, reply)
 
     def cross(self, way, id, verb, message):
         objects = {mark: thing.deflate() for mark, thing in get_all_nested_objects(message).items()}
         content = message.content if message.has_content() else None
-        self.crossings.append(Crossing(way, id, verb, message.metadata.group_id, b"".join(objects.values()), content))
+        self.crossings.append(Crossing(way, id, verb, message.metadata.group_id, b"".join(objects.values()),
+                                       content))
         arrived = inflate_object_from_contents(message.object_id, objects)
         arrived.metadata.__dict__["_message_id"] = message.metadata.message_id
         return arrived
@@ -136,7 +143,8 @@ def clock(monkeypatch):
     return clock
 
 
-def small_grid(ids=range(4), make=make, keep=None, **options): return FakeGrid(lambda: client_app(make, keep), ids, **options)
+def small_grid(ids=range(4), make=make, keep=None, **options):
+    return FakeGrid(lambda: client_app(make, keep), ids, **options)
 
 
 def over(grid, ids=range(4), min_replies=1, **options):
@@ -212,7 +220,8 @@ def test_flowers_records_carry_the_run_bit_for_bit(name):
 
 @pytest.fixture(scope="module")
 def simulated():
-    "All chapters, one after the other, on one of Flower's simulations, with one thread here: chapter to server and federation."
+    """All chapters, one after the other, on one of Flower's simulations, with one thread here: chapter to
+    server and federation."""
     experiments = {name: experiment_of(name) for name in CHAPTERS}
     places = [(name, id) for name, experiment in experiments.items() for id in experiment.ids]
 
@@ -241,18 +250,21 @@ def simulated():
 def listening():
     "The addresses on which this process and those that it started wait for others."
     me = psutil.Process()
-    return {c.laddr.ip for process in [me, *me.children(recursive=True)] for c in process.net_connections("inet") if c.status == "LISTEN"}
+    return {c.laddr.ip for process in [me, *me.children(recursive=True)]
+            for c in process.net_connections("inet") if c.status == "LISTEN"}
 
 
 def test_the_simulation_listens_on_this_machine_alone(simulated):
     addresses = [ip_address(text) for text in simulated["addresses"]]
-    assert addresses and all((getattr(address, "ipv4_mapped", None) or address).is_loopback for address in addresses), addresses
+    assert addresses and all((getattr(address, "ipv4_mapped", None) or address).is_loopback
+                             for address in addresses), addresses
 
 
 @chapter
 def test_flowers_simulation_gives_the_same_bits(name, simulated):
     assert_same_run(simulated[name], in_process(name)[:2])
-    assert all(0 < entry.envelope < 2000 for entry in simulated[name][1].ledger.entries) and simulated[name][1].ledger.absent == []
+    assert all(0 < entry.envelope < 2000 for entry in simulated[name][1].ledger.entries)
+    assert simulated[name][1].ledger.absent == []
 
 
 # ---- what crosses
@@ -264,7 +276,8 @@ def test_private_state_never_crosses(name):
     generators = {unpack(secret).tensors["generator"].numpy().tobytes() for secret in secrets}
     assert len(secrets) >= len(grid.contexts) // 5 and all(len(generator) > 1000 for generator in generators)
     assert not any(secret in crossed for secret in {*secrets, *generators})
-    assert all(bytes(crossing.content["msg"]["msg"].data) in crossed for crossing in grid.crossings if crossing.verb != "hello")
+    assert all(bytes(crossing.content["msg"]["msg"].data) in crossed for crossing in grid.crossings
+               if crossing.verb != "hello")
 
 
 @chapter
@@ -274,7 +287,8 @@ def test_records_hold_one_array_of_bytes_and_text(name):
         assert {*content} == {"msg", "fedbook"} and {*content["msg"]} == {"msg"}
         assert {*content["fedbook"]} == ({"state", "run"} if way == "down" else {"state"})
         array = content["msg"]["msg"]
-        assert (array.dtype, array.shape, array.stype) == ("uint8", (len(array.data),), "safetensors") and type(content["fedbook"]["state"]) is str
+        assert (array.dtype, array.shape, array.stype) == ("uint8", (len(array.data),), "safetensors")
+        assert type(content["fedbook"]["state"]) is str
         unpack(array.data)
     assert asked
 
@@ -283,10 +297,12 @@ def test_records_hold_one_array_of_bytes_and_text(name):
 def test_the_envelope_is_what_flower_writes(name):
     _, federation, grid, _ = over_grid(name)
     written = {(c.way, c.id, c.verb, int(c.round)): len(c.data) for c in grid.crossings if c.verb != "hello"}
-    assert {(e.way, e.client, e.verb, e.round): e.nbytes + e.envelope for e in federation.ledger.entries} == written
+    assert {(e.way, e.client, e.verb, e.round): e.nbytes + e.envelope
+            for e in federation.ledger.entries} == written
     assert all(0 < e.envelope < 2000 for e in federation.ledger.entries)
     table = federation.ledger.table("way", "verb")
-    assert sum(row["bytes"] + row["envelope"] for row in table) == sum(written.values()) and sum(row["messages"] for row in table) == len(written)
+    assert sum(row["bytes"] + row["envelope"] for row in table) == sum(written.values())
+    assert sum(row["messages"] for row in table) == len(written)
 
 
 @chapter
@@ -382,9 +398,11 @@ FAULTS = {
     "wrong shape": (partial(make, kind=Misshapen), served, "has shape"),
     "hangs": (make, silent, "no answer within 600 s"),
     "late": (make, late, "no answer within 600 s"),
-    "node gone": (make, failing_with(5, "Node Unavailable - the node is gone.", sender=1), "error 5: Node Unavailable"),
+    "node gone": (make, failing_with(5, "Node Unavailable - the node is gone.", sender=1),
+                  "error 5: Node Unavailable"),
     "process killed": (make, failing_with(8, "ClientApp stopped responding."), "error 8: ClientApp stopped"),
-    "traceback": (make, failing_with(2, "Traceback\n  line 1\nValueError: the last line"), "error 2:.*ValueError: the last line$"),
+    "traceback": (make, failing_with(2, "Traceback\n  line 1\nValueError: the last line"),
+                  "error 2:.*ValueError: the last line$"),
     "no reason": (make, failing_with(0, None), "error 0: no reason given"),
     "blank reason": (make, failing_with(0, " \n"), "error 0: no reason given"),
     "no records": (make, reply_with(msg=None, fedbook=None), "names no private state"),
@@ -392,7 +410,8 @@ FAULTS = {
     "text for message": (make, reply_with(msg=ConfigRecord({"msg": "weights"})), "hold no packed message"),
     "garbage": (make, reply_with(msg=ArrayRecord({"msg": to_array(b"\x80\x04K\x01.")})), "not a message"),
     "no state": (make, reply_with(fedbook=None), "names no private state"),
-    "array for state": (make, reply_with(fedbook=ArrayRecord({"state": to_array(b"0" * 64)})), "names no private state"),
+    "array for state": (make, reply_with(fedbook=ArrayRecord({"state": to_array(b"0" * 64)})),
+                        "names no private state"),
     "short state": (make, reply_with(fedbook=said("0" * 63)), "names no private state"),
     "path for state": (make, reply_with(fedbook=said("../../etc/passwd")), "names no private state"),
     "list for state": (make, reply_with(fedbook=said([1, 2])), "names no private state"),
@@ -407,10 +426,13 @@ FAULTS = {
 @pytest.mark.filterwarnings("ignore:round")
 def test_a_client_that_fails_is_left_out_and_the_ledger_says_why(fault):
     kind, weather, why = FAULTS[fault]
-    grid = small_grid(make=kind() if fault == "cannot be made" else kind, weather=lambda id, verb, _: weather if (id, verb) == (1, "fit") else served)
+    grid = small_grid(make=kind() if fault == "cannot be made" else kind, weather=lambda id, verb, _: weather
+                      if (id, verb) == (1, "fit") else served)
     server, federation = small_run(grid)
-    assert [(row["round"], row["client"], row["verb"]) for row in federation.ledger.absent] == [(r, 1, "fit") for r in range(3)]
-    assert all(re.search(why, reason) and len(reason) < 500 and "\n" not in reason for reason in reasons(federation))
+    assert ([(row["round"], row["client"], row["verb"]) for row in federation.ledger.absent]
+            == [(r, 1, "fit") for r in range(3)])
+    assert all(re.search(why, reason) and len(reason) < 500 and "\n" not in reason
+               for reason in reasons(federation))
     assert pack(server.state()) == pack(small_reference([0, 2, 3])[0].state())
 
 
@@ -419,15 +441,18 @@ def test_a_node_that_cannot_make_its_client_is_left_out_and_the_ledger_says_why(
     def make_client(id):
         if id == 1: raise OSError("the disk is not mounted")
         return make(id)
-    with pytest.warns(UserWarning, match="node is left out.*the disk is not mounted"): server, federation = small_run(small_grid(make=make_client))
+    with pytest.warns(UserWarning, match="node is left out.*the disk is not mounted"):
+        server, federation = small_run(small_grid(make=make_client))
     assert [(row["round"], row["client"]) for row in federation.ledger.absent] == [(r, 1) for r in range(3)]
-    assert all(re.search("no node serves it.*the disk is not mounted", reason) for reason in reasons(federation))
+    assert all(re.search("no node serves it.*the disk is not mounted", reason)
+               for reason in reasons(federation))
     assert pack(server.state()) == pack(small_reference([0, 2, 3])[0].state())
 
 
 def test_a_client_that_keeps_what_it_did_not_declare_is_an_error_that_names_it():
     grid = FakeGrid(lambda: client_app(partial(make, kind=Hoarding)), [9])
-    with pytest.raises(TooFewReplies, match=r"Undeclared: client 9 \(Hoarding\) changed its attribute 'calls'"):
+    with pytest.raises(TooFewReplies, match=r"Undeclared: client 9 \(Hoarding\) changed its attribute "
+                       r"'calls'"):
         list(over(grid, [9]).exchange("fit", Server(build(net, 0)).send, [9]))
     assert not any(grid.held(node) for node in grid.contexts)
 
@@ -443,7 +468,8 @@ def test_nothing_but_a_verb_can_be_asked_for(verb):
     grid = small_grid()
     federation = over(grid)
     with pytest.raises(TooFewReplies): list(federation.exchange(verb, Msg({}), [0, 1]))
-    assert len(reasons(federation)) == 2 and all(f"No train function registered with name '{verb}'" in reason for reason in reasons(federation))
+    assert len(reasons(federation)) == 2
+    assert all(f"No train function registered with name '{verb}'" in reason for reason in reasons(federation))
     assert not any(grid.held(node) for node in grid.contexts)
 
 
@@ -452,7 +478,8 @@ def test_too_few_replies_leave_the_checkpoint_as_it_was(tmp_path):
     checkpoint, grid = Checkpoint(tmp_path / "run"), small_grid(weather=weather)
     small_run(grid, 2, checkpoint, min_replies=2)
     before = checkpoint.path.read_bytes()
-    with pytest.raises(TooFewReplies, match="1 of 4 .* at least 2 are needed .*client 1: no answer"): small_run(grid, 3, checkpoint, min_replies=2)
+    with pytest.raises(TooFewReplies, match="1 of 4 .* at least 2 are needed .*client 1: no answer"):
+        small_run(grid, 3, checkpoint, min_replies=2)
     assert checkpoint.path.read_bytes() == before
     grid.weather = lambda *_: served
     assert_same_run(small_run(grid, 3, checkpoint), small_reference())
@@ -461,7 +488,8 @@ def test_too_few_replies_leave_the_checkpoint_as_it_was(tmp_path):
 def test_replies_come_in_the_order_asked():
     federation, server = over(small_grid()), Server(build(net, 0))
     assert [id for id, _ in federation.exchange("fit", server.send, [2, 0, 3])] == [2, 0, 3]
-    with pytest.raises(UserError, match="names a client twice"): list(federation.exchange("fit", server.send, [1, 1]))
+    with pytest.raises(UserError, match="names a client twice"):
+        list(federation.exchange("fit", server.send, [1, 1]))
 
 
 # ---- nodes that come and go
@@ -471,9 +499,12 @@ def test_a_node_that_serves_no_client_is_left_out(id, clock):
     grid = small_grid()
     node = grid.join(id)
     if id is None: del grid.contexts[node].node_config["partition-id"]
-    with pytest.warns(UserWarning, match="node is left out.*" + ("said" if type(id) is int else "partition-id")): ran = small_run(grid)
+    with pytest.warns(UserWarning, match="node is left out.*" + ("said" if type(id) is int
+                                                                 else "partition-id")):
+        ran = small_run(grid)
     assert_same_run(ran, small_reference())
-    assert sum((crossing.verb, crossing.way) == ("hello", "down") for crossing in grid.crossings) == 4 + 3 and clock.now == 0
+    assert sum((crossing.verb, crossing.way) == ("hello", "down") for crossing in grid.crossings) == 4 + 3
+    assert clock.now == 0
 
 
 def test_a_second_node_for_a_client_is_left_out_and_takes_over_when_the_first_has_gone(clock, tmp_path):
@@ -481,12 +512,15 @@ def test_a_second_node_for_a_client_is_left_out_and_takes_over_when_the_first_ha
     def replace(server):
         if not doubles: doubles.append(grid.join(1))
         else: [grid.contexts.pop(node) for node in grid.serving(1)[:-1]]
-    with pytest.warns(UserWarning, match="node is left out.*said 1"): ran = small_run(grid, 3, test=lambda server: replace(server) or {})
+    with pytest.warns(UserWarning, match="node is left out.*said 1"):
+        ran = small_run(grid, 3, test=lambda server: replace(server) or {})
     assert_same_run(ran, small_reference())
     assert grid.held(doubles[0])
 
 
-def asked(grid, id): return sum(crossing.verb == "fit" and crossing.way == "down" and crossing.id == id for crossing in grid.crossings)
+def asked(grid, id):
+    return sum(crossing.verb == "fit" and crossing.way == "down" and crossing.id == id
+               for crossing in grid.crossings)
 
 
 @pytest.mark.filterwarnings("ignore:round")
@@ -494,7 +528,8 @@ def test_a_client_without_a_node_is_waited_for_once(clock):
     grid, waited = small_grid([0, 1, 2]), []
     server, federation = small_run(grid, test=lambda server: waited.append(clock.now) or {}, wait=20)
     assert 20 <= waited[0] <= 21 and waited == [waited[0]] * 3
-    assert [(row["round"], row["client"], row["reason"]) for row in federation.ledger.absent] == [(r, 3, "no node serves it") for r in range(3)]
+    assert [(row["round"], row["client"], row["reason"])
+            for row in federation.ledger.absent] == [(r, 3, "no node serves it") for r in range(3)]
     assert pack(server.state()) == pack(small_reference([0, 1, 2])[0].state())
 
 
@@ -527,7 +562,8 @@ def test_a_node_that_leaves_is_missed_and_one_that_comes_back_goes_on_from_its_f
         if r == 1: grid.join(1)
         return {}
     server, federation = small_run(grid, 4, test=weather)
-    assert [(row["round"], row["client"]) for row in federation.ledger.absent] == [(1, 1)] and asked(grid, 1) == 3
+    assert [(row["round"], row["client"]) for row in federation.ledger.absent] == [(1, 1)]
+    assert asked(grid, 1) == 3
     assert marks(federation)[1] == fingerprint(small_reference(rounds=3)[1].states[1])
 
 
@@ -539,7 +575,9 @@ def test_a_farm_whose_node_connects_only_when_it_joins(clock):
     server, federation = trained(experiment, over(grid, experiment.ids), test=come)
     assert_same_run((server, federation), wanted)
     assert {entry.verb for entry in federation.ledger.where(client=3, round=1)} == {"donate", "pool", "fit"}
-    assert clock.now == 0 and not federation.ledger.where(client=3, round=0) and federation.ledger.absent == []
+    assert clock.now == 0
+    assert not federation.ledger.where(client=3, round=0)
+    assert federation.ledger.absent == []
 
 
 # ---- private state
@@ -548,12 +586,14 @@ def test_a_farm_whose_node_connects_only_when_it_joins(clock):
 @pytest.mark.parametrize("name", ["fedcbdr", "fedgtea"])
 def test_answers_that_came_too_late_change_nothing(name):
     experiment, faults = experiment_of(name), Faults(seed=5, silent=0.3)
-    wanted, reference = trained(experiment, Federation(Here(experiment.client), experiment.ids, faults=faults))
+    wanted, reference = trained(experiment, Federation(Here(experiment.client), experiment.ids,
+                                                       faults=faults))
     struck = lambda id, verb, round: verb != "hello" and faults.strike(int(round), verb, id)
     grid = grid_of(experiment, weather=lambda *asked: late if struck(*asked) else served)
     server, federation = trained(experiment, over(grid, experiment.ids))
     assert_same_run((server, federation), (wanted, reference))
-    missed, wanted = ([(row["round"], row["client"], row["verb"]) for row in each.ledger.absent] for each in (federation, reference))
+    missed, wanted = ([(row["round"], row["client"], row["verb"]) for row in each.ledger.absent]
+                      for each in (federation, reference))
     assert missed == wanted != []
 
 
@@ -563,8 +603,10 @@ def test_two_states_are_kept_and_the_last_is_the_one_that_the_server_names(tmp_p
         reply = grid.serve(message)
         if "msg" not in reply.content: return reply
         id = grid.contexts[message.metadata.dst_node_id].node_config["partition-id"]
-        held, files = grid.held(message.metadata.dst_node_id), [file.read_bytes() for file in (tmp_path / "nodes").rglob(f"client-{id}-*")]
-        assert all(fingerprint(state) == mark for mark, state in held.items()) and set(held.values()) == set(files)
+        held, files = (grid.held(message.metadata.dst_node_id),
+                       [file.read_bytes() for file in (tmp_path / "nodes").rglob(f"client-{id}-*")])
+        assert all(fingerprint(state) == mark for mark, state in held.items())
+        assert set(held.values()) == set(files)
         assert {*held} == {reply.content["fedbook"]["state"], message.content["fedbook"]["state"]} - {""}
         counts[len(held)] += 1
         return reply
@@ -578,7 +620,8 @@ def test_a_node_that_was_started_again_goes_on_from_its_folder(tmp_path, config)
     grid = small_grid([], keep=None if config else tmp_path / "nodes")
     for id in range(4): grid.join(id, **({"state-folder": str(tmp_path / f"node{id}")} if config else {}))
     assert_same_run(small_run(grid, test=lambda server: grid.wipe(1) or {}), small_reference())
-    assert {*tmp_path.iterdir()} == ({tmp_path / f"node{id}" for id in range(4)} if config else {tmp_path / "nodes"})
+    assert {*tmp_path.iterdir()} == ({tmp_path / f"node{id}" for id in range(4)} if config
+                                     else {tmp_path / "nodes"})
 
 
 @pytest.mark.filterwarnings("ignore:round")
@@ -593,7 +636,8 @@ def test_a_state_that_is_lost_or_damaged_is_named_in_the_ledger(tmp_path, harm):
     mark = fingerprint(small_reference(rounds=1)[1].states[1])
     assert marks(federation)[1] == mark
     assert [(row["round"], row["client"]) for row in federation.ledger.absent] == [(1, 1), (2, 1)]
-    assert all(f"the private state {mark[:8]!r} of client 1 is not on its node" in reason for reason in reasons(federation))
+    assert all(f"the private state {mark[:8]!r} of client 1 is not on its node" in reason
+               for reason in reasons(federation))
 
 
 # ---- killed and resumed
@@ -624,14 +668,17 @@ def test_killed_before_and_after_every_checkpoint_it_ends_with_the_same_bits(kil
 
 def test_two_runs_on_the_same_nodes_do_not_take_each_others_states(tmp_path):
     def run_of(label, seed, test=None):
-        grid = FakeGrid(lambda: client_app(partial(make, kind=partial(Client, momentum=seed / 10)), tmp_path), range(4))
+        grid = FakeGrid(lambda: client_app(partial(make, kind=partial(Client, momentum=seed / 10)), tmp_path),
+                        range(4))
         return small_run(grid, 2, Checkpoint(tmp_path / f"{label}.run", label), test, run=label)
     wanted = run_of("c", 3)
     def stop(server): raise Killed
     with pytest.raises(Killed): run_of("a", 3, stop)
     run_of("b", 0)
     server, federation = run_of("a", 3)
-    assert pack(server.state()) == pack(wanted[0].state()) and federation.states == wanted[1].states and federation.ledger.absent == []
+    assert pack(server.state()) == pack(wanted[0].state())
+    assert federation.states == wanted[1].states
+    assert federation.ledger.absent == []
 
 
 # ---- apps
@@ -639,13 +686,16 @@ def test_two_runs_on_the_same_nodes_do_not_take_each_others_states(tmp_path):
 def app_in(folder, side, monkeypatch):
     "The `side` app of the folder, found as Flower finds it."
     monkeypatch.syspath_prepend(str(folder))
-    for name in [name for name in sys.modules if name.split(".")[0] == "fedbook_app"]: monkeypatch.delitem(sys.modules, name)
-    module, name = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["components"][f"{side}app"].split(":")
+    for name in [name for name in sys.modules if name.split(".")[0] == "fedbook_app"]:
+        monkeypatch.delitem(sys.modules, name)
+    app = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+    module, name = app["components"][f"{side}app"].split(":")
     return getattr(import_module(module), name)
 
 
 def served_by(app, grid, out, **config):
-    app(grid, Context(1, 1, {}, RecordDict(), {"timeout": 600.0, "wait": 60.0, "min-replies": 1, "out": str(out), **config}))
+    app(grid, Context(1, 1, {}, RecordDict(), {"timeout": 600.0, "wait": 60.0, "min-replies": 1,
+                                               "out": str(out), **config}))
     return json.loads(next(out.glob("*/results.json")).read_text())
 
 
@@ -663,14 +713,17 @@ def test_the_app_that_is_written_trains_the_chapter(tmp_path, monkeypatch, capsy
     assert (type(client), type(server)) == (ClientApp, ServerApp)
     config = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     grid = FakeGrid(lambda: client, range(3))
-    for id in range(3): grid.contexts[grid.serving(id)[0]].node_config["state-folder"] = str(tmp_path / f"node{id}")
-    body = served_by(server, grid, tmp_path / "runs", **{name: value for name, value in config.items() if name != "out"})
+    for id in range(3):
+        grid.contexts[grid.serving(id)[0]].node_config["state-folder"] = str(tmp_path / f"node{id}")
+    body = served_by(server, grid, tmp_path / "runs", **{name: value for name, value in config.items()
+                                                         if name != "out"})
     wanted, reference, numbers = in_process("fedcbdr")
     assert_numbers(body, numbers | reference.ledger.so_far, rounds=3, absent=[])
     assert body["rows"][0]["numbers"]["envelope"] > 0 and str(numbers)[1:-1] in capsys.readouterr().out
     held = unpack(next((tmp_path / "runs").glob("*/checkpoint.safetensors")).read_bytes()).tensors
     assert held["server"].numpy().tobytes() == pack(wanted.state())
-    for id, state in reference.states.items(): assert held[f"client/{id}"].numpy().tobytes().decode() == fingerprint(state)
+    for id, state in reference.states.items():
+        assert held[f"client/{id}"].numpy().tobytes().decode() == fingerprint(state)
 
 
 @pytest.mark.filterwarnings("ignore:GitWildMatch")
@@ -690,7 +743,8 @@ def test_flower_accepts_the_app(tmp_path):
 @pytest.mark.filterwarnings("ignore:round")
 def test_a_server_app_goes_on_where_it_was_killed(tmp_path, kill):
     plan = plan_of("fedgtea", "smoke")
-    def job(): return served_by(server_app(plan), grid_of(plan.experiment, tmp_path / "nodes"), tmp_path / "runs")
+    def job():
+        return served_by(server_app(plan), grid_of(plan.experiment, tmp_path / "nodes"), tmp_path / "runs")
     kill(job, 2)
     _, reference, numbers = in_process("fedgtea")
     assert_numbers(job(), numbers | reference.ledger.so_far, absent=[])
@@ -698,7 +752,8 @@ def test_a_server_app_goes_on_where_it_was_killed(tmp_path, kill):
 
 def test_a_run_that_is_done_says_the_same_again(tmp_path):
     plan = plan_of("fedmox", "smoke")
-    def job(): return served_by(server_app(plan), grid_of(plan.experiment, tmp_path / "nodes"), tmp_path / "runs")
+    def job():
+        return served_by(server_app(plan), grid_of(plan.experiment, tmp_path / "nodes"), tmp_path / "runs")
     first, again = job(), job()
     assert first["headline"] == again["headline"]
     assert first["rows"][0]["numbers"] == again["rows"][0]["numbers"]
@@ -708,7 +763,8 @@ def test_a_run_that_is_done_says_the_same_again(tmp_path):
 
 @pytest.fixture
 def without_ray(monkeypatch):
-    "What `simulate` asks of Flower and Ray, in this process: `grids` that were made, and `raised` if the simulation is to be interrupted with it."
+    """What `simulate` asks of Flower and Ray, in this process: `grids` that were made, and `raised` if the
+    simulation is to be interrupted with it."""
     class Ran: grids, raised, cores = [], None, None
     ran = Ran()
     ran.grids = []
@@ -733,7 +789,9 @@ def test_a_simulation_returns_what_the_job_returns_and_raises_what_it_raises(wit
         run(server, federation, 3)
         return server, federation
     assert_same_run(simulate(job, make, range(4), 3), small_reference())
-    assert without_ray.cores == 3 and os.environ["FLWR_HOME"] == "of-the-user" != without_ray.home and not Path(without_ray.home).exists()
+    assert without_ray.cores == 3
+    assert os.environ["FLWR_HOME"] == "of-the-user" != without_ray.home
+    assert not Path(without_ray.home).exists()
     def failing(federation): raise ZeroDivisionError
     with pytest.raises(ZeroDivisionError): simulate(failing, make, range(4))
     without_ray.raised = KeyboardInterrupt()
@@ -745,7 +803,8 @@ def test_a_simulation_returns_what_the_job_returns_and_raises_what_it_raises(wit
 # ---- mistakes
 
 @pytest.mark.parametrize("attempt, said", [
-    (lambda tmp: plan_of("world"), "chapter 'world' trains no clients; choose one of fedavg, continual, fedreplay"),
+    (lambda tmp: plan_of("world"), "chapter 'world' trains no clients; choose one of fedavg, continual, "
+     "fedreplay"),
     (lambda tmp: plan_of("nosuch"), "chapter 'nosuch'"),
     (lambda tmp: plan_of("fedavg", "huge"), "profile='huge'"),
     (lambda tmp: plan_of("fedcbdr", "huge"), "profile='huge'"),
@@ -768,39 +827,50 @@ def test_a_simulation_returns_what_the_job_returns_and_raises_what_it_raises(wit
 def test_a_mistake_is_one_sentence(attempt, said, tmp_path, without_ray):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(UserError, match=said) as error: attempt(tmp_path)
-    assert "\n" not in str(error.value) and (tmp_path / "file").read_text() == "mine" and len(os.listdir(tmp_path)) == 1
+    assert "\n" not in str(error.value)
+    assert (tmp_path / "file").read_text() == "mine"
+    assert len(os.listdir(tmp_path)) == 1
     assert not without_ray.grids or "timeout" in said or "min_replies" in said
 
 
-@pytest.mark.parametrize("config, said", [({"min-replies": 0}, "min.replies"), ({"timeout": 0.0}, "timeout"), ({"wait": -1.0}, "wait")])
+@pytest.mark.parametrize("config, said", [({"min-replies": 0}, "min.replies"), ({"timeout": 0.0}, "timeout"),
+                                          ({"wait": -1.0}, "wait")])
 def test_a_wrong_run_configuration_is_one_sentence(config, said, tmp_path):
-    with pytest.raises(UserError, match=said): served_by(server_app(plan_of("fedgtea", "smoke")), small_grid(), tmp_path / "runs", **config)
+    with pytest.raises(UserError, match=said):
+        served_by(server_app(plan_of("fedgtea", "smoke")), small_grid(), tmp_path / "runs", **config)
 
 
 # ---- what is imported, and what is sent
 
-def printed(code): return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+def printed(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                          check=True).stdout.strip()
 
 
 def test_only_this_chapter_imports_flower():
-    others = [f"fedbook.{path.stem}" for path in PACKAGE.glob("*.py") if path.stem not in ("flower", "_modidx", "__main__")]
+    others = [f"fedbook.{path.stem}" for path in PACKAGE.glob("*.py")
+              if path.stem not in ("flower", "_modidx", "__main__")]
     assert "fedbook.command" in others and "fedbook.fedcbdr" in others
-    assert printed(f"import sys, {', '.join(others)}; print([m for m in ('flwr', 'ray', 'grpc') if m in sys.modules])") == "[]"
+    assert printed(f"import sys, {', '.join(others)}; print([m for m in ('flwr', 'ray', 'grpc') if m in "
+                   "sys.modules])") == "[]"
 
 
 def test_this_chapter_knows_no_paper():
     others = [f"fedbook.{name}" for name in (*CHAPTERS[1:], "command", "encoders")]
-    assert printed(f"import sys, fedbook.flower; print([name for name in {others} if name in sys.modules])") == "[]"
+    assert (printed(f"import sys, fedbook.flower; print([name for name in {others} if name in sys.modules])")
+            == "[]")
 
 
 def test_without_flower_the_extra_is_named():
-    code = "import sys; sys.modules['flwr'] = None\ntry: import fedbook.flower\nexcept ImportError as error: print(error)"
+    code = ("import sys; sys.modules['flwr'] = None\ntry: import fedbook.flower\nexcept ImportError as "
+            "error: print(error)")
     assert "pip install 'fedbook[flower]'" in printed(code)
 
 
 def test_importing_this_chapter_makes_flower_silent():
     names = ["FLWR_TELEMETRY_ENABLED", "FLWR_DISABLE_UPDATE_CHECK", "RAY_USAGE_STATS_ENABLED"]
-    code = f"import os; [os.environ.pop(name, None) for name in {names}]; import fedbook.flower; print([os.environ[name] for name in {names}])"
+    code = (f"import os; [os.environ.pop(name, None) for name in {names}]; import fedbook.flower; "
+            f"print([os.environ[name] for name in {names}])")
     assert printed(code) == "['0', '1', '0']"
 
 
@@ -814,7 +884,8 @@ def is_name(host):
 
 def spy(event, args):
     if event in ("socket.connect", "socket.sendto"):
-        if args[0].family not in (socket.AF_INET, socket.AF_INET6) or (event == "socket.connect" and args[0].type & 15 != socket.SOCK_STREAM): return
+        if args[0].family not in (socket.AF_INET, socket.AF_INET6): return
+        if event == "socket.connect" and args[0].type & 15 != socket.SOCK_STREAM: return
         host = args[1][0]
     elif event in ("socket.getaddrinfo", "socket.gethostbyname"): host = args[0] if is_name(args[0]) else None
     elif event == "http.client.connect": host = args[1]
@@ -831,7 +902,8 @@ sys.addaudithook(spy)
 
 @pytest.fixture
 def spied(tmp_path):
-    "`spied(*words, **env)` runs Python with these words and returns what it, and what it started, tried to reach outside this machine."
+    """`spied(*words, **env)` runs Python with these words and returns what it, and what it started, tried to
+    reach outside this machine."""
     (tmp_path / "spy").mkdir()
     (tmp_path / "spy" / "sitecustomize.py").write_text(SPY)
     ours = {name: value for name, value in os.environ.items() if not name.startswith(("FLWR", "RAY"))}
@@ -839,14 +911,16 @@ def spied(tmp_path):
         seen = tmp_path / "seen"
         seen.write_text("")
         paths = os.pathsep.join([str(tmp_path / "spy"), str(PACKAGE.parent)])
-        done = subprocess.run([sys.executable, *map(str, words)], capture_output=True, text=True, cwd=tmp_path,
-                              env={**ours, "PYTHONPATH": paths, "SPY": str(seen), "FLWR_HOME": str(tmp_path / "home"), **env})
+        done = subprocess.run([sys.executable, *map(str, words)], capture_output=True, text=True,
+                              cwd=tmp_path, env={**ours, "PYTHONPATH": paths, "SPY": str(seen),
+                                                 "FLWR_HOME": str(tmp_path / "home"), **env})
         assert done.returncode == 0, done.stdout + done.stderr
         return seen.read_text()
     return run_spied
 
 
-TELL = "import fedbook.flower; from flwr.supercore.telemetry import event, EventType; event(EventType.RUN_SUPERLINK_ENTER).exception()"
+TELL = ("import fedbook.flower; from flwr.supercore.telemetry import event, EventType; "
+        "event(EventType.RUN_SUPERLINK_ENTER).exception()")
 
 
 def test_the_spy_sees_what_flower_sends_when_it_is_allowed_to(spied):
@@ -855,17 +929,21 @@ def test_the_spy_sees_what_flower_sends_when_it_is_allowed_to(spied):
 
 
 @pytest.mark.parametrize("attempt", [
-    "import socket; socket.create_connection(('198.51.100.1', 80), 1)", "import urllib.request as u; u.urlopen('http://198.51.100.1', timeout=1)",
-    "import requests; requests.get('http://198.51.100.1', timeout=1)", "import httpx; httpx.get('http://198.51.100.1', timeout=1)",
+    "import socket; socket.create_connection(('198.51.100.1', 80), 1)",
+    "import urllib.request as u; u.urlopen('http://198.51.100.1', timeout=1)",
+    "import requests; requests.get('http://198.51.100.1', timeout=1)",
+    "import httpx; httpx.get('http://198.51.100.1', timeout=1)",
     "import socket; socket.getaddrinfo('example.invalid', 80)"])
 def test_the_spy_sees_every_way_out_of_any_process(spied, attempt):
     inner = f"try:\n    {attempt}\nexcept Exception: pass"
-    seen = spied("-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}], check=True)")
+    seen = spied("-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}], "
+                 "check=True)")
     assert "198.51.100.1" in seen or "example.invalid" in seen
 
 
-COMMANDS = {"report": "report runs", "data": "data", "flower-app": "flower-app fedcbdr app", "run": "run 00_start --profile smoke",
-            "flower": "run fedavg --profile smoke --engine flower:1 -p rounds=1 -p clients=2 -p per_round=2"}
+COMMANDS = {"report": "report runs", "data": "data", "flower-app": "flower-app fedcbdr app",
+            "run": "run 00_start --profile smoke", "flower": "run fedavg --profile smoke --engine flower:1 "
+            "-p rounds=1 -p clients=2 -p per_round=2"}
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -1,17 +1,28 @@
-"""Real Flower nodes on this computer, over TLS and with keys: who is let in, a SuperLink and a node that die in mid-run, and nothing left behind."""
+"""Real Flower nodes on this computer, over TLS and with keys: who is let in, a SuperLink and a node that die
+in mid-run, and nothing left behind."""
 import json
+import os
 import re
+import signal
 import socket
+import sys
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("flwr", reason="these tests start real Flower nodes, and Flower is not installed: pip install 'fedbook[flower]'")
+pytest.importorskip("flwr", reason="these tests start real Flower nodes, and Flower is not installed: pip "
+                    "install 'fedbook[flower]'")
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
+from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
 from fedbook.command import plan_of
 from fedbook.fedavg import Failure, Federation, Here, run
-from fedbook.flower import LocalNodes, fingerprint, write_app, write_authority, write_node_key
+from fedbook.flower import fingerprint, write_app
 from fedbook.lab import UserError
+from fedbook.nodes import LocalNodes, NodeProcess, write_authority, write_node_key
 from fedbook.wire import Ledger, pack, unpack
 
 RECEIVED, SENDING = r"Receiving: {} message.*\s+INFO :\s+Received successfully", r"Sending: {} message"
@@ -33,27 +44,32 @@ def plan():
 class Absent:
     "Stands for `Faults`: strikes those replies silent that are in the list `absent` of a ledger."
 
-    def __init__(self, absent): self.absent = {(miss["round"], miss["verb"], miss["client"]) for miss in absent}
+    def __init__(self, absent):
+        self.absent = {(miss["round"], miss["verb"], miss["client"]) for miss in absent}
 
     def harm(self, call, outcome):
         return Failure("gone") if (call.round, call.verb, call.id) in self.absent else outcome
 
 
 def in_one_process(experiment, absent=()):
-    "Server and federation after `experiment` was trained in this process, without the replies that are `absent`."
+    """Server and federation after `experiment` was trained in this process, without the replies that are
+    `absent`."""
     server = experiment.server()
     federation = Federation(Here(experiment.client), experiment.ids, faults=Absent(absent))
     run(server, federation, experiment.rounds)
     return server, federation
 
 def left_in(out):
-    "What the run that wrote into the folder `out` left: the server's packed state, the clients' fingerprints, the ledger, the results."
+    """What the run that wrote into the folder `out` left: the server's packed state, the clients'
+    fingerprints, the ledger, the results."""
     [path] = Path(out).rglob("checkpoint.safetensors")
     held = {name: t.numpy().tobytes() for name, t in unpack(path.read_bytes()).tensors.items()}
     said = json.loads(held.pop("run"))
-    marks = {int(name.removeprefix("client/")): mark.decode() for name, mark in held.items() if name.startswith("client/")}
+    marks = {int(name.removeprefix("client/")): mark.decode() for name, mark in held.items()
+             if name.startswith("client/")}
     results = path.with_name("results.json")
-    return held["server"], marks, Ledger.from_json(said["ledger"]), said["place"], results.exists() and json.loads(results.read_text())
+    return (held["server"], marks, Ledger.from_json(said["ledger"]), said["place"], results.exists()
+            and json.loads(results.read_text()))
 
 def mentioning(port):
     "The command lines of all processes that name `port`, whatever their environment is."
@@ -65,16 +81,58 @@ def mentioning(port):
     return found
 
 def until(nodes, i, sign, verb, running, over=True):
-    "Wait until node `i` has logged the `sign` for `verb` in the run that is `running`; with `over`, that must not end before."
+    """Wait until node `i` has logged the `sign` for `verb` in the run that is `running`; with `over`, that
+    must not end before."""
     run, node = running.until(r"started run (\d+)")[1], nodes.nodes[i]
     wanted = rf"\[RUN {run}, ROUND 0\]\s+INFO :\s+{sign.format('train.' + verb)}"
-    assert node.until(lambda: re.search(wanted, node.log) or over and not running.alive and "over", 600) != "over", running.log
+    assert node.until(lambda: re.search(wanted, node.log) or over and not running.alive and "over",
+                      600) != "over", running.log
 
-def kept_by(nodes, id): return [file.read_bytes() for file in nodes.folder.glob(f"node{id}/state/**/client-*")]
+def kept_by(nodes, id):
+    return [file.read_bytes() for file in nodes.folder.glob(f"node{id}/state/**/client-*")]
 
+
+# ---- certificates and processes, without nodes
+
+def certificate(path): return x509.load_pem_x509_certificate(path.read_bytes())
+
+
+def test_a_server_is_believed_by_those_who_trust_its_authority(tmp_path):
+    ours, theirs = (write_authority(tmp_path / name) for name in ("ours", "theirs"))
+    server, here = certificate(ours.with_name("server.pem")), x509.IPAddress(ip_address("127.0.0.1"))
+    def verify(authority, place):
+        store = Store([certificate(authority)])
+        return PolicyBuilder().store(store).build_server_verifier(place).verify(server, [])
+    assert [each.subject for each in verify(ours, here)][-1] == certificate(ours).subject
+    for authority, place in ((theirs, here), (ours, x509.IPAddress(ip_address("127.0.0.2")))):
+        with pytest.raises(VerificationError): verify(authority, place)
+
+
+def test_secrets_are_their_owners_alone_and_a_public_half_fits(tmp_path):
+    key, authority = write_node_key(tmp_path / "node0/key"), write_authority(tmp_path)
+    assert [path.stat().st_mode & 0o777 for path in (key, authority.with_name("server.key"))] == [0o600, 0o600]
+    public = load_ssh_private_key(key.read_bytes(), None).public_key()
+    assert key.with_name("key.pub").read_bytes() == public.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+
+
+def python(tmp_path, code): return NodeProcess("it", [sys.executable, "-c", code], tmp_path / "log", dict(os.environ))
+
+
+def test_a_process_is_waited_for_until_its_sign_or_its_end(tmp_path):
+    process = python(tmp_path, "print('\\x1b[32mready\\x1b[0m', flush=True); import time; time.sleep(60)")
+    assert process.until("re(.*)y")[1] == "ad" and process.alive and process.log == "ready\n"
+    with pytest.raises(UserError, match="it gave no sign of served within 0.2 s: ready"): process.until("served", 0.2)
+    process.end()
+    assert not process.alive and process.wait() == -signal.SIGTERM
+    again = python(tmp_path, "raise SystemExit('the disk is full')")
+    with pytest.raises(UserError, match="it ended with 1: the disk is full"): again.until("ready")
+    assert "ready" not in again.log, "the log of the process before"
+
+
+# ---- real nodes
 
 def test_outsiders_are_not_let_in(nodes, tmp_path):
-    ours, authority = nodes.listed(), write_authority(tmp_path / "other")
+    ours, authority = nodes.statuses(), write_authority(tmp_path / "other")
     assert len(ours) == 3 and set(ours.values()) == {"online"}
     stranger = nodes.join("stranger", key=write_node_key(tmp_path / "stranger/key"))
     keyless = nodes.join("keyless")
@@ -86,7 +144,7 @@ def test_outsiders_are_not_let_in(nodes, tmp_path):
     assert "CERTIFICATE_VERIFY_FAILED" in misled.log
     for node in (stranger, keyless, misled, plain): assert "SuperNode ID" not in node.log
     plain.end()
-    assert nodes.listed() == ours
+    assert nodes.statuses() == ours
 
 
 def test_a_run_outlives_its_superlink_bit_for_bit(nodes, plan, tmp_path):
@@ -98,11 +156,13 @@ def test_a_run_outlives_its_superlink_bit_for_bit(nodes, plan, tmp_path):
     assert first.wait() == 1
     _, before, _, place, results = left_in(out)
     assert place[:2] == [0, 3] and not results
-    assert {fingerprint(state) for state in kept_by(nodes, 0)} > {before[0]}, "the node was to be a state ahead of what the server knows"
+    ahead = {fingerprint(state) for state in kept_by(nodes, 0)} > {before[0]}
+    assert ahead, "the node was to be a state ahead of what the server knows"
 
     nodes.start_superlink()
     assert nodes.run(app, said).wait(600) == 0
-    nodes.superlink.until(lambda: "running" not in nodes.runs(), 120, "the first run's end, which Flower sees by a missing heartbeat")
+    nodes.superlink.until(lambda: "running" not in nodes.runs(), 120,
+                          "the first run's end, which Flower sees by a missing heartbeat")
     assert nodes.runs() == ["finished:completed", "finished:failed"]
     server, federation = in_one_process(plan.experiment)
     state, marks, ledger, _, _ = left_in(out)
@@ -121,8 +181,10 @@ def test_a_run_ends_without_a_node_that_dies(nodes, plan, tmp_path):
     nodes.kill(2)
     assert running.wait(600) == 0 and nodes.runs()[0] == "finished:completed"
     state, marks, ledger, _, results = left_in(out)
-    assert [(miss["client"], miss["verb"]) for miss in ledger.absent] == [(2, "sketch"), (2, "scores"), (2, "keep")]
-    assert [miss["reason"][:17] for miss in ledger.absent] == ["Flower's error 5:", *2 * ["no node serves it"]]
+    assert [(miss["client"], miss["verb"]) for miss in ledger.absent] == [(2, "sketch"), (2, "scores"),
+                                                                          (2, "keep")]
+    assert [miss["reason"][:17] for miss in ledger.absent] == ["Flower's error 5:",
+                                                               *2 * ["no node serves it"]]
     assert [row["numbers"]["absent"] for row in results["rows"]] == [ledger.absent]
     server, federation = in_one_process(plan.experiment, ledger.absent)
     assert state == pack(server.state())
@@ -146,11 +208,13 @@ def test_what_does_not_come_up_is_said_with_its_log(tmp_path):
         taken.listen()
         nodes = LocalNodes(tmp_path / "nodes")
         nodes.port = taken.getsockname()[1]
-        with pytest.raises(UserError, match="superlink ended with 1: .*address already in use"): nodes.__enter__()
+        with pytest.raises(UserError, match="superlink ended with 1: .*address already in use"):
+            nodes.__enter__()
     assert nodes.processes() == []
 
 
 def test_bad_arguments(tmp_path):
-    with pytest.raises(UserError, match="tls=False does not go with auth=True"): LocalNodes(tmp_path / "nodes", tls=False)
+    with pytest.raises(UserError, match="tls=False does not go with auth=True"):
+        LocalNodes(tmp_path / "nodes", tls=False)
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="holds other things"): LocalNodes(tmp_path)

@@ -19,7 +19,8 @@ def longest_absence__wrong_takes_the_list_as_it_comes(absent, client):
     longest, length, last = 0, 0, None
     for row in absent:
         if row["client"] != client: continue
-        length = length if row["round"] == last else length + 1 if last is not None and row["round"] == last + 1 else 1
+        length = (length if row["round"] == last else length + 1 if last is not None and row["round"] == last
+                  + 1 else 1)
         last, longest = row["round"], max(longest, length)
     return longest
 
@@ -123,11 +124,13 @@ def crossings__wrong_by_identity(messages):
 
 def crossings__wrong_equal_messages_only(messages):
     different = {tuple(message) for message in messages}
-    return sum(len(item) for message in different for item in message), sum(len(i) for m in messages for i in m)
+    return sum(len(item) for message in different for item in message), sum(len(i) for m in messages
+                                                                            for i in m)
 
 
 def crossings__wrong_by_length(messages):
-    return sum({len(item) for message in messages for item in message}), sum(len(i) for m in messages for i in m)
+    return sum({len(item) for message in messages for item in message}), sum(len(i) for m in messages
+                                                                             for i in m)
 
 
 def crossings__right_one_by_one(messages):

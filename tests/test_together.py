@@ -3,32 +3,43 @@ from functools import partial
 
 import pytest
 import torch
+import torch.nn.functional as F
 
-from fedbook import fedreplay
+from fedbook import together as module
 from fedbook.engine import Checkpoint, Faults
-from fedbook.fedavg import Federation, Here, Server, run
-from fedbook.fedreplay import (FedReplayClient, FedReplayServer, ReplayHead, ReplayPool, Together, alike,
-                               default_together, fedprox, logits_together, plan, train_together)
+from fedbook.fedavg import Client, Federation, FedProxClient, Here, Server, run
+from fedbook.fedreplay import (FedReplayClient, FedReplayServer, FedReplaySizes, ReplayHead, ReplayPool,
+                               cross_entropy, fedprox, logits_together)
 from fedbook.lab import UserError
 from fedbook.local import build, generator
+from fedbook.together import (Together, batch_together, default_together, entropy_together, mean_together,
+                              train_together)
 from fedbook.wire import unpack
 
-ROWS = (5, 33, 70, 12, 64, 1, 17)     # one step, several, a last batch of one that joins the one before it, a single picture
+# one step, several, a last batch of one that joins the one before it, a single picture
+ROWS = (5, 33, 70, 12, 64, 1, 17)
 
 
 def small_head(tokens=1, classes=5): return build(lambda: ReplayHead(20, classes, 16, 2, 4, 32, tokens), 0)
 
 
-def features(n, tokens, g, dtype=torch.float32): return torch.randn(*((n, 20) if tokens == 1 else (n, tokens, 20)), generator=g, dtype=dtype)
+def features(n, tokens, g, dtype=torch.float32):
+    return torch.randn(*((n, 20) if tokens == 1 else (n, tokens, 20)), generator=g, dtype=dtype)
 
 
 def clients(dtype, tokens=1, mu=0.0, lam=0.5, pool=True, epochs=2):
-    "Clients that hold what a fit message gave them: weights of their own each, and perhaps a pool with a teacher of fewer classes."
+    """Clients that hold what a fit message gave them: weights of their own each, and perhaps a pool with a
+    teacher of fewer classes."""
     head, g, made = small_head(tokens).to(dtype), generator(1), []
-    z, y, teacher = features(11, tokens, g, dtype), torch.randint(5, (11,), generator=g), torch.randn(11, 3, generator=g, dtype=dtype)
+    z, y, teacher = features(11, tokens, g, dtype), torch.randint(5, (11,),
+                                                                  generator=g), torch.randn(11, 3,
+                                                                                            generator=g,
+                                                                                            dtype=dtype)
     for id, n in enumerate(ROWS):
-        client = FedReplayClient(id, head, features(n, tokens, g, dtype), torch.randint(5, (n,), generator=g), 3, epochs, 16, 1e-2, 1e-3, lam=lam)
-        client._sent = {name: t.clone() * (1 + 0.1 * id) for name, t in head.state_dict().items()}
+        sizes = FedReplaySizes(epochs=epochs, batch=16, lr=1e-2, weight_decay=1e-3, lam=lam)
+        z_own, y_own = features(n, tokens, g, dtype), torch.randint(5, (n,), generator=g)
+        client = FedReplayClient(id, head, z_own, y_own, sizes, 3)
+        client._start = {name: t.clone() * (1 + 0.1 * id) for name, t in head.state_dict().items()}
         if pool: client.replay, client.teacher, client._mu = ReplayPool([(z, y)]), teacher, mu
         made.append(client)
     return made
@@ -37,15 +48,15 @@ def clients(dtype, tokens=1, mu=0.0, lam=0.5, pool=True, epochs=2):
 def one_after_the_other(made):
     states = []
     for client in made:
-        client.model.load_state_dict(client._sent)
+        client.model.load_state_dict(client.start)
         client.train()
         states.append({name: t.clone() for name, t in client.model.state_dict().items()})
     return states
 
 
 def worst(a, b, keys=True):
-    """The largest distance of two states. Without `keys`: leaving out the attention's biases of keys, which change no output, so that their gradient is
-    rounding and AdamW makes steps of it."""
+    """The largest distance of two states. Without `keys`: leaving out the attention's biases of keys, which
+    change no output, so that their gradient is rounding and AdamW makes steps of it."""
     dim, far = len(a["token"]), 0.0
     for name in a:
         apart = (a[name] - b[name]).abs()
@@ -58,16 +69,21 @@ def worst(a, b, keys=True):
 def test_logits_of_many_heads(tokens):
     heads = [build(lambda: ReplayHead(20, 5, 16, 2, 4, 32, tokens), seed).double() for seed in range(3)]
     for head in heads:
-        for p in head.parameters(): p.data += 0.1 * torch.randn(p.shape, generator=generator(2), dtype=p.dtype)
-    z = features(12, tokens, generator(0), torch.float64).reshape(3, 4, *([20] if tokens == 1 else [tokens, 20]))
-    stacked = {name: torch.stack([head.state_dict()[name] for head in heads]) for name in heads[0].state_dict()}
+        for p in head.parameters():
+            p.data += 0.1 * torch.randn(p.shape, generator=generator(2), dtype=p.dtype)
+    z = features(12, tokens, generator(0), torch.float64).reshape(3, 4,
+                                                                  *([20] if tokens == 1 else [tokens, 20]))
+    stacked = {name: torch.stack([head.state_dict()[name] for head in heads])
+               for name in heads[0].state_dict()}
     together = logits_together(heads[0], stacked, z)
     assert together.shape == (3, 4, 5)
-    torch.testing.assert_close(together, torch.stack([head(rows) for head, rows in zip(heads, z)]), rtol=0, atol=1e-12)
+    torch.testing.assert_close(together, torch.stack([head(rows) for head, rows in zip(heads, z)]), rtol=0,
+                               atol=1e-12)
 
 
 @pytest.mark.parametrize("tokens, mu, lam, pool, group",
-                         [(1, 0.7, 0.3, True, 1), (1, 0.7, 0.3, True, 2), (1, 0.7, 0.3, True, 7), (1, 0.0, 0.5, True, 7), (3, 0.7, 0.5, True, 7),
+                         [(1, 0.7, 0.3, True, 1), (1, 0.7, 0.3, True, 2), (1, 0.7, 0.3, True, 7),
+                          (1, 0.0, 0.5, True, 7), (3, 0.7, 0.5, True, 7),
                           (3, 0.0, 0.5, False, 7), (1, 0.7, 0.0, True, 7)])
 def test_training_together_is_training_alone_in_float64(tokens, mu, lam, pool, group):
     ours, theirs = (clients(torch.float64, tokens, mu, lam, pool) for _ in range(2))
@@ -76,14 +92,16 @@ def test_training_together_is_training_alone_in_float64(tokens, mu, lam, pool, g
         assert worst(state, wanted, keys=False) < 1e-10
         assert worst(state, wanted) < 1e-7
         assert torch.equal(one.generator.get_state(), other.generator.get_state())
-        assert worst(state, one._sent) > 1e-3
+        assert worst(state, one.start) > 1e-3
 
 
 def test_training_together_in_float32():
     ours, theirs = (clients(torch.float32, mu=0.7) for _ in range(2))
-    for state, wanted in zip(train_together(ours), one_after_the_other(theirs), strict=True): assert worst(state, wanted, keys=False) < 2e-2
+    for state, wanted in zip(train_together(ours), one_after_the_other(theirs), strict=True):
+        assert worst(state, wanted, keys=False) < 2e-2
     z = features(50, 1, generator(5))
-    for state, wanted in zip(train_together(clients(torch.float32)), one_after_the_other(clients(torch.float32)), strict=True):
+    for state, wanted in zip(train_together(clients(torch.float32)),
+                             one_after_the_other(clients(torch.float32)), strict=True):
         seen = []
         for each in (state, wanted):
             theirs[0].model.load_state_dict(each)
@@ -96,7 +114,44 @@ def test_a_plan_is_what_training_draws():
     drawn, draw = [], theirs.replay.draw
     theirs.replay.draw = lambda n, g: drawn.append(draw(n, g)) or drawn[-1]
     one_after_the_other([theirs])
-    assert all(torch.equal(shared, other) for (_, shared), other in zip(plan(ours), drawn, strict=True))
+    assert all(torch.equal(shared, other) for (_, shared), other in zip(ours.plan(), drawn, strict=True))
+
+
+def test_a_mean_leaves_padding_out():
+    g = generator(3)
+    logits, y = torch.randn(3, 4, 5, generator=g), torch.randint(5, (3, 4), generator=g)
+    share = torch.tensor([[1.0, 0, 0, 0], [0.5, 0.5, 0, 0], [0.25] * 4])
+    wanted = torch.stack([F.cross_entropy(logits[k, :n], y[k, :n]) for k, n in enumerate((1, 2, 4))])
+    torch.testing.assert_close(entropy_together(share, logits, y), wanted)
+    each = torch.where(share > 0, 2.0, 1e9)
+    assert mean_together(share, each.flatten()).tolist() == [2.0, 2.0, 2.0]
+
+
+def test_a_batch_is_padded_and_says_what_counts():
+    made = clients(torch.float64, mu=0.3)[:3]
+    steps = [client.plan()[0] for client in made]
+    share, x, y, *pool = batch_together(made, steps)
+    longest = max(len(own) for own, _ in steps)
+    assert x.shape == (3, longest, 20) and y.shape == (3, longest) and len(pool) == 3
+    for k, (client, (own, shared)) in enumerate(zip(made, steps)):
+        n = len(own)
+        assert torch.equal(x[k, :n], client.x[own]) and not x[k, n:].any() and not share[k, n:].any()
+        assert share[k].sum().item() == pytest.approx(1) and torch.equal(pool[2][k, :n], client.teacher[shared])
+
+
+class Bare(Client):
+    "Has no method that training together asks for."
+
+
+@pytest.mark.parametrize("kind", [Bare, FedProxClient])
+def test_a_client_that_cannot_say_so_trains_alone(kind, stacked):
+    def made(id):
+        y = torch.randint(3, (ROWS[id],), generator=generator(9, id))
+        return kind(id, _head, features(len(y), 1, generator(9, id)), y, 3)
+    say, results = Server(small_head(classes=3)).send(0), []
+    for line in (Together(made, 4), Here(made)):
+        with Federation(line, 5) as federation: results.append(dict(federation.exchange("fit", say, range(5))))
+    assert all(worst(results[0][id].tensors, results[1][id].tensors) == 0 for id in range(5)) and not stacked
 
 
 # ---- the engine
@@ -109,16 +164,16 @@ def stacked(monkeypatch):
         trained = train_together(made)
         sizes.append(len(made))
         return trained
-    monkeypatch.setattr(fedreplay, "train_together", counting)
+    monkeypatch.setattr(module, "train_together", counting)
     return sizes
 
 
-def make(id, kind=FedReplayClient, bad=None, lam=0.5, local_loss=None):
+def make(id, kind=FedReplayClient, bad=None, lam=0.5, local_loss=cross_entropy):
     g = generator(9, id)
     y = torch.randint(3, (ROWS[id],), generator=g) + (2 if id == 6 else 0)
     if bad == id: y = y + 90
-    options = dict(local_loss=local_loss) if local_loss else {}
-    return kind(id, _head, features(len(y), 1, g), y, 3, 1, 16, 1e-3, rate=0.2, lam=lam, **options)
+    sizes = FedReplaySizes(batch=16, lr=1e-3, rate=0.2, lam=lam)
+    return kind(id, _head, features(len(y), 1, g), y, sizes, 3, local_loss)
 
 
 _head = small_head(classes=3)
@@ -126,7 +181,9 @@ _head = small_head(classes=3)
 
 def federate(line, rounds=3, checkpoint=None, replay=True, late=2, faults=None, **options):
     joins = {id: late if id == 6 else 0 for id in range(len(ROWS))}
-    server = FedReplayServer(small_head(classes=3), joins, warm_steps=3, mu=0.5) if replay else Server(small_head())
+    server = FedReplayServer(small_head(classes=3), joins,
+                             FedReplaySizes(lr=1e-3, warm_steps=3,
+                                            mu=0.5)) if replay else Server(small_head())
     with Federation(line(partial(make, **options)), len(ROWS), faults=faults) as federation:
         history = run(server, federation, rounds, checkpoint)
     return server, federation, history
@@ -150,7 +207,8 @@ def test_a_federation_side_by_side(count, replay, stacked):
             seen.append(_head(z).detach())
         torch.testing.assert_close(*seen, rtol=0, atol=bound)
         for id, state in ours.states.items():
-            assert torch.equal(unpack(state).tensors["generator"], unpack(theirs.states[id]).tensors["generator"])
+            assert torch.equal(unpack(state).tensors["generator"],
+                               unpack(theirs.states[id]).tensors["generator"])
     assert max(stacked) >= 3, "no stack was trained"
 
 
@@ -160,7 +218,8 @@ def test_one_at_a_time_is_the_plain_federation():
 
 
 def test_another_local_loss_trains_alone_to_the_bit(stacked):
-    (server, ours, _), (wanted, theirs, _) = (federate(line, local_loss=fedprox) for line in (together(4), Here))
+    (server, ours, _), (wanted, theirs, _) = (federate(line, local_loss=fedprox)
+                                              for line in (together(4), Here))
     assert worst(server.weights, wanted.weights) == 0 and ours.states == theirs.states and not stacked
 
 
@@ -181,15 +240,17 @@ def test_a_failing_client_does_not_sink_its_group(kind, bad, stacked):
     (ours, one), (theirs, other) = results
     assert list(ours) == list(theirs) and 4 not in ours and len(ours) == 4
     assert one.ledger.to_json() == other.ledger.to_json() and 4 not in one.states
-    assert all(ours[id].meta == theirs[id].meta and worst(ours[id].tensors, theirs[id].tensors, keys=False) < 2e-3 for id in ours)
+    assert all(ours[id].meta == theirs[id].meta and worst(ours[id].tensors, theirs[id].tensors, keys=False)
+               < 2e-3 for id in ours)
     assert {id: one.states[id] == other.states[id] for id in ours} == dict.fromkeys(ours, True)
     assert stacked == [4], "the others train together"
 
 
 def test_a_group_that_fails_trains_one_by_one_and_says_so(monkeypatch):
     def broken(made): raise RuntimeError("no room")
-    monkeypatch.setattr(fedreplay, "train_together", broken)
-    with pytest.warns(UserWarning, match="one by one: RuntimeError: no room"): server, _, _ = federate(together(3), 1)
+    monkeypatch.setattr(module, "train_together", broken)
+    with pytest.warns(UserWarning, match="one by one: RuntimeError: no room"):
+        server, _, _ = federate(together(3), 1)
     assert worst(server.weights, federate(Here, 1)[0].weights) == 0
 
 
@@ -216,7 +277,8 @@ def test_an_exchange_given_up_leaves_no_trace():
             replies = federation.exchange("fit", say, range(6))
             next(replies)
             replies.close()
-        results.append(([msg.tensors for _, msg in federation.exchange("fit", say, [1, 2, 3])], [federation.states[id] for id in (1, 2, 3)]))
+        results.append(([msg.tensors for _, msg in federation.exchange("fit", say, [1, 2, 3])],
+                        [federation.states[id] for id in (1, 2, 3)]))
     assert results[0][1] == results[1][1]
     assert all(worst(a, b) == 0 for a, b in zip(results[0][0], results[1][0], strict=True))
 
@@ -234,7 +296,9 @@ def test_a_killed_run_ends_with_the_same_bits(stop, tmp_path, kill, stacked):
     server, federation, history = job("whole")
     kill(lambda: job("cut"), stop)
     again, resumed, rows = job("cut")
-    assert worst(server.weights, again.weights) == 0 and federation.states == resumed.states and history.rows == rows.rows
+    assert worst(server.weights, again.weights) == 0
+    assert federation.states == resumed.states
+    assert history.rows == rows.rows
     assert max(stacked) == 3
 
 
@@ -245,11 +309,11 @@ def test_what_does_not_go():
 
 def test_alike():
     first, second = clients(torch.float32)[:2]
-    assert alike(first) == alike(second) is not None
+    assert first.alike() == second.alike() is not None
     second._mu = 0.3
-    assert alike(first) != alike(second)
+    assert first.alike() != second.alike()
     second.local_loss = fedprox
-    assert alike(second) is None
+    assert second.alike() is None
 
 
 def test_how_many_at_once():
