@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-from fedbook.fedcbdr import RANK_CUT, _by_gram, _inverse_above_cut, leverage_scores, random_orthogonal, whitening
+from fedbook.leverage import RANK_CUT, _by_gram, _inverse_above_cut, leverage_scores, random_orthogonal, whitening
 
 
 def features(rows, columns, condition, dtype, dead=0):
