@@ -16,7 +16,7 @@ from time import perf_counter
 import torch
 from ot.gaussian import bures_wasserstein_distance
 
-from fedbook.fedgtea import low_rank_factors, pairwise_wasserstein2, pairwise_wasserstein2_factors
+from fedbook.wasserstein import low_rank_factors, pairwise_wasserstein2, pairwise_wasserstein2_factors
 
 
 def gaussians(tasks, dim, axes=12, noise=0.5):

@@ -17,14 +17,16 @@ from hypothesis import strategies as st
 import fedbook.continual as continual
 import fedbook.fedgtea as fedgtea
 from fedbook import world
-from fedbook.continual import (StreamExperiment, TaskServer, distillation_loss, frozen, half_of, make_stream,
+from fedbook.continual import (Generator, StreamExperiment, TaskServer, distillation_loss, frozen, half_of, make_stream,
                                part, run_stream, snapshot)
 from fedbook.engine import Checkpoint, prove
-from fedbook.fedgtea import (CATE, GTEA, FedGTEA, FedGTEAClient, Gaussian, Generator, NoAnchor, NoCATE, NoDistillation, NoTasks,
-                             NoWasserstein, anchor_loss, embed_all, group_means, pairwise_wasserstein2, profiles, server_loss, settings, sized, task_of)
+from fedbook.fedgtea import (CATE, GTEA, FedGTEA, FedGTEAClient, NoAnchor, NoCATE, NoDistillation, NoTasks,
+                             NoWasserstein, TaskDiscriminator, anchor_loss, embed_all, group_means, profiles,
+                             server_loss, settings, sized, task_of)
 from fedbook.lab import UserError
 from fedbook.local import build, generator
 from fedbook.split import CIFAR100_SUPERCLASSES, class_stream
+from fedbook.wasserstein import Gaussian, pairwise_wasserstein2
 from fedbook.wire import Msg, Refused, pack, unpack
 from fedbook.world import as_float
 
@@ -242,7 +244,7 @@ def test_a_network_takes_the_width_of_the_weights_it_is_given():
 
 
 def test_the_class_head_sees_the_embedding_and_the_other_head_does_not():
-    d, x, e = build(partial(fedgtea.Discriminator, 3, (1, 28, 28), 5), 0), torch.randn(2, 1, 28, 28, generator=generator(0)), torch.randn(2, 5, generator=generator(1))
+    d, x, e = build(partial(TaskDiscriminator, 3, (1, 28, 28), 5), 0), torch.randn(2, 1, 28, 28, generator=generator(0)), torch.randn(2, 5, generator=generator(1))
     (real, z), (same, other) = d(x, e), d(x, e + 1)
     assert torch.equal(real, same) and real.shape == (2,)
     torch.testing.assert_close(other - z, d.head.weight[:, -5:].sum(1).expand(2, 3))

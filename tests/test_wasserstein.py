@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.autograd import gradcheck
 
-import fedbook.fedgtea as fedgtea
+import fedbook.wasserstein as wasserstein
 from fedbook.lab import UserError
-from fedbook.fedgtea import (Gaussian, low_rank_factors, pairwise_wasserstein2, pairwise_wasserstein2_diagonal, pairwise_wasserstein2_factors,
-                   wasserstein2, wasserstein_loss)
+from fedbook.wasserstein import (Gaussian, low_rank_factors, pairwise_wasserstein2, pairwise_wasserstein2_diagonal,
+                                 pairwise_wasserstein2_factors, wasserstein2, wasserstein_loss)
 
 seeds = st.integers(0, 2**31)
 dims = st.integers(1, 7)
@@ -147,10 +147,10 @@ def test_polar_factor_whatever_the_condition(spread):
     "From 1e0 to 1e8: by squares and polished, and by SVD."
     u, v = (torch.linalg.qr(normal(8, 8, seed=k))[0] for k in (1, 2))
     m = (u * torch.logspace(0, -spread, 8, dtype=torch.float64)) @ v.mT
-    norm, polar = fedgtea._nuclear_norm_and_polar(m[None], torch.zeros(1, dtype=torch.float64))
+    norm, polar = wasserstein._nuclear_norm_and_polar(m[None], torch.zeros(1, dtype=torch.float64))
     torch.testing.assert_close(polar[0], u @ v.mT, rtol=0, atol=10 ** (spread - 14))
     wanted = torch.logspace(0, -spread, 8, dtype=torch.float64).sum().item()
-    assert norm.item() == pytest.approx(wanted, rel=1e-12) and fedgtea._nuclear_norm(m[None]).item() == pytest.approx(wanted, rel=1e-12)
+    assert norm.item() == pytest.approx(wanted, rel=1e-12) and wasserstein._nuclear_norm(m[None]).item() == pytest.approx(wanted, rel=1e-12)
 
 
 def test_factors_are_exact_when_the_rank_suffices_and_best_otherwise():
