@@ -18,7 +18,8 @@ def normal(*shape, seed=0): return torch.randn(*shape, generator=seeded(seed), d
 def conditioned(n, d, condition, seed=0):
     "(n, d) with singular values from 1 down to 1 / condition, in directions of no special kind."
     u = torch.linalg.qr(normal(n, d, seed=seed)).Q
-    return u * torch.logspace(0, -np.log10(condition), d, dtype=torch.float64) @ random_orthogonal(d, seeded(seed + 1))
+    return (u * torch.logspace(0, -np.log10(condition), d, dtype=torch.float64)
+            @ random_orthogonal(d, seeded(seed + 1)))
 
 def reference(x, cut=1e-6):
     u, s, _ = scipy.linalg.svd(np.asarray(x, dtype=np.float64), full_matrices=False)
@@ -45,7 +46,8 @@ def test_random_orthogonal_is_orthogonal(n, block, seed):
         assert max(sizes) <= block and max(sizes) - min(sizes) <= 1
 
 def test_random_orthogonal_is_haar():
-    "Mean 0, variance 1/n and fourth moment 3/(n(n+2)) of each entry; without the sign fix the diagonal's mean would not be 0."
+    """Mean 0, variance 1/n and fourth moment 3/(n(n+2)) of each entry; without the sign fix the diagonal's
+    mean would not be 0."""
     q = torch.stack([random_orthogonal(3, g) for g in [seeded()] for _ in range(4000)])
     assert q.mean(0).abs().max() < 0.04
     assert (q.square().mean(0) - 1 / 3).abs().max() < 0.03
@@ -73,8 +75,10 @@ def test_mask_is_P_X_Q_and_comes_undone(block):
 
 def test_masks_of_the_wrong_size():
     x, p, q = normal(11, 5), random_orthogonal(11, seeded()), random_orthogonal(5, seeded())
-    for wrong in (lambda: mask(x, q, q), lambda: mask(x, p, p), lambda: unmask_rows(x, q), lambda: mask(x, random_orthogonal(10, seeded(), 3), q),
-                  lambda: random_orthogonal(-1, seeded()), lambda: random_orthogonal(3, seeded(), block=0), lambda: mask(x[0], p, q)):
+    for wrong in (lambda: mask(x, q, q), lambda: mask(x, p, p), lambda: unmask_rows(x, q),
+                  lambda: mask(x, random_orthogonal(10, seeded(), 3), q),
+                  lambda: random_orthogonal(-1, seeded()), lambda: random_orthogonal(3, seeded(), block=0),
+                  lambda: mask(x[0], p, q)):
         with pytest.raises(UserError): wrong()
 
 # ---- leverage
@@ -90,14 +94,16 @@ def test_scores_match_scipy(shape, dtype, method):
 
 def test_scores_match_numpy_projector():
     x = normal(400, 7).numpy()
-    assert close(leverage_scores(torch.from_numpy(x)), torch.from_numpy(np.diag(x @ np.linalg.pinv(x)).copy()))
+    assert close(leverage_scores(torch.from_numpy(x)),
+                 torch.from_numpy(np.diag(x @ np.linalg.pinv(x)).copy()))
 
 def test_chunks_of_rows_make_no_difference():
     x = normal(30000, 100)
     assert close(leverage_scores(x), reference(x)) and close(leverage_scores(x, "qr"), reference(x))
 
 @settings(deadline=None, max_examples=60)
-@given(n=st.integers(1, 60), d=st.integers(1, 10), rank=st.integers(0, 10), scale=st.sampled_from([1e-280, 1e-200, 1e-5, 1.0, 1e6, 1e200, 1e280]), seed=st.integers(0, 99))
+@given(n=st.integers(1, 60), d=st.integers(1, 10), rank=st.integers(0, 10),
+       scale=st.sampled_from([1e-280, 1e-200, 1e-5, 1.0, 1e6, 1e200, 1e280]), seed=st.integers(0, 99))
 def test_scores_sum_to_the_rank(n, d, rank, scale, seed):
     x = scale * normal(n, rank, seed=seed) @ normal(rank, d, seed=seed + 1)
     tau, w = leverage_scores(x), whitening([x])[0]
@@ -111,7 +117,9 @@ def test_relative_error_up_to_condition_1e4(condition):
     for method in ("auto", "qr"):
         assert ((leverage_scores(x, method) - wanted).abs() / wanted).max() < 1e-6
 
-@pytest.mark.parametrize("condition, how", [(1e3, "gram"), (2e4, "gram"), (5e4, "qr"), (1e5, "qr"), (9e5, "qr"), (1e7, "qr"), (1e12, "qr")])
+@pytest.mark.parametrize("condition, how",
+                         [(1e3, "gram"), (2e4, "gram"), (5e4, "qr"), (1e5, "qr"), (9e5, "qr"), (1e7, "qr"),
+                          (1e12, "qr")])
 def test_the_switch(condition, how):
     x = conditioned(3000, 40, condition)
     wanted = reference(x)
@@ -156,7 +164,8 @@ def test_a_row_unlike_all_others_scores_one_and_copies_share():
 def test_scores_of_bad_input():
     x = normal(20, 3)
     x[4, 1] = float("nan")
-    for wrong in (x, normal(5), torch.ones(3, 3, dtype=torch.long), [[1.0]], torch.full((4, 2), float("inf"))):
+    for wrong in (x, normal(5), torch.ones(3, 3, dtype=torch.long), [[1.0]],
+                  torch.full((4, 2), float("inf"))):
         with pytest.raises(UserError): leverage_scores(wrong)
     assert "nan" in str(pytest.raises(UserError, leverage_scores, x).value)
     with pytest.raises(UserError): leverage_scores(normal(5, 2), method="svd")
@@ -170,7 +179,8 @@ def test_demasked_equals_unmasked(block, method):
     calculator = LeverageScoreCalculator(method)
     u = calculator.blocks([mask(a, p, q) for a, p in zip(x, ps)])
     stacked = torch.cat(u)
-    assert [len(each) for each in u] == [30, 0, 50, 7] and close(stacked.T @ stacked, torch.eye(6, dtype=torch.float64))
+    assert [len(each) for each in u] == [30, 0, 50, 7]
+    assert close(stacked.T @ stacked, torch.eye(6, dtype=torch.float64))
     scores = [calculator.scores(each, p) for each, p in zip(u, ps)]
     assert close(torch.cat(scores), reference(torch.cat(x)))
     if block is None: assert calculator.used == ("gram" if method == "auto" else "qr")
@@ -201,23 +211,29 @@ def test_only_empty_clients_and_bad_blocks():
 
 # ---- who is drawn
 
-def weights(): return [torch.tensor([0.2, 0.0, 0.4]), torch.empty(0), torch.tensor([0.1]), torch.rand(40, generator=seeded())]
+def weights():
+    return [torch.tensor([0.2, 0.0, 0.4]), torch.empty(0), torch.tensor([0.1]),
+            torch.rand(40, generator=seeded())]
 
 @pytest.mark.parametrize("norm", ["global", "per_client"])
 def test_probabilities_sum_to_one(norm):
     p = sampling_probabilities(weights(), norm)
-    assert [len(each) for each in p] == [3, 0, 1, 40] and abs(sum(each.sum().item() for each in p) - 1) < 1e-12
+    assert [len(each) for each in p] == [3, 0, 1, 40]
+    assert abs(sum(each.sum().item() for each in p) - 1) < 1e-12
     masses = [p[k].sum().item() for k in (0, 2, 3)]
-    wanted = [1 / 3] * 3 if norm == "per_client" else [weights()[k].sum().item() / torch.cat(weights()).sum().item() for k in (0, 2, 3)]
+    wanted = ([1 / 3] * 3 if norm == "per_client"
+              else [weights()[k].sum().item() / torch.cat(weights()).sum().item() for k in (0, 2, 3)])
     assert np.allclose(masses, wanted, atol=1e-6)
 
 def test_all_zero_scores_are_uniform():
     zero = [torch.zeros(2), torch.zeros(0), torch.zeros(6)]
     assert close(torch.cat(sampling_probabilities(zero)), torch.full((8,), 1 / 8, dtype=torch.float64))
-    assert [each.tolist() for each in sampling_probabilities(zero, "per_client")] == [[1 / 4] * 2, [], [1 / 12] * 6]
+    assert ([each.tolist() for each in sampling_probabilities(zero, "per_client")]
+            == [[1 / 4] * 2, [], [1 / 12] * 6])
 
 def test_probabilities_of_bad_scores():
-    for wrong in ([torch.tensor([-1.0])], [torch.tensor([float("nan")])], [], [torch.empty(0)], [torch.ones(2, 2)], [[0.5]]):
+    for wrong in ([torch.tensor([-1.0])], [torch.tensor([float("nan")])], [], [torch.empty(0)],
+                  [torch.ones(2, 2)], [[0.5]]):
         with pytest.raises(UserError): sampling_probabilities(wrong)
     with pytest.raises(UserError): sampling_probabilities(weights(), "local")
 
@@ -228,7 +244,8 @@ sizes_lists = st.lists(st.integers(0, 12), min_size=1, max_size=6).filter(sum)
 def test_exactly_m_are_drawn(sizes, share, replace, seed):
     m = round(share * sum(sizes)) * (3 if replace else 1)
     for picks in (uniform(sizes, m, replace, seeded(seed)),
-                  draw_samples(sampling_probabilities([torch.rand(n, generator=seeded(seed)) + 0.01 for n in sizes]), m, replace, seeded(seed))):
+                  draw_samples(sampling_probabilities([torch.rand(n, generator=seeded(seed)) + 0.01
+                                                       for n in sizes]), m, replace, seeded(seed))):
         assert len(picks) == len(sizes) and sum(map(len, picks)) == m
         for part, n in zip(picks, sizes):
             assert part.dtype == torch.long and all(0 <= i < n for i in part.tolist())
@@ -236,15 +253,19 @@ def test_exactly_m_are_drawn(sizes, share, replace, seed):
 
 def test_zero_probability_never_comes_and_enough_must_be_positive():
     p = weights()
-    assert not any(1 in draw_samples(p, 43, False, seeded(s))[0] or 1 in draw_samples(p, 43, True, seeded(s))[0] for s in range(30))
+    assert not any(1 in draw_samples(p, 43, False, seeded(s))[0]
+                   or 1 in draw_samples(p, 43, True, seeded(s))[0] for s in range(30))
     assert draw_samples(p, 43, False, seeded())[0].tolist() == [0, 2]
-    for wrong in (lambda: draw_samples(p, 44, False, seeded()), lambda: draw_samples(p, -1, True, seeded()), lambda: draw_samples(p, 2.5, True, seeded()),
-                  lambda: draw_samples([torch.zeros(3)], 0, True, seeded()), lambda: uniform([2, 3], 6, False, seeded())):
+    for wrong in (lambda: draw_samples(p, 44, False, seeded()), lambda: draw_samples(p, -1, True, seeded()),
+                  lambda: draw_samples(p, 2.5, True, seeded()),
+                  lambda: draw_samples([torch.zeros(3)], 0, True, seeded()),
+                  lambda: uniform([2, 3], 6, False, seeded())):
         with pytest.raises(UserError): wrong()
 
 def test_expected_number_per_client():
     p = sampling_probabilities(weights())
-    drawn = np.mean([[len(part) for part in draw_samples(p, 30, True, g)] for g in [seeded()] for _ in range(600)], axis=0)
+    drawn = np.mean([[len(part) for part in draw_samples(p, 30, True, g)] for g in [seeded()]
+                     for _ in range(600)], axis=0)
     assert np.allclose(drawn, [30 * each.sum().item() for each in p], atol=0.3)
 
 def test_draws_are_proportional():
@@ -265,7 +286,8 @@ def test_draws_repeat_with_their_generator_and_leave_the_global_one():
     assert all(torch.equal(x, y) for x, y in zip(a, b)) and torch.equal(before, torch.get_rng_state())
 
 @settings(deadline=None, max_examples=80)
-@given(sizes=sizes_lists, classes=st.integers(1, 5), share=st.floats(0, 1), seed=st.integers(0, 99), zeros=st.booleans())
+@given(sizes=sizes_lists, classes=st.integers(1, 5), share=st.floats(0, 1), seed=st.integers(0, 99),
+       zeros=st.booleans())
 def test_class_quota_is_balanced(sizes, classes, share, seed, zeros):
     labels = list(torch.randint(classes, (sum(sizes),), generator=seeded(seed)).split(sizes))
     scores = [torch.rand(n, generator=seeded(seed)) * (not zeros or torch.arange(n) % 2) for n in sizes]
@@ -285,24 +307,30 @@ def test_class_quota_redistributes_and_prefers_leverage():
     assert sum(map(len, class_quota(scores, labels, 42, seeded()))) == 42
 
 def test_fair_shares():
-    assert fair_shares([10, 10, 10], 6, seeded()) == [2, 2, 2] and sorted(fair_shares([10, 10, 10], 5, seeded())) == [1, 2, 2]
-    assert fair_shares([2, 10, 10], 8, seeded()) == [2, 3, 3] and fair_shares([1, 0, 9], 10, seeded()) == [1, 0, 9]
+    assert fair_shares([10, 10, 10], 6, seeded()) == [2, 2, 2]
+    assert sorted(fair_shares([10, 10, 10], 5, seeded())) == [1, 2, 2]
+    assert fair_shares([2, 10, 10], 8, seeded()) == [2, 3, 3]
+    assert fair_shares([1, 0, 9], 10, seeded()) == [1, 0, 9]
     assert len({tuple(fair_shares([9, 9, 9], 1, seeded(s))) for s in range(20)}) == 3
 
 def test_class_quota_of_bad_input():
     scores, labels = [torch.ones(3), torch.ones(2)], [torch.zeros(3).long(), torch.zeros(2).long()]
-    for wrong in (lambda: class_quota(scores, labels, 6, seeded()), lambda: class_quota(scores, labels[:1], 1, seeded()),
-                  lambda: class_quota(scores, labels[::-1], 1, seeded()), lambda: class_quota(scores, scores, 1, seeded())):
+    for wrong in (lambda: class_quota(scores, labels, 6, seeded()),
+                  lambda: class_quota(scores, labels[:1], 1, seeded()),
+                  lambda: class_quota(scores, labels[::-1], 1, seeded()),
+                  lambda: class_quota(scores, scores, 1, seeded())):
         with pytest.raises(UserError): wrong()
 
 @pytest.mark.parametrize("m", [0, 1, 7, 100])
 def test_repo_local_draws_equal_numbers(m):
     x, ps, q = clients()
     counts = [len(part) for part in repo_local([mask(a, p, q) for a, p in zip(x, ps)], m, seeded())]
-    assert sum(counts) == m and counts[1] == 0 and max(counts[k] for k in (0, 2, 3)) - min(counts[k] for k in (0, 2, 3)) <= 1
+    assert sum(counts) == m and counts[1] == 0
+    assert max(counts[k] for k in (0, 2, 3)) - min(counts[k] for k in (0, 2, 3)) <= 1
 
 def test_repo_local_is_nearly_uniform():
-    "The published protocol's probabilities: spread far below the true scores', exactly uniform with no more samples than features."
+    """The published protocol's probabilities: spread far below the true scores', exactly uniform with no more
+    samples than features."""
     x = normal(400, 8) * torch.linspace(0.1, 3, 400, dtype=torch.float64)[:, None]
     spread = lambda tau: (tau.std() / tau.mean()).item()
     masked = mask(x, random_orthogonal(400, seeded()), random_orthogonal(8, seeded(1)))

@@ -19,9 +19,11 @@ def outweighs__wrong_weights_only(n_old, n_new, omega_old, omega_new): return om
 
 def outweighs__wrong_numbers_only(n_old, n_new, omega_old, omega_new): return n_new / n_old
 
-def outweighs__wrong_way_round(n_old, n_new, omega_old, omega_new): return omega_new * n_old / (omega_old * n_new)
+def outweighs__wrong_way_round(n_old, n_new, omega_old, omega_new):
+    return omega_new * n_old / (omega_old * n_new)
 
-def outweighs__wrong_all_old_together(n_old, n_new, omega_old, omega_new): return omega_old / omega_new * n_new
+def outweighs__wrong_all_old_together(n_old, n_new, omega_old, omega_new):
+    return omega_old / omega_new * n_new
 
 def outweighs__right_share_of_each(n_old, n_new, omega_old, omega_new):
     one_old, one_new = omega_old / n_old, omega_new / n_new
@@ -33,7 +35,8 @@ def published_counts__wrong_all_pictures_alike(counts, m): return m * counts.sum
 def published_counts__wrong_empty_clients_count(counts, m):
     return sum(m / len(counts) * row / max(1, row.sum()) for row in counts)
 
-def published_counts__wrong_each_client_gives_m(counts, m): return sum(m * row / row.sum() for row in counts if row.sum())
+def published_counts__wrong_each_client_gives_m(counts, m):
+    return sum(m * row / row.sum() for row in counts if row.sum())
 
 def published_counts__wrong_classes_alike(counts, m): return np.full(counts.shape[1], m / counts.shape[1])
 
