@@ -1,11 +1,13 @@
-"""Leverage scores of 50,000 samples with 512 features: ours against squared row norms of `numpy.linalg.svd(full_matrices=False)`.
+"""Leverage scores of 50,000 samples with 512 features: ours against squared row norms of
+`numpy.linalg.svd(full_matrices=False)`.
 
     python bench/leverage.py [--rows 50000] [--columns 512] [--condition 1e4] [--repeats 3] [--threads all cores]
 
-Features are random with singular values from 1 down to 1 / condition, spaced evenly on a logarithmic scale, in directions of no special kind.
-Jobs alternate in the same run, with as many threads each; prints medians and ratios. Errors are the largest relative ones of
-any score, against numpy's SVD of the same numbers in float64, cut at the same rank: ours, and what the Gram matrix would have answered
-without the switch. Peak memory is that of a fresh process above what it held before the input, input included.
+Features are random with singular values from 1 down to 1 / condition, spaced evenly on a logarithmic scale,
+in directions of no special kind. Jobs alternate in the same run, with as many threads each; prints medians
+and ratios. Errors are the largest relative ones of any score, against numpy's SVD of the same numbers in
+float64, cut at the same rank: ours, and what the Gram matrix would have answered without the switch. Peak
+memory is that of a fresh process above what it held before the input, input included.
 """
 import argparse
 import os
@@ -19,16 +21,20 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-from fedbook.fedcbdr import RANK_CUT, _by_gram, _inverse_above_cut, leverage_scores, random_orthogonal, whitening
+from fedbook.leverage import (RANK_CUT, _by_gram, _inverse_above_cut, leverage_scores, random_orthogonal,
+                              whitening)
 
 
 def features(rows, columns, condition, dtype, dead=0):
-    "(rows, columns) of this condition number, the last `dead` columns 0; filled 2,048 rows at a time, to need no other memory."
+    """(rows, columns) of this condition number, the last `dead` columns 0; filled 2,048 rows at a time, to
+    need no other memory."""
     g = torch.Generator().manual_seed(0)
     alive = columns - dead
-    turn = torch.logspace(0, -np.log10(condition), alive, dtype=torch.float64)[:, None] * random_orthogonal(alive, g)
+    turn = (torch.logspace(0, -np.log10(condition), alive, dtype=torch.float64)[:, None]
+            * random_orthogonal(alive, g))
     x = torch.zeros(rows, columns, dtype=dtype)
-    for part in x.split(2048): part[:, :alive] = torch.randn(len(part), alive, generator=g, dtype=torch.float64) @ turn
+    for part in x.split(2048):
+        part[:, :alive] = torch.randn(len(part), alive, generator=g, dtype=torch.float64) @ turn
     return x
 
 
@@ -64,25 +70,29 @@ def error(value, wanted): return np.abs(np.asarray(value) / wanted - 1).max()
 
 def time_both(args, dtype):
     x = features(args.rows, args.columns, args.condition, dtype)
-    jobs = {"numpy svd": lambda x: by_svd(x.numpy()), "ours": leverage_scores, "ours, qr": partial(leverage_scores, method="qr")}
+    jobs = {"numpy svd": lambda x: by_svd(x.numpy()), "ours": leverage_scores,
+            "ours, qr": partial(leverage_scores, method="qr")}
     times = alternate(jobs, x, args.repeats)
     for what, each in times.items():
-        print(f"{dtype}, {what:9s} {statistics.median(each):7.3f} s (median of {args.repeats}, {min(each):.3f} to {max(each):.3f})")
-    print(f"{dtype}: ours {ratio(times['numpy svd'], times['ours'])} numpy's SVD (bound 2.5, goal 4); by QR, beyond the switch, "
-          f"{ratio(times['numpy svd'], times['ours, qr'])}", flush=True)
+        print(f"{dtype}, {what:9s} {statistics.median(each):7.3f} s (median of {args.repeats}, "
+              f"{min(each):.3f} to {max(each):.3f})")
+    print(f"{dtype}: ours {ratio(times['numpy svd'], times['ours'])} numpy's SVD (bound 2.5, goal 4); by QR, "
+          "beyond the switch, " f"{ratio(times['numpy svd'], times['ours, qr'])}", flush=True)
 
 
 def show_errors(args, condition, dtype, dead=0):
     x = features(args.rows, args.columns, condition, dtype, dead)
     wanted = by_svd(x.double().numpy())
     w, how = whitening([x])
-    print(f"{dtype}, condition {condition:.0e}, {dead} dead features: {how}, rank {w.shape[1]}, relative error at most {error(leverage_scores(x), wanted):.1e} "
+    print(f"{dtype}, condition {condition:.0e}, {dead} dead features: {how}, rank {w.shape[1]}, relative "
+          f"error at most {error(leverage_scores(x), wanted):.1e} "
           f"(bound 1e-6), of the Gram matrix alone {error(by_gram(x), wanted):.1e}", flush=True)
 
 
 def memory(which):
     "This process's memory in bytes, `which` VmRSS (now) or VmHWM (at its peak). Linux only."
-    with open("/proc/self/status") as status: return 1024 * int(next(line for line in status if line.startswith(which)).split()[1])
+    with open("/proc/self/status") as status:
+        return 1024 * int(next(line for line in status if line.startswith(which)).split()[1])
 
 
 def show_peak(rows, columns, condition, dtype):
@@ -94,24 +104,28 @@ def show_peak(rows, columns, condition, dtype):
     peak = memory("VmHWM")
     if peak == top: raise SystemExit("the input is too small to see its memory")
     size = x.numel() * x.element_size()
-    print(f"{dtype}, {whitening([x])[1]}: peak memory {(peak - before) / size:.2f} x the input of {size / 2**20:.0f} MB (bound 2.5)")
+    print(f"{dtype}, {whitening([x])[1]}: peak memory {(peak - before) / size:.2f} x the input of "
+          f"{size / 2**20:.0f} MB (bound 2.5)")
 
 
 def in_fresh_process(args, condition, dtype):
     job = (f"import torch, leverage; torch.set_num_threads({args.threads}); "
            f"leverage.show_peak({args.rows}, {args.columns}, {condition}, {dtype})")
     here = os.path.dirname(os.path.abspath(__file__))
-    subprocess.run([sys.executable, "-c", job], check=True, timeout=300, env={**os.environ, "PYTHONPATH": os.pathsep.join([here, *sys.path])})
+    subprocess.run([sys.executable, "-c", job], check=True, timeout=300,
+                   env={**os.environ, "PYTHONPATH": os.pathsep.join([here, *sys.path])})
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("rows", 50_000), ("columns", 512), ("condition", 1e4), ("repeats", 3), ("threads", os.cpu_count())):
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in (("rows", 50_000), ("columns", 512), ("condition", 1e4), ("repeats", 3),
+                          ("threads", os.cpu_count())):
         parser.add_argument(f"--{name}", type=type(default), default=default)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    print(f"{args.rows} x {args.columns}, condition {args.condition:.0e}; torch {torch.__version__}, numpy {np.__version__}, {args.threads} threads, "
-          f"{os.cpu_count()} cores", flush=True)
+    print(f"{args.rows} x {args.columns}, condition {args.condition:.0e}; torch {torch.__version__}, numpy "
+          f"{np.__version__}, {args.threads} threads, " f"{os.cpu_count()} cores", flush=True)
     dtypes = torch.float32, torch.float64
     with threadpool_limits(args.threads):
         for dtype in dtypes: time_both(args, dtype)

@@ -1,11 +1,13 @@
-"""All pairs of squared 2-Wasserstein distances between 50 task Gaussians of dimension 128: ours against a loop over POT's function.
+"""All pairs of squared 2-Wasserstein distances between 50 task Gaussians of dimension 128: ours against a
+loop over POT's function.
 
     python bench/wasserstein.py [--tasks 50] [--dim 128] [--rank 16] [--repeats 5] [--threads all cores]
 
-Covariances are those of samples from more samples than dimensions (2 per dimension), of low-rank-plus-noise structure: 12 axes of
-standard deviation about 11 and noise of 0.5 on every axis, different axes per task. The loop calls POT's `bures_wasserstein_distance`
-on numpy and on torch tensors, and squares. Jobs alternate in the same run; prints medians, ratios, errors against float64 singular
-values of Cholesky factors. Where there is a GPU, ours runs there once more.
+Covariances are those of samples from more samples than dimensions (2 per dimension), of low-rank-plus-noise
+structure: 12 axes of standard deviation about 11 and noise of 0.5 on every axis, different axes per task. The
+loop calls POT's `bures_wasserstein_distance` on numpy and on torch tensors, and squares. Jobs alternate in
+the same run; prints medians, ratios, errors against float64 singular values of Cholesky factors. Where there
+is a GPU, ours runs there once more.
 """
 import argparse
 import os
@@ -16,7 +18,7 @@ from time import perf_counter
 import torch
 from ot.gaussian import bures_wasserstein_distance
 
-from fedbook.fedgtea import low_rank_factors, pairwise_wasserstein2, pairwise_wasserstein2_factors
+from fedbook.wasserstein import low_rank_factors, pairwise_wasserstein2, pairwise_wasserstein2_factors
 
 
 def gaussians(tasks, dim, axes=12, noise=0.5):
@@ -40,7 +42,8 @@ def reference(means, covs):
     "Distances (pairs,) by singular values of L_i^T L_j, Cholesky factors, float64."
     i, j = torch.triu_indices(len(means), len(means), 1)
     root, trace = torch.linalg.cholesky(covs), covs.diagonal(dim1=1, dim2=2).sum(-1)
-    return (means[i] - means[j]).square().sum(-1) + trace[i] + trace[j] - 2 * torch.linalg.svdvals(root[i].mT @ root[j]).sum(-1)
+    return ((means[i] - means[j]).square().sum(-1) + trace[i] + trace[j] - 2
+            * torch.linalg.svdvals(root[i].mT @ root[j]).sum(-1))
 
 
 def upper(square): return square[tuple(torch.triu_indices(len(square), len(square), 1))]
@@ -80,40 +83,55 @@ def error(value, wanted): return ((value - wanted).abs() / wanted.abs()).max().i
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("tasks", 50), ("dim", 128), ("rank", 16), ("repeats", 5), ("threads", os.cpu_count())):
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in (("tasks", 50), ("dim", 128), ("rank", 16), ("repeats", 5),
+                          ("threads", os.cpu_count())):
         parser.add_argument(f"--{name}", type=int, default=default)
     args = parser.parse_args()
     torch.set_num_threads(1)
     means, covs = gaussians(args.tasks, args.dim)
     forms = {"exact": pairwise_wasserstein2, "low rank": partial(low_rank, args.rank)}
-    jobs = {"POT loop, numpy": lambda: pot_loop(means.numpy(), covs.numpy()), "POT loop, torch": lambda: pot_loop(means, covs),
+    jobs = {"POT loop, numpy": lambda: pot_loop(means.numpy(), covs.numpy()),
+            "POT loop, torch": lambda: pot_loop(means, covs),
             **{what: partial(form, means, covs) for what, form in forms.items()},
-            **{f"{what}, gradient": partial(with_gradient, form, means, covs) for what, form in {"POT loop": pot_loop, **forms}.items()}}
-    print(f"{args.tasks} Gaussians, dimension {args.dim}, {args.tasks * (args.tasks - 1) // 2} pairs, low rank {args.rank}; torch {torch.__version__}, "
-          f"{args.threads} threads, {os.cpu_count()} cores")
+            **{f"{what}, gradient": partial(with_gradient, form, means, covs)
+               for what, form in {"POT loop": pot_loop, **forms}.items()}}
+    print(f"{args.tasks} Gaussians, dimension {args.dim}, {args.tasks * (args.tasks - 1) // 2} pairs, low "
+          f"rank {args.rank}; torch {torch.__version__}, " f"{args.threads} threads, {os.cpu_count()} cores")
 
     torch.set_num_threads(args.threads)
     times, answers = alternate(jobs, args.repeats)
     for what, each in times.items():
-        print(f"{what:20s} {statistics.median(each):7.3f} s (median of {args.repeats}, {min(each):.3f} to {max(each):.3f})")
+        print(f"{what:20s} {statistics.median(each):7.3f} s (median of {args.repeats}, {min(each):.3f} to "
+              f"{max(each):.3f})")
     wanted = reference(means, covs)
     exact, near = upper(answers["exact"]), upper(answers["low rank"])
     bend = answers["POT loop, gradient"]
-    print(f"exact: {ratio(times, 'POT loop, numpy', 'exact')} the loop on numpy (bound 4, goal 8), {ratio(times, 'POT loop, torch', 'exact')} the loop on torch; "
-          f"relative error at most {error(exact, wanted):.1e} (bound 1e-10), POT's {error(torch.tensor(answers['POT loop, numpy']), wanted):.1e}")
-    print(f"low rank {args.rank}: {ratio(times, 'POT loop, numpy', 'low rank')} the loop on numpy (bound 20), {ratio(times, 'POT loop, torch', 'low rank')} the loop "
-          f"on torch; relative error at most {error(near, wanted):.1%}, median {((near - wanted).abs() / wanted).median():.1%}")
-    print(f"with gradient: exact {ratio(times, 'POT loop, gradient', 'exact, gradient')}, low rank {ratio(times, 'POT loop, gradient', 'low rank, gradient')} the loop "
-          f"on torch; exact gradient against POT's: {(answers['exact, gradient'] - bend).norm() / bend.norm():.1e} of its norm")
+    print(f"exact: {ratio(times, 'POT loop, numpy', 'exact')} the loop on numpy (bound 4, goal 8), "
+          f"{ratio(times, 'POT loop, torch', 'exact')} the loop on torch; "
+          f"relative error at most {error(exact, wanted):.1e} (bound 1e-10), POT's "
+          f"{error(torch.tensor(answers['POT loop, numpy']), wanted):.1e}")
+    print(f"low rank {args.rank}: {ratio(times, 'POT loop, numpy', 'low rank')} the loop on numpy (bound "
+          f"20), {ratio(times, 'POT loop, torch', 'low rank')} the loop "
+          f"on torch; relative error at most {error(near, wanted):.1%}, median "
+          f"{((near - wanted).abs() / wanted).median():.1%}")
+    print(f"with gradient: exact {ratio(times, 'POT loop, gradient', 'exact, gradient')}, low rank "
+          f"{ratio(times, 'POT loop, gradient', 'low rank, gradient')} the loop "
+          "on torch; exact gradient against POT's: "
+          f"{(answers['exact, gradient'] - bend).norm() / bend.norm():.1e} of its norm")
     if not torch.cuda.is_available(): return
 
     there = [x.cuda() for x in (means, covs)]
     on_gpu = {what: partial(form, *there) for what, form in forms.items()}
     on_gpu |= {f"{what}, gradient": partial(with_gradient, form, *there) for what, form in forms.items()}
-    for what, (each, answer) in {what: (t, a) for what, t, a in zip(on_gpu, *(d.values() for d in alternate(on_gpu, args.repeats)))}.items():
+    for what, (each, answer) in {what: (t, a)
+                                 for what, t, a in zip(on_gpu,
+                                                       *(d.values()
+                                                         for d in alternate(on_gpu, args.repeats)))}.items():
         gap = (answer.cpu() - answers[what]).norm() / answers[what].norm()
-        print(f"{torch.cuda.get_device_name()}, {what:20s} {statistics.median(each):.3f} s; differs from the CPU's by {gap:.1e} of its norm")
+        print(f"{torch.cuda.get_device_name()}, {what:20s} {statistics.median(each):.3f} s; differs from the "
+              f"CPU's by {gap:.1e} of its norm")
     print(f"peak on the GPU: {torch.cuda.max_memory_allocated() / 2**20:.0f} MB")
 
 

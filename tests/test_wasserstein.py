@@ -1,4 +1,5 @@
-"""FedGTEA: Gaussians of tasks, squared 2-Wasserstein distances and L_W against scipy, POT and what must hold for any of them."""
+"""FedGTEA: Gaussians of tasks, squared 2-Wasserstein distances and L_W against scipy, POT and what must hold
+for any of them."""
 import itertools
 import math
 
@@ -11,16 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.autograd import gradcheck
 
-import fedbook.fedgtea as fedgtea
+import fedbook.wasserstein as wasserstein
 from fedbook.lab import UserError
-from fedbook.fedgtea import (Gaussian, low_rank_factors, pairwise_wasserstein2, pairwise_wasserstein2_diagonal, pairwise_wasserstein2_factors,
-                   wasserstein2, wasserstein_loss)
+from fedbook.wasserstein import (Gaussian, low_rank_factors, pairwise_wasserstein2,
+                                 pairwise_wasserstein2_diagonal, pairwise_wasserstein2_factors, wasserstein2,
+                                 wasserstein_loss)
 
 seeds = st.integers(0, 2**31)
 dims = st.integers(1, 7)
 
 
-def normal(*shape, seed=0): return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+def normal(*shape, seed=0):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def covariances(tasks, d, seed=0, samples=None):
@@ -45,16 +48,19 @@ def test_w2_is_scipys(d):
 def test_all_pairs_are_pots():
     ot = pytest.importorskip("ot")
     m, s = normal(4, 6), covariances(4, 6)
-    wanted = [[ot.gaussian.bures_wasserstein_distance(m[i].numpy(), m[j].numpy(), s[i].numpy(), s[j].numpy()) ** 2 if i != j else 0.
-               for j in range(4)] for i in range(4)]
-    torch.testing.assert_close(pairwise_wasserstein2(m, s), torch.tensor(wanted, dtype=torch.float64), rtol=1e-9, atol=0)
+    wanted = [[ot.gaussian.bures_wasserstein_distance(m[i].numpy(), m[j].numpy(), s[i].numpy(),
+                                                      s[j].numpy()) ** 2 if i != j else 0. for j in range(4)]
+              for i in range(4)]
+    torch.testing.assert_close(pairwise_wasserstein2(m, s), torch.tensor(wanted, dtype=torch.float64),
+                               rtol=1e-9, atol=0)
 
 
 @given(dims, seeds)
 @settings(max_examples=25, deadline=None)
 def test_w2_is_symmetric_zero_on_the_diagonal_and_a_metric(d, seed):
     w = pairwise_wasserstein2(normal(4, d, seed=seed), covariances(4, d, seed, samples=3))
-    assert torch.equal(w, w.mT) and torch.equal(w.diagonal(), torch.zeros(4, dtype=w.dtype)) and (w >= 0).all()
+    assert torch.equal(w, w.mT) and torch.equal(w.diagonal(), torch.zeros(4, dtype=w.dtype))
+    assert (w >= 0).all()
     far = w.sqrt()
     for i, j, k in itertools.permutations(range(4), 3): assert far[i, k] <= far[i, j] + far[j, k] + 1e-6
 
@@ -63,7 +69,8 @@ def test_w2_is_symmetric_zero_on_the_diagonal_and_a_metric(d, seed):
 @settings(max_examples=25, deadline=None)
 def test_equal_covariances_leave_the_means(d, seed):
     m, s = normal(2, d, seed=seed), covariances(1, d, seed)[0]
-    assert wasserstein2(m[0], s, m[1], s).item() == pytest.approx((m[0] - m[1]).square().sum().item(), rel=1e-9)
+    assert (wasserstein2(m[0], s, m[1], s).item()
+            == pytest.approx((m[0] - m[1]).square().sum().item(), rel=1e-9))
     assert 0 <= wasserstein2(m[0], s, m[0], s).item() <= 1e-12 * s.trace().item()
 
 
@@ -87,8 +94,8 @@ def test_one_dimension_by_hand():
 def test_rotating_and_moving_both_changes_nothing(d, seed):
     m, s = normal(3, d, seed=seed), covariances(3, d, seed)
     turn = torch.linalg.qr(normal(d, d, seed=seed + 1))[0]
-    torch.testing.assert_close(pairwise_wasserstein2(m @ turn.mT + 3, turn @ s @ turn.mT), pairwise_wasserstein2(m, s),
-                               rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(pairwise_wasserstein2(m @ turn.mT + 3, turn @ s @ turn.mT),
+                               pairwise_wasserstein2(m, s), rtol=1e-9, atol=1e-10)
 
 
 def test_singular_covariances_to_1e8():
@@ -99,12 +106,14 @@ def test_singular_covariances_to_1e8():
     s = x.mT @ x
     assert wasserstein2(m[0], s[0], m[1], s[1]).item() == pytest.approx(wanted.item(), rel=1e-8)
     zero = torch.zeros(d, d, dtype=torch.float64)
-    assert wasserstein2(m[0], zero, m[1], s[1]).item() == pytest.approx(((m[0] - m[1]).square().sum() + s[1].trace()).item(), rel=1e-12)
+    assert (wasserstein2(m[0], zero, m[1], s[1]).item()
+            == pytest.approx(((m[0] - m[1]).square().sum() + s[1].trace()).item(), rel=1e-12))
     assert wasserstein2(m[0], zero, m[0], zero).item() == 0
 
 
 def test_ranges_at_a_right_angle_and_coincident_ones_have_finite_gradients():
-    a, b, zero = (torch.diag(torch.tensor(v, dtype=torch.float64)) for v in ([1., 1, 0, 0], [0., 0, 1, 1], [0.] * 4))
+    a, b, zero = (torch.diag(torch.tensor(v, dtype=torch.float64))
+                  for v in ([1., 1, 0, 0], [0., 0, 1, 1], [0.] * 4))
     s = torch.stack([a, a, b, zero, zero, torch.eye(4, dtype=torch.float64)]).requires_grad_()
     m = torch.zeros(6, 4, dtype=torch.float64, requires_grad=True)
     w = pairwise_wasserstein2(m, s)
@@ -121,9 +130,12 @@ def test_ranges_at_a_right_angle_and_coincident_ones_have_finite_gradients():
 
 @pytest.mark.parametrize("samples", [8, 3])
 def test_gradient_of_samples_is_that_of_finite_differences(samples):
-    "Fewer samples than dimensions as well: there the covariance is singular, and the distance still smooth in the samples."
+    """Fewer samples than dimensions as well: there the covariance is singular, and the distance still smooth
+    in the samples."""
     x = normal(3, samples, 5).requires_grad_()
-    assert gradcheck(lambda x: pairwise_wasserstein2(x.mean(1), (x - x.mean(1, keepdim=True)).mT @ (x - x.mean(1, keepdim=True))), x)
+    assert gradcheck(lambda x: pairwise_wasserstein2(x.mean(1),
+                                                     (x - x.mean(1, keepdim=True)).mT
+                                                     @ (x - x.mean(1, keepdim=True))), x)
 
 
 def test_gradients_of_every_form_are_those_of_finite_differences():
@@ -133,11 +145,13 @@ def test_gradients_of_every_form_are_those_of_finite_differences():
     assert gradcheck(lambda m, s: pairwise_wasserstein2_factors(m, low_rank_factors(s, 2)), (m, s))
     assert gradcheck(pairwise_wasserstein2_factors, (m, normal(3, 4, 2).requires_grad_()))
     assert gradcheck(pairwise_wasserstein2_diagonal, (m, (normal(3, 4).square() + .1).requires_grad_()))
-    for kind in ("inverse_sum", "sum_inverse"): assert gradcheck(lambda m, s: wasserstein_loss(m, s, kind), (m, s))
+    for kind in ("inverse_sum", "sum_inverse"):
+        assert gradcheck(lambda m, s: wasserstein_loss(m, s, kind), (m, s))
 
 
 def test_gradient_with_equal_eigenvalues():
-    s = torch.stack([torch.eye(3, dtype=torch.float64), 4 * torch.eye(3, dtype=torch.float64)]).requires_grad_()
+    s = torch.stack([torch.eye(3, dtype=torch.float64),
+                     4 * torch.eye(3, dtype=torch.float64)]).requires_grad_()
     pairwise_wasserstein2(torch.zeros(2, 3, dtype=torch.float64), s)[0, 1].backward()
     torch.testing.assert_close(s.grad, torch.stack([-torch.eye(3), .5 * torch.eye(3)]).double())
 
@@ -147,10 +161,11 @@ def test_polar_factor_whatever_the_condition(spread):
     "From 1e0 to 1e8: by squares and polished, and by SVD."
     u, v = (torch.linalg.qr(normal(8, 8, seed=k))[0] for k in (1, 2))
     m = (u * torch.logspace(0, -spread, 8, dtype=torch.float64)) @ v.mT
-    norm, polar = fedgtea._nuclear_norm_and_polar(m[None], torch.zeros(1, dtype=torch.float64))
+    norm, polar = wasserstein._nuclear_norm_and_polar(m[None], torch.zeros(1, dtype=torch.float64))
     torch.testing.assert_close(polar[0], u @ v.mT, rtol=0, atol=10 ** (spread - 14))
     wanted = torch.logspace(0, -spread, 8, dtype=torch.float64).sum().item()
-    assert norm.item() == pytest.approx(wanted, rel=1e-12) and fedgtea._nuclear_norm(m[None]).item() == pytest.approx(wanted, rel=1e-12)
+    assert norm.item() == pytest.approx(wanted, rel=1e-12)
+    assert wasserstein._nuclear_norm(m[None]).item() == pytest.approx(wanted, rel=1e-12)
 
 
 def test_factors_are_exact_when_the_rank_suffices_and_best_otherwise():
@@ -159,7 +174,8 @@ def test_factors_are_exact_when_the_rank_suffices_and_best_otherwise():
     full = low_rank_factors(s, 4)
     assert full.shape == (3, 9, 4)
     torch.testing.assert_close(full @ full.mT, s)
-    torch.testing.assert_close(pairwise_wasserstein2_factors(m, full), pairwise_wasserstein2(m, s), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(pairwise_wasserstein2_factors(m, full), pairwise_wasserstein2(m, s), rtol=1e-9,
+                               atol=1e-9)
     less = low_rank_factors(s, 2)
     left_out = torch.linalg.eigvalsh(s)[:, :7].sum(1)
     torch.testing.assert_close((s - less @ less.mT).diagonal(dim1=1, dim2=2).sum(1), left_out)
@@ -198,7 +214,8 @@ def test_pooling_gives_the_moments_of_all_samples(counts, d, seed):
 
 def test_from_samples_is_the_population_covariance():
     g = Gaussian.from_samples(torch.tensor([[0., 0], [2, 4]]))
-    assert g.mean.tolist() == [1, 2] and g.cov.tolist() == [[1, 2], [2, 4]] and g.n == 2 and g.cov.dtype == torch.float32
+    assert g.mean.tolist() == [1, 2] and g.cov.tolist() == [[1, 2], [2, 4]] and g.n == 2
+    assert g.cov.dtype == torch.float32
 
 
 def test_log_prob_is_scipys_and_finite_when_singular():
@@ -206,7 +223,8 @@ def test_log_prob_is_scipys_and_finite_when_singular():
     wanted = scipy.stats.multivariate_normal(g.mean.numpy(), g.cov.numpy()).logpdf(x.numpy())
     np.testing.assert_allclose(g.log_prob(x, jitter=0), wanted, rtol=1e-8)
     np.testing.assert_allclose(g.log_prob(x), wanted, rtol=1e-4)
-    for samples in (1, 3): assert Gaussian.from_samples(normal(samples, 8)).log_prob(normal(5, 8, seed=1)).isfinite().all()
+    for samples in (1, 3):
+        assert Gaussian.from_samples(normal(samples, 8)).log_prob(normal(5, 8, seed=1)).isfinite().all()
     near = Gaussian.from_samples(normal(3, 8))
     assert near.log_prob(near.mean[None]) > near.log_prob(near.mean[None] + 1)
 
@@ -228,7 +246,8 @@ def test_loss_of_coincident_gaussians_is_finite_and_of_one_task_zero(kind):
     x = normal(1, 3, 5).repeat(4, 1, 1).requires_grad_()
     loss = wasserstein_loss(x.mean(1), x.mT @ x, kind)
     loss.backward()
-    assert loss.item() == pytest.approx({"inverse_sum": 200, "sum_inverse": 200}[kind]) and x.grad.isfinite().all()
+    assert loss.item() == pytest.approx({"inverse_sum": 200, "sum_inverse": 200}[kind])
+    assert x.grad.isfinite().all()
     for tasks in (0, 1):
         m = torch.ones(tasks, 5, requires_grad=True)
         loss = wasserstein_loss(m, torch.eye(5).repeat(tasks, 1, 1), kind)
@@ -243,7 +262,8 @@ def test_inverse_sum_misses_a_coincident_pair_that_sum_inverse_sees():
 
 def test_loss_takes_other_distances():
     m, v = normal(3, 4), normal(3, 4).square()
-    torch.testing.assert_close(wasserstein_loss(m, v, distances=pairwise_wasserstein2_diagonal), wasserstein_loss(m, torch.diag_embed(v)))
+    torch.testing.assert_close(wasserstein_loss(m, v, distances=pairwise_wasserstein2_diagonal),
+                               wasserstein_loss(m, torch.diag_embed(v)))
 
 
 @pytest.mark.parametrize("call, words", [
@@ -260,7 +280,8 @@ def test_loss_takes_other_distances():
     (lambda: wasserstein2(torch.zeros(2), torch.eye(2), torch.zeros(3), torch.eye(3)), "m2 has shape"),
     (lambda: pairwise_wasserstein2(torch.zeros(2, 2), torch.ones(2, 2, 3)), "covs has shape"),
     (lambda: pairwise_wasserstein2(torch.zeros(2, 2), torch.full((2, 2, 2), math.nan)), "finite"),
-    (lambda: pairwise_wasserstein2(torch.zeros(2, 2), torch.diag(torch.tensor([1., -1.])).repeat(2, 1, 1)), "negative eigenvalue"),
+    (lambda: pairwise_wasserstein2(torch.zeros(2, 2), torch.diag(torch.tensor([1., -1.])).repeat(2, 1, 1)),
+     "negative eigenvalue"),
     (lambda: pairwise_wasserstein2([1], [2]), "means is a list"),
     (lambda: pairwise_wasserstein2_diagonal(torch.zeros(2, 2), -torch.ones(2, 2)), "variances go down to -1"),
     (lambda: low_rank_factors(torch.eye(3)[None], 4), "rank=4"),
