@@ -25,7 +25,8 @@ from fedbook.fedavg import Client, Federation, Server, run
 from fedbook.local import build, predict, small_cnn
 from fedbook.score import accuracy
 from fedbook.split import dirichlet
-from fedbook.world import as_float, fashion_mnist, fashion_mnist_small, inventory
+from fedbook.world import as_float, fashion_mnist_small, inventory
+from fedbook.folders import fashion_mnist
 
 CLIENTS, PER_ROUND, BATCH, LR = 100, 10, 32, 0.1
 

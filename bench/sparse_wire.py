@@ -24,12 +24,12 @@ import torch
 from safetensors.torch import load, save
 from scipy.sparse import csr_array
 
-from fedbook.continual import labelled, part, snapshot
+from fedbook.wire import Msg, labelled, pack, part, unpack
+from fedbook.continual import snapshot
 from fedbook.local import build, generator
 from fedbook.pruning import (compress, magnitude_prune, masked, prunable, pruning_ratio, restore,
                              sparse_average)
 from fedbook.reid import resnet
-from fedbook.wire import Msg, pack, unpack
 
 
 class Way(NamedTuple):

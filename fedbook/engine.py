@@ -30,7 +30,8 @@ import torch
 
 from .fedavg import (Call, Desk, Experiment, Failure, Federation, Here, Line, Place, ServerLike,
                             TooFewReplies, profiles, run)
-from .lab import History, Results, Table, UserError, write_atomically
+from .report import History
+from .lab import Results, Table, UserError, write_atomically
 from .wire import Ledger, Msg, Refused, pack, unpack
 
 # %% ../nbs/06_engine.ipynb #5bce93ed

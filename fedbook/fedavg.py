@@ -23,12 +23,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from .lab import Bounds, Count, History, Positive, Profile, UserError, progress
+from .lab import Bounds, Count, Positive, Profile, UserError, progress
+from .report import History
 from .local import build, generator, passes, proximal, share_right, small_cnn, torch_threads, train
 from .split import dirichlet, iid
 from .wire import (Ledger, Msg, Refused, Undeclared, accept_count, expect, forget, gather, marks, pack,
                           scatter, unpack)
-from .world import Pictures, pictures
+from .world import Pictures
+from .folders import pictures
 
 # %% ../nbs/04_fedavg.ipynb #eecf990b
 class Mean:

@@ -4,104 +4,85 @@
 
 # %% auto #0
 __all__ = ['settings', 'profiles', 'modes', 'FedGTEA', 'NoCATE', 'NoWasserstein', 'NoAnchor', 'NoDistillation', 'NoTasks',
-           'experiment', 'FedGTEASizes', 'sized', 'CATE', 'Gaussian', 'low_rank_factors',
-           'pairwise_wasserstein2_factors', 'pairwise_wasserstein2', 'wasserstein2', 'wasserstein_loss',
-           'Discriminator', 'task_of', 'group_means', 'GTEA', 'gtea', 'anchor_loss', 'server_loss', 'FedGTEAClient',
-           'embed_all', 'likeliest', 'logits_given', 'accept_moments', 'FedGTEAServer', 'ablation',
-           'pairwise_wasserstein2_diagonal']
+           'experiment', 'FedGTEASizes', 'CATE', 'TaskDiscriminator', 'task_of', 'group_means', 'GTEA', 'gtea',
+           'anchor_loss', 'server_loss', 'FedGTEAClient', 'embed_all', 'likeliest', 'logits_given', 'accept_moments',
+           'ServerSteps', 'FedGTEAServer', 'stepping_server', 'ablation']
 
 # %% ../nbs/14_fedgtea.ipynb #fafef6db
 import math
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from functools import partial, reduce
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import nn
-from torch.autograd.function import once_differentiable
+from torch import Tensor, nn
 
-from .continual import (ACGANFedAvg, ACGANFedProx, ContinualSizes, DER, FedAvg, FedCIL, FedProx, FLwF2T, GLFC,
-                               Generator, ICaRL, Method, StreamExperiment, TaskClient, TaskServer,
-                               accept_count, discriminator_loss, distillation_loss, expandable_cnn, frozen,
-                               generator_loss, labelled, snapshot)
-from .continual import Discriminator as PlainDiscriminator
-from .lab import UserError, choose
-from .local import generator, outputs, torch_threads
-from .wire import Msg, Refused, expect
+from .continual import (ContinualSizes, Method, StreamExperiment, TaskClient, TaskServer,
+                               distillation_loss, expandable_cnn, frozen, snapshot)
+from .painters import Discriminator, Generator, discriminator_loss, generator_loss
+from .wire import Msg, Refused, accept_count, expect, labelled
+from .lab import Count, Positive, UserError
+from .local import generator, outputs
+from .wasserstein import Gaussian, pairwise_wasserstein2, wasserstein_loss
 from .world import as_float
 
 # %% ../nbs/14_fedgtea.ipynb #d30abaea
-def _check_kind(kind):
-    if kind not in ("inverse_sum", "sum_inverse"): raise UserError(f"kind={kind!r} is unknown; choose inverse_sum or sum_inverse")
-
 @dataclass(frozen=True)
 class FedGTEASizes(ContinualSizes):
-    """The numbers of this chapter's runs. `setting` names one of the paper's sequences (`settings`; empty: the fields as they are).
-    `critic_lr` is Adam's rate for CATE and discriminator, at the clients and at the server, `generator_lr` the generator's;
-    `distillation`, `wasserstein` and `anchor` weigh the server's losses (the paper's alpha, beta, gamma; `alpha` is the Dirichlet skew),
-    `kind` is that of `wasserstein_loss`, `server_steps` are its steps in every `server_every`-th round, on `server_batch` old pictures for
-    the distillation and `painted` of each task for the Wasserstein loss; `ablations` are the seeds of the ablation rows."""
-    setting: str = ""
-    rounds: int = 4
-    iterations: int = 15
-    consolidation: int = 15
-    critic_lr: float = 5e-4
-    generator_lr: float = 1e-3
-    distillation: float = 0.3
-    wasserstein: float = 0.3
-    anchor: float = 0.4
-    kind: str = "inverse_sum"
-    server_steps: int = 20
-    server_every: int = 1
-    server_batch: int = 32
-    painted: int = 64
-    ablations: int = 3
+    "The numbers of this chapter's runs."
+    setting: str = ""               # one of the paper's sequences (`settings`); empty: the fields as they are
+    rounds: Count = 4               # rounds of a task
+    iterations: Count = 15          # steps of a client's AC-GAN in a round
+    consolidation: Count = 15       # steps of FedCIL's server
+    critic_lr: float = 5e-4         # Adam's rate for CATE and discriminator, at clients and server
+    generator_lr: float = 1e-3      # Adam's rate for the generator
+    distillation: float = 0.3       # weight of the server's distillation (the paper's alpha)
+    wasserstein: float = 0.3        # weight of the server's Wasserstein loss (beta)
+    anchor: float = 0.4             # weight of the server's anchor (gamma)
+    kind: Literal["inverse_sum", "sum_inverse"] = "inverse_sum"  # form of `wasserstein_loss`
+    server_steps: Count = 20        # steps of the server in a round in which it optimises
+    server_every: Count = 1         # it does so in every such round of a task, and in the last
+    server_batch: Count = 32        # old pictures in a step of its distillation
+    painted: Count = 64             # pictures of each task for its Wasserstein loss
+    ablations: int = 3              # seeds of the ablation rows
 
-    def __post_init__(self):
-        super().__post_init__()
-        for name in ("server_steps", "server_every", "server_batch", "painted"):
-            if getattr(self, name) < 1: raise UserError(f"{name}={getattr(self, name)} must be at least 1")
-        _check_kind(self.kind)
-
-settings = {
-    "cifar10-5x2": dict(data="cifar10", tasks=5, order="random", clients=5, pictures=5000, test_pictures=1000, rounds=60,
-                        iterations=100, critic_lr=1e-4, generator_lr=1e-4),
-    "cifar100-10x10": dict(data="cifar100", tasks=10, order="icarl", clients=10, pictures=500, test_pictures=100, rounds=40,
-                           iterations=400, critic_lr=1e-3, generator_lr=1e-3),
-    "cifar100-20x5": dict(data="cifar100", tasks=20, order="superclass", clients=10, pictures=500, test_pictures=100, rounds=40,
-                          iterations=400, critic_lr=1e-3, generator_lr=1e-3),
+# %% ../nbs/14_fedgtea.ipynb #771e7d61
+settings: dict[str, dict] = {
+    "cifar10-5x2": dict(data="cifar10", tasks=5, order="random", clients=5, pictures=5000, test_pictures=1000,
+                        rounds=60, iterations=100, critic_lr=1e-4, generator_lr=1e-4),
+    "cifar100-10x10": dict(data="cifar100", tasks=10, order="icarl", clients=10, pictures=500,
+                           test_pictures=100,
+                           rounds=40, iterations=400, critic_lr=1e-3, generator_lr=1e-3),
+    "cifar100-20x5": dict(data="cifar100", tasks=20, order="superclass", clients=10, pictures=500,
+                          test_pictures=100, rounds=40, iterations=400, critic_lr=1e-3, generator_lr=1e-3),
 }
 
 profiles = {
-    "smoke": FedGTEASizes(pictures=40, test_pictures=20, tasks=3, clients=3, rounds=1, epochs=1, memory=12, iterations=2, gan_batch=4,
-                          consolidation=2, proxy_steps=3, server_steps=2, server_batch=6, painted=8, ablations=1),
-    "quick": FedGTEASizes(pictures=250, rounds=2, iterations=9, consolidation=6, server_steps=6, painted=32, others=0, ablations=0),
+    "smoke": FedGTEASizes(pictures=40, test_pictures=20, tasks=3, clients=3, rounds=1, epochs=1, memory=12,
+                          iterations=2, gan_batch=4, consolidation=2, proxy_steps=3, server_steps=2,
+                          server_batch=6, painted=8, ablations=1),
+    "quick": FedGTEASizes(pictures=250, rounds=2, iterations=9, consolidation=6, server_steps=6, painted=32,
+                          others=0, ablations=0),
     "full": FedGTEASizes(seeds=3),
-    "paper": FedGTEASizes(seeds=3, setting="cifar10-5x2", network="resnet18", alpha=1.0, batch=128, lr=0.01, memory=300, gan_batch=64,
-                          consolidation=50, server_steps=50, server_batch=64, painted=256, others=3),
+    "paper": FedGTEASizes(seeds=3, setting="cifar10-5x2", network="resnet18", alpha=1.0, batch=128, lr=0.01,
+                          memory=300, gan_batch=64, consolidation=50, server_steps=50, server_batch=64,
+                          painted=256, others=3),
 }
-
-def sized(profile, changes=None):
-    """The sizes called `profile` with the fields of its setting, and then with `changes` (name to value or text).
-
-    Raises `UserError` for a setting that is not known, and where `choose` does."""
-    chosen = choose(profiles, profile, changes)
-    if not chosen.setting: return chosen
-    if chosen.setting not in settings:
-        raise UserError(f"setting={chosen.setting!r} is unknown; choose one of {', '.join(settings)}")
-    return choose({profile: replace(chosen, **settings[chosen.setting])}, profile, changes)
 
 # %% ../nbs/14_fedgtea.ipynb #af0e1f7c
 class CATE(nn.Module):
-    """Cardinality-agnostic task encoder: pictures (b, *in_shape) to embeddings (b, dim), by linear layers of widths `hidden`.
+    """Cardinality-agnostic task encoder: pictures (b, *in_shape) to embeddings (b, dim), by linear layers of
+    widths `hidden`.
 
-    With `normalise`, each embedding has mean 0 and variance 1 over its `dim` entries. How many parameters there are depends on
-    neither tasks nor batch. Li and Bidkhori 2026; widths and normalisation are our choice. Raises `UserError`
-    for pictures of another shape."""
+    With `normalise`, each embedding has mean 0 and variance 1 over its `dim` entries. How many parameters
+    there are depends on neither tasks nor batch. Li and Bidkhori 2026; widths and normalisation are our
+    choice. Raises `UserError` for pictures of another shape."""
 
-    def __init__(self, in_shape, dim=64, hidden=(256, 128), normalise=True):
+    def __init__(self, in_shape: Sequence[int], dim: int = 64, hidden: Sequence[int] = (256, 128),
+                 normalise: bool = True):
         super().__init__()
         self.in_shape, self.dim, self.normalised = tuple(in_shape), dim, normalise
         widths = [math.prod(in_shape), *hidden, dim]
@@ -109,367 +90,124 @@ class CATE(nn.Module):
         if normalise: layers.append(nn.LayerNorm(dim, elementwise_affine=False))
         self.body = nn.Sequential(nn.Flatten(), *layers)
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         if tuple(x.shape[1:]) != self.in_shape:
-            raise UserError(f"x has shape {tuple(x.shape)}, expected (b, {', '.join(map(str, self.in_shape))})")
+            raise UserError(f"x has shape {tuple(x.shape)}, expected (b, "
+                            f"{', '.join(map(str, self.in_shape))})")
         return self.body(x)
 
-    def embed(self, x):
+    def embed(self, x: Tensor) -> Tensor:
         "Formula (1): the mean over a batch `x` (b, *in_shape) of any size but 0, (dim,)."
         if not len(x): raise UserError("x holds no picture; the embedding of a task needs at least one")
         return self(x).mean(0)
 
-# %% ../nbs/14_fedgtea.ipynb #2c5639bb
-_EPS = torch.finfo(torch.float64).eps
-
-def _expect(name, x, *shape):
-    "`x`, once it is a tensor of finite floating point numbers of `shape`; a text there names a size, which is then free but alike."
-    if not isinstance(x, torch.Tensor): raise UserError(f"{name} is a {type(x).__name__}, expected a tensor")
-    sizes = dict(zip(shape, x.shape))
-    fits = len(shape) == x.dim() and all(sizes[s] == n and (s == n or isinstance(s, str)) for s, n in zip(shape, x.shape))
-    if not fits: raise UserError(f"{name} has shape {tuple(x.shape)}, expected ({', '.join(map(str, shape))}{',' * (len(shape) == 1)})")
-    if not x.is_floating_point(): raise UserError(f"{name} holds {x.dtype}, expected floating point numbers")
-    if not x.isfinite().all(): raise UserError(f"{name} holds nan or infinity, expected finite numbers")
-    return x
-
-@dataclass(frozen=True, eq=False)
-class Gaussian:
-    """The Gaussian of a task's embeddings: `mean` (d,), `cov` (d, d) and `n`, the number of samples both came from.
-
-    Raises `UserError` for other shapes and for `n` of 0 or less."""
-    mean: torch.Tensor
-    cov: torch.Tensor
-    n: int
-
-    def __post_init__(self):
-        d, = _expect("mean", self.mean, "d").shape
-        _expect("cov", self.cov, d, d)
-        if not self.n > 0: raise UserError(f"n={self.n} must be above 0, a Gaussian is estimated from samples")
-
-    @classmethod
-    def from_samples(cls, x):
-        """Mean and population covariance (divided by n) of `x` (n, d); worked out in float64, answered in the dtype of `x`.
-        Gradients pass through. Raises `UserError` for no samples or another shape."""
-        n, d = _expect("x", x, "n", "d").shape
-        if not n: raise UserError(f"x is (0, {d}), expected at least one sample")
-        wide = x.double()
-        mean = wide.mean(0)
-        cov = (wide - mean).mT @ (wide - mean) / n
-        return cls(mean.to(x.dtype), cov.to(x.dtype), n)
-
-    @classmethod
-    def pool(cls, gaussians):
-        """The `Gaussian` of all samples of `gaussians` together: the moments of their mixture weighed by `n`, which are those of
-        the pooled samples exactly. Worked out in float64, answered in the widest dtype that came. Raises `UserError` for none, or
-        for dimensions that differ."""
-        gaussians = list(gaussians)
-        if not gaussians: raise UserError("gaussians is empty, expected at least one to pool")
-        sizes = sorted({len(g.mean) for g in gaussians})
-        if len(sizes) > 1: raise UserError(f"gaussians have dimensions {sizes}, expected one and the same")
-        means, covs = (torch.stack([getattr(g, of).double() for g in gaussians]) for of in ("mean", "cov"))
-        n = sum(g.n for g in gaussians)
-        weights = means.new_tensor([g.n / n for g in gaussians])
-        mean = weights @ means
-        offsets = means - mean
-        cov = torch.tensordot(weights, covs, 1) + (weights[:, None] * offsets).mT @ offsets
-        dtype = reduce(torch.promote_types, (t.dtype for g in gaussians for t in (g.mean, g.cov)))
-        return cls(mean.to(dtype), cov.to(dtype), n)
-
-    def log_prob(self, x, jitter=1e-6):
-        """Logarithm of the density (m,) at each of `x` (m, d), in nats, worked out in float64.
-
-        The covariance gets `jitter` times its mean variance (trace / d) added to its diagonal, at least 1e-12: one of fewer samples
-        than dimensions has no density of its own. Jitter is relative, so the unit of the embeddings does not matter. Raises
-        `UserError` for another shape of `x` and for a covariance that is not positive semi-definite."""
-        d = len(self.mean)
-        offsets = _expect("x", x, "m", d).double() - self.mean.double()
-        cov = self.cov.double()
-        ridge = (jitter * cov.diagonal().mean()).clamp_min(1e-12)
-        values, axes = torch.linalg.eigh((cov + cov.mT) / 2)
-        if values[0] < -1e-4 * values[-1].abs(): raise UserError("cov has a negative eigenvalue, expected a positive semi-definite matrix")
-        variances = values.clamp_min(0) + ridge
-        density = -0.5 * ((offsets @ axes).square() / variances + (2 * math.pi * variances).log()).sum(1)
-        return density.to(torch.promote_types(x.dtype, self.mean.dtype))
-
-# %% ../nbs/14_fedgtea.ipynb #75434333
-def _mapped(f, size, *batches):
-    """Answers of `f` for `size` rows of `batches` at a time, in order. On the CPU as many threads share them as torch may use:
-    torch's LAPACK takes the matrices of a batch one after another, and lets go of Python's lock meanwhile.
-    Ours start no threads of torch's own."""
-    chunks = list(zip(*(batch.split(size) for batch in batches)))
-    threads = 1 if batches[0].is_cuda else min(len(chunks), torch.get_num_threads())
-    if threads == 1: return [f(*chunk) for chunk in chunks]
-    with torch_threads(1), ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(lambda chunk: f(*chunk), chunks))
-
-def _chunk(matrices):
-    "How many of `matrices` (k, d, r) to work on at once: about 2 MB of them on the CPU, where they should stay in the cache, 512 on a GPU."
-    return max(1, 2 ** (26 if matrices.is_cuda else 18) // max(1, matrices[:1].numel()))
-
-class _Factor(torch.autograd.Function):
-    """Factors L (T, d, rank) of symmetric covariances (T, d, d): L L^T is the nearest of that rank, columns go from the widest axis
-    down. Columns of eigenvalues up to d times float64's precision times the largest (rounding) are 0.
-
-    The gradient is that of a function of L L^T, which a turn of L's columns does not change, and so needs no gaps between the
-    eigenvalues kept. Within the axes that were cut off it is 0. A gap between the last kept and the first left out counts as
-    at least a thousandth of the former: at a tie the nearest matrix of that rank jumps."""
-
-    @staticmethod
-    def forward(ctx, covs, rank):
-        covs, d = covs.detach(), covs.shape[-1]
-        values, axes = (torch.cat(part).flip(-1) for part in zip(*_mapped(torch.linalg.eigh, _chunk(covs), covs)))
-        if (values[:, -1] < -1e-4 * values[:, 0].abs()).any():
-            raise UserError("covs holds a matrix with a negative eigenvalue, expected positive semi-definite ones")
-        values = torch.where(values > d * _EPS * values[:, :1], values.clamp_min(0), 0)
-        ctx.save_for_backward(values, axes)
-        ctx.rank = rank
-        return axes[..., :rank] * values[:, None, :rank].sqrt()
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad):
-        values, axes = ctx.saved_tensors
-        kept = (values > 0) & (torch.arange(values.shape[-1], device=values.device) < ctx.rank)
-        inverse_roots = torch.where(kept, values, math.inf).rsqrt()
-        turned = F.pad(axes.mT @ grad / 2, (0, values.shape[-1] - ctx.rank)) * inverse_roots[:, None]
-        own, other = values[:, None, :], values[:, :, None]
-        gap = torch.where(kept[:, None], torch.maximum(own - other, own / 1000), 1)
-        turned = turned * torch.where(kept[:, :, None], 0.5, own / gap)
-        return axes @ (turned + turned.mT) @ axes.mT, None
-
-def low_rank_factors(covs, rank):
-    """Factors F (T, d, rank) of the nearest matrices F F^T of that rank to `covs` (T, d, d), from one eigendecomposition each;
-    the trace left out is the sum of the smaller eigenvalues. Answered in the dtype of `covs`.
-
-    The gradient is exact for functions of F F^T, such as `pairwise_wasserstein2_factors`, and finite. Eigenvalues up to d times
-    float64's precision times the largest count as 0: their roots, the only thing that hangs on them, would be rounding noise with
-    an unbounded derivative. Raises `UserError` for a rank outside 1 to d, other shapes and matrices that are not covariances."""
-    d = _expect("covs", covs, "T", "d", "d").shape[1]
-    if not 1 <= rank <= d: raise UserError(f"rank={rank} must be from 1 to the dimension {d}")
-    wide = covs.double()
-    return _Factor.apply((wide + wide.mT) / 2, rank).to(covs.dtype)
-
-# %% ../nbs/14_fedgtea.ipynb #d9da88e2
-def _poor(squares):
-    """Which matrices m have a condition number above 1e5, by the eigenvalues `squares` (k, r) of m m^T: there squaring could cost
-    more than 1e-11 of the largest singular value."""
-    return ~(squares[:, 0] > 1e-10 * squares[:, -1])
-
-def _nuclear_norm(m):
-    "Sums (k,) of the singular values of `m` (k, r, r): roots of the eigenvalues of m m^T where that is exact enough, else by SVD."
-    squares = torch.linalg.eigvalsh(m @ m.mT)
-    answer, poor = squares.clamp_min(0).sqrt().sum(-1), _poor(squares)
-    if poor.any(): answer[poor] = torch.linalg.svdvals(m[poor]).sum(-1)
-    return answer
-
-def _nuclear_norm_and_polar(m, cut):
-    """`_nuclear_norm` of `m` = U diag(s) V^T and its gradient, the polar factors U V^T (k, r, r) without the directions whose s is
-    at most `cut` (k,). One Newton-Schulz step takes back the digits that squaring costs."""
-    squares, u = torch.linalg.eigh(m @ m.mT)
-    s = squares.clamp_min(0).sqrt()
-    norm, polar = s.sum(-1), (u / s[:, None]) @ (u.mT @ m)
-    polar = 1.5 * polar - 0.5 * polar @ (polar.mT @ polar)
-    poor = _poor(squares) | (s[:, 0] <= cut)
-    if poor.any():
-        u, s, vt = torch.linalg.svd(m[poor])
-        norm[poor], polar[poor] = s.sum(-1), (u * (s > cut[poor, None])[:, None]) @ vt
-    return norm, polar
-
-class _Overlap(torch.autograd.Function):
-    """Nuclear norms (k,) of L_i^T L_j for pairs `i`, `j` (k,) of `factors` (T, d, r), which are tr (S_i^1/2 S_j S_i^1/2)^1/2.
-
-    The gradient, L_j V U^T for L_i and L_i U V^T for L_j, is bounded by the factors; directions whose singular value is rounding, up
-    to d times float64's precision of |L_i| |L_j|, get none. Autograd's SVD would answer nan for singular values that coincide.
-    Keeps k r^2 numbers for the gradient, if one is wanted."""
-
-    @staticmethod
-    def forward(ctx, factors, i, j):
-        wanted, factors = ctx.needs_input_grad[0], factors.detach()
-        sizes = factors.norm(dim=(1, 2)) * math.sqrt(factors.shape[1] * _EPS)
-
-        def of(i, j):
-            m = factors[i].mT @ factors[j]
-            return _nuclear_norm_and_polar(m, sizes[i] * sizes[j]) if wanted else (_nuclear_norm(m),)
-
-        norms, *polars = (torch.cat(part) for part in zip(*_mapped(of, _chunk(factors), i, j)))
-        if wanted: ctx.save_for_backward(factors, i, j, *polars)
-        return norms
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad):
-        factors, size = ctx.saved_tensors[0], _chunk(ctx.saved_tensors[0])
-        answer = torch.zeros_like(factors)
-        for i, j, polar, g in zip(*(x.split(size) for x in (*ctx.saved_tensors[1:], grad))):
-            pull = polar * g[:, None, None]
-            answer.index_add_(0, i, factors[j] @ pull.mT).index_add_(0, j, factors[i] @ pull)
-        return answer, None, None
-
-# %% ../nbs/14_fedgtea.ipynb #f5ad7d2d
-def _symmetric(pairs, i, j, size):
-    "The matrix (size, size) with `pairs` at (i, j) and (j, i) and 0 on its diagonal."
-    upper = pairs.new_zeros(size, size).index_put((i, j), pairs)
-    return upper + upper.mT
-
-def _squared_distances(x, i, j): return (x[i] - x[j]).square().sum(-1)
-
-def _pairs(x): return torch.triu_indices(len(x), len(x), 1, device=x.device)
-
-def pairwise_wasserstein2_factors(means, factors):
-    """Squared 2-Wasserstein distances (T, T) between Gaussians of `means` (T, d) and covariances F F^T, `factors` (T, d, r).
-
-    |mu_i - mu_j|^2 + |F_i|^2 + |F_j|^2 - 2 |F_i^T F_j|_*, the last a nuclear norm: O(T^2 (d r^2 + r^3)). Symmetric, 0 on the
-    diagonal, never negative; worked out in float64, answered in the widest dtype that came. Gradients are finite everywhere: where
-    the distance has a kink (ranges at a right angle) they are one of its subgradients. Raises `UserError` for other shapes."""
-    d = _expect("means", means, "T", "d").shape[1]
-    _expect("factors", factors, len(means), d, "r")
-    dtype, (i, j) = torch.promote_types(means.dtype, factors.dtype), _pairs(means)
-    means, factors = means.double(), factors.double()
-    traces = factors.square().sum((1, 2))
-    pairs = _squared_distances(means, i, j) + traces[i] + traces[j] - 2 * _Overlap.apply(factors, i, j)
-    return _symmetric(pairs.clamp_min(0), i, j, len(means)).to(dtype)
-
-def pairwise_wasserstein2(means, covs):
-    """Squared 2-Wasserstein distances (T, T) between Gaussians of `means` (T, d) and covariances `covs` (T, d, d), any positive
-    semi-definite ones (FedGTEA, arXiv 2510.12927):
-
-        |mu_i - mu_j|^2 + tr(S_i + S_j - 2 (S_i^1/2 S_j S_i^1/2)^1/2)
-
-    Each S = L L^T is factored once, the cross term is the nuclear norm of L_i^T L_j: O(T^2 d^3). Symmetric, 0 on the diagonal,
-    never negative; worked out in float64, answered in the widest dtype that came. No jitter: eigenvalues up to d times float64's
-    precision times the largest count as 0, so that gradients stay finite for singular covariances (there the true derivative is
-    infinite across their range, and 0 is answered) and coincident Gaussians. Raises `UserError` for other shapes, numbers that are
-    not finite and matrices with a negative eigenvalue below -1e-4 of the largest."""
-    d = _expect("means", means, "T", "d").shape[1]
-    _expect("covs", covs, len(means), d, d)
-    dtype = torch.promote_types(means.dtype, covs.dtype)
-    return pairwise_wasserstein2_factors(means, low_rank_factors(covs.double(), d)).to(dtype)
-
-def wasserstein2(m1, s1, m2, s2):
-    """Squared 2-Wasserstein distance (a scalar) between the Gaussians of means `m1`, `m2` (d,) and covariances `s1`, `s2` (d, d):
-    `pairwise_wasserstein2` of one pair."""
-    d, = _expect("m1", m1, "d").shape
-    _expect("s1", s1, d, d), _expect("m2", m2, d), _expect("s2", s2, d, d)
-    return pairwise_wasserstein2(torch.stack([m1, m2]), torch.stack([s1, s2]))[0, 1]
-
-# %% ../nbs/14_fedgtea.ipynb #9c92e72e
-def wasserstein_loss(means, covs, kind="inverse_sum", eps=None, distances=pairwise_wasserstein2):
-    """FedGTEA's L_W (arXiv 2510.12927), small when the Gaussians of tasks, `means` (T, d) and `covs` (T, d, d), lie far apart: a scalar.
-
-    kind "inverse_sum", as printed: 1 / (sum over pairs of W2^2 + eps). One far pair satisfies it, even if another coincides.
-    kind "sum_inverse", our variant: the mean over pairs of 1 / (W2^2 + eps), which minds the closest pair.
-    `eps` keeps both finite where tasks coincide, in units of squared distance; 1e-3 d if not given, 0 is the paper's.
-    `distances` is what measures, and may take something else for `covs`: `pairwise_wasserstein2_diagonal` takes variances.
-    0, with gradient 0, for fewer than two tasks; gradients are finite, and 0 where all Gaussians coincide (W2^2 is least there).
-    Raises `UserError` for an unknown `kind`, a negative `eps` and what `distances` refuses."""
-    d = _expect("means", means, "T", "d").shape[1]
-    eps = 1e-3 * d if eps is None else eps
-    _check_kind(kind)
-    if not eps >= 0: raise UserError(f"eps={eps} must be 0 or more")
-    between = distances(means, covs)
-    if len(means) < 2: return between.sum()
-    i, j = _pairs(means)
-    if kind == "inverse_sum": return 1 / (between[i, j].sum() + eps)
-    return (1 / (between[i, j] + eps)).mean()
-
 # %% ../nbs/14_fedgtea.ipynb #39d9b765
-class Discriminator(PlainDiscriminator):
-    """Chapter 09's discriminator with a class head on features F and task embeddings E side by side: pictures (b, C, H, W) and
-    embeddings (b, dim) to a logit for real (b,) and class logits (b, classes). The fusion is our choice."""
+class TaskDiscriminator(Discriminator):
+    """The plain `Discriminator` with a class head on features F and task embeddings E side by side: pictures
+    (b, C, H, W) and embeddings (b, dim) to a logit for real (b,) and class logits (b, classes). The fusion is
+    our choice."""
 
-    def __init__(self, classes, shape, embedding=64, width=32, dim=128):
+    def __init__(self, classes: int, shape: tuple[int, ...], embedding: int = 64, width: int = 32,
+                 dim: int = 128):
         super().__init__(classes, shape, width, dim)
         self.head = nn.Linear(dim + embedding, classes)
 
-    def forward(self, x, e):
+    def forward(self, x: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         f = self.features(x)
         return self.real(f).squeeze(1), self.head(torch.cat([f, e], 1))
 
 # %% ../nbs/14_fedgtea.ipynb #d3a06e94
-def task_of(y, classes):
+def task_of(y: Tensor, classes: Sequence[int]) -> Tensor:
     "The task (b,) of each label in `y` (b,), when task t brought `classes[t]` new ones."
     return torch.bucketize(y, torch.tensor(np.cumsum(classes), device=y.device), right=True)
 
-def group_means(z, groups):
+def group_means(z: Tensor, groups: Tensor) -> Tensor:
     "Each row of `z` (b, d) replaced by the mean of the rows of its group; `groups` (b,) are numbers from 0."
     member = F.one_hot(groups).to(z)
     return member @ ((member.T @ z) / member.sum(0).clamp(min=1)[:, None])
 
 # %% ../nbs/14_fedgtea.ipynb #c9591775
 class GTEA(nn.Module):
-    """The networks of FedGTEA, theta = (CATE, D, G): `cate`, `discriminator` and `generator`, for `classes` so far and pictures of `shape`.
+    """The networks of FedGTEA, theta = (CATE, D, G): `cate`, `discriminator` and `generator`, for `classes`
+    so far and pictures of `shape`.
 
-    `groups` (b,) are the tasks of the pictures, whose embeddings are averaged within each; without, each picture has its own. With `dim` 0
-    there is no CATE (the paper's first ablation)."""
+    `groups` (b,) are the tasks of the pictures, whose embeddings are averaged within each; without, each
+    picture has its own. With `dim` 0 there is no CATE (the paper's first ablation)."""
 
-    def __init__(self, classes, shape, dim=64, hidden=(256, 128), width=12, critic_width=32):
+    def __init__(self, classes: int, shape: tuple[int, ...], dim: int = 64,
+                 hidden: Sequence[int] = (256, 128), width: int = 12, critic_width: int = 32):
         super().__init__()
         self.shape = tuple(shape)
         self.cate = CATE(shape, dim, hidden) if dim else None
-        self.discriminator = Discriminator(classes, shape, dim, critic_width)
+        self.discriminator = TaskDiscriminator(classes, shape, dim, critic_width)
         self.generator = Generator(classes, shape, width)
 
-    def embeddings(self, x, groups=None):
+    def embeddings(self, x: Tensor, groups: Tensor | None = None) -> Tensor:
         "The task embedding that goes with each picture of `x` (b, C, H, W): (b, dim)."
         if not self.cate: return x.new_zeros(len(x), 0)
         z = self.cate(x)
         return z if groups is None else group_means(z, groups)
 
-    def judge(self, x, groups=None):
+    def judge(self, x: Tensor, groups: Tensor | None = None) -> tuple[Tensor, Tensor]:
         "Logits for real (b,) and for the classes (b, classes)."
         return self.discriminator(x, self.embeddings(x, groups))
 
-    def forward(self, x, groups=None): return self.judge(x, groups)[1]
+    def forward(self, x: Tensor, groups: Tensor | None = None) -> Tensor: return self.judge(x, groups)[1]
 
-    def widen(self, n_new, generator=None):
+    def widen(self, n_new: int, generator: torch.Generator | None = None) -> None:
         for half in (self.generator, self.discriminator): half.widen(n_new, generator)
 
-    def load_state_dict(self, weights, **options):
+    def load_state_dict(self, weights: dict[str, Tensor], **options: Any) -> Any:
         "Load `weights`; generator and class head become as wide as theirs."
         self.generator.resize(weights["generator.labels.weight"].shape[1])
         self.discriminator.resize(len(weights["discriminator.head.weight"]))
         return super().load_state_dict(weights, **options)
 
-def gtea(make, classes, shape, dim=64):
-    "A `GTEA`: small beside the small CNN, wide beside a ResNet, as chapter 09's AC-GANs."
+def gtea(make: Callable, classes: int, shape: tuple[int, ...], dim: int = 64) -> GTEA:
+    "A `GTEA`: small beside the small CNN, wide beside a ResNet, as the plain AC-GANs."
     if make is expandable_cnn: return GTEA(classes, shape, dim)
     return GTEA(classes, shape, dim, hidden=(512, 256), width=64, critic_width=64)
 
 # %% ../nbs/14_fedgtea.ipynb #3562a030
-def anchor_loss(params, anchor, squared=False):
-    """L_anchor, formula (6): the Euclidean distance of all of `params` (iterable of tensors) from `anchor` (as many, alike), a scalar.
+def anchor_loss(params: Iterable[Tensor], anchor: Iterable[Tensor], squared: bool = False) -> Tensor:
+    """L_anchor, formula (6): the Euclidean distance of all of `params` (iterable of tensors) from `anchor`
+    (as many, alike), a scalar.
 
-    1e-12 under the root makes the gradient at the anchor 0 instead of not a number. `squared` leaves the root out."""
-    away = sum((p - a).square().sum() for p, a in zip(params, anchor, strict=True))
+    1e-12 under the root makes the gradient at the anchor 0 instead of not a number. `squared` leaves the root
+    out."""
+    away = cast(Tensor, sum((p - a).square().sum() for p, a in zip(params, anchor, strict=True)))
     return away if squared else (away + 1e-12).sqrt()
 
-def server_loss(kd, wasserstein, anchor, alpha=0.3, beta=0.3, gamma=0.4):
+def server_loss(kd: Tensor, wasserstein: Tensor, anchor: Tensor, alpha: float = 0.3, beta: float = 0.3,
+                gamma: float = 0.4) -> Tensor:
     "L_server, formula (5), from its three terms (scalars)."
     return alpha * kd + beta * wasserstein + gamma * anchor
 
 # %% ../nbs/14_fedgtea.ipynb #d46b9b50
 class FedGTEAClient(TaskClient):
-    """FedGTEA's client: `iterations` steps of an AC-GAN a round, each on `gan_batch` pictures of the task and as many of earlier classes, all
-    equally likely, painted by the generator as it was when the task came. Adam (betas .5 and .999) with `critic_lr` for CATE and
-    discriminator, `generator_lr` for the generator.
+    """FedGTEA's client: `iterations` steps of an AC-GAN a round, each on `gan_batch` pictures of the task and
+    as many of earlier classes, all equally likely, painted by the generator as it was when the task came.
+    Adam (betas .5 and .999) with `critic_lr` for CATE and discriminator, `generator_lr` for the generator.
 
-    With probability `alone` a step gives each picture its own embedding, else the mean over its task's pictures in the batch. The reply
-    has the moments of CATE on all pictures of the task beside the weights. The paper: rate 1e-4, batch 64, 100 iterations (CIFAR-10)."""
+    With probability `alone` a step gives each picture its own embedding, else the mean over its task's
+    pictures in the batch. The reply has the moments of CATE on all pictures of the task beside the weights.
+    The paper: rate 1e-4, batch 64, 100 iterations (CIFAR-10)."""
 
-    def __init__(self, *args, iterations=100, gan_batch=64, critic_lr=1e-4, generator_lr=1e-4, alone=0.5, **options):
+    def __init__(self, *args: Any, iterations: int = 100, gan_batch: int = 64, critic_lr: float = 1e-4,
+                 generator_lr: float = 1e-4, alone: float = 0.5, **options: Any):
         super().__init__(*args, **options)
         self.iterations, self.gan_batch, self.alone = iterations, gan_batch, alone
         self.critic_lr, self.generator_lr = critic_lr, generator_lr
 
-    def fit(self, msg):
+    def fit(self, msg: Msg) -> Msg:
         self._classes = msg.meta["classes"]
         reply = super().fit(msg)
         return Msg(reply.tensors | labelled(self.moments(), "moments"), reply.meta)
 
-    def start(self, gift):
-        if self.old: self.kept["previous"] = snapshot(self.model.generator)
+    def start(self, past: dict[str, Tensor]) -> None:
+        if self.old: self.store["previous"] = snapshot(self.model.generator)
 
-    def train(self):
+    def train(self) -> None:
         (x, y), painter = self.data(), list(self.model.generator.parameters())
         critic = [p for name, p in self.model.named_parameters() if not name.startswith("generator.")]
         self._optimisers = [torch.optim.Adam(of, lr, betas=(0.5, 0.999))
@@ -477,16 +215,21 @@ class FedGTEAClient(TaskClient):
         self.model.train()
         picks = torch.randint(len(y), (self.iterations, self.gan_batch), generator=self.generator)
         for i, (old_x, old_y) in zip(picks, self.replay()):
-            self.step(torch.cat([as_float(x[i].to(self.device)), old_x]), torch.cat([y[i].to(self.device), old_y]))
+            x_now, y_now = as_float(x[i].to(self.device)), y[i].to(self.device)
+            self.step(torch.cat([x_now, old_x]), torch.cat([y_now, old_y]))
 
-    def replay(self):
-        "For each step a batch of old classes from the frozen previous generator; an empty one in the first task."
-        if not self.old: return [(torch.zeros(0, *self.model.shape, device=self.device), torch.zeros(0, dtype=torch.int64, device=self.device))] * self.iterations
-        y = torch.randint(self.old, (self.iterations * self.gan_batch,), generator=self.generator).to(self.device)
-        x = frozen(self.model.generator, self.kept["previous"]).sample(y, self.generator)
+    def replay(self) -> Iterable[tuple[Tensor, Tensor]]:
+        """For each step a batch of old classes from the frozen previous generator; an empty one in the first
+        task."""
+        if not self.old:
+            empty = torch.zeros(0, *self.model.shape), torch.zeros(0, dtype=torch.int64)
+            return [(empty[0].to(self.device), empty[1].to(self.device))] * self.iterations
+        y = torch.randint(self.old, (self.iterations * self.gan_batch,),
+                          generator=self.generator).to(self.device)
+        x = frozen(self.model.generator, self.store["previous"]).sample(y, self.generator)
         return zip(x.split(self.gan_batch), y.split(self.gan_batch))
 
-    def step(self, x, y):
+    def step(self, x: Tensor, y: Tensor) -> None:
         "Discriminator and CATE, then the generator, on pictures `x` (b, C, H, W) of classes `y` (b,)."
         alone = torch.rand((), generator=self.generator) < self.alone
         judge = partial(self.model.judge, groups=None if alone else task_of(y, self._classes))
@@ -494,35 +237,39 @@ class FedGTEAClient(TaskClient):
         self.move(self._optimisers[0], discriminator_loss(judge, x, y, fake))
         self.move(self._optimisers[1], generator_loss(judge, fake, y))
 
-    def move(self, optimiser, loss):
+    def move(self, optimiser: torch.optim.Optimizer, loss: Tensor) -> None:
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
 
-    def moments(self):
+    def moments(self) -> dict[str, Tensor]:
         if not self.model.cate: return {}
         mine = Gaussian.from_samples(embed_all(self.model, self.tasks[self.task][0]))
         return {"mean": mine.mean, "cov": mine.cov}
 
-def embed_all(model, x, batch=500):
-    "Task embeddings (n, dim) of each of the uint8 pictures `x` (n, C, H, W) alone, on the CPU; (n, 0) without CATE. Leaves `model` in evaluation mode."
+def embed_all(model: Any, x: Tensor, batch: int = 500) -> Tensor:
+    """Task embeddings (n, dim) of each of the uint8 pictures `x` (n, C, H, W) alone, on the CPU; (n, 0)
+    without CATE. Leaves `model` in evaluation mode."""
     return outputs(model, x, batch, of=model.embeddings)
 
 # %% ../nbs/14_fedgtea.ipynb #6c2e9ea7
 modes = ("per_sample", "gaussian", "task_batch")
 
-def likeliest(gaussians, z):
-    "For each row of `z` (n, d) the place in the list `gaussians` of the one under which it is likeliest: int64 (n,)."
+def likeliest(gaussians: Sequence[Gaussian], z: Tensor) -> Tensor:
+    """For each row of `z` (n, d) the place in the list `gaussians` of the one under which it is likeliest:
+    int64 (n,)."""
     return torch.stack([g.log_prob(z) for g in gaussians], 1).argmax(1)
 
-def logits_given(model, x, e, batch=500):
-    "Class logits (n, classes) of a `GTEA` for uint8 pictures `x` (n, C, H, W) with task embeddings `e` (n, d), on the CPU."
+def logits_given(model: Any, x: Tensor, e: Tensor, batch: int = 500) -> Tensor:
+    """Class logits (n, classes) of a `GTEA` for uint8 pictures `x` (n, C, H, W) with task embeddings `e` (n,
+    d), on the CPU."""
     device = next(model.parameters()).device
-    with torch.no_grad():
-        return torch.cat([model.discriminator(as_float(some.to(device)), its.to(device))[1].cpu() for some, its in zip(x.split(batch), e.split(batch))])
+    judge = lambda x, e: model.discriminator(as_float(x.to(device)), e.to(device))[1].cpu()
+    with torch.no_grad(): return torch.cat([judge(*some) for some in zip(x.split(batch), e.split(batch))])
 
-def accept_moments(moments, cate):
-    "Raise `Refused` unless `moments` are the mean and covariance of embeddings of `cate` (None: unless there are none)."
+def accept_moments(moments: dict[str, Tensor], cate: CATE | None) -> None:
+    """Raise `Refused` unless `moments` are the mean and covariance of embeddings of `cate` (None: there are
+    none)."""
     d = cate.dim if cate else 0
     expect(Msg(moments), {"moments/mean": torch.zeros(d), "moments/cov": torch.zeros(d, d)} if cate else {})
     if not cate: return
@@ -530,123 +277,166 @@ def accept_moments(moments, cate):
     if not torch.allclose(cov, cov.T, rtol=1e-3, atol=1e-6): raise Refused("moments/cov is not symmetric")
     values = torch.linalg.eigvalsh(cov)
     if values[0] < -1e-5 * values[-1].abs(): raise Refused("moments/cov has a negative eigenvalue")
-    if cate.normalised and mean.square().sum() + cov.trace() > 1.01 * d: raise Refused("the moments are larger than those of normalised embeddings")
+    if cate.normalised and mean.square().sum() + cov.trace() > 1.01 * d:
+        raise Refused("the moments are larger than those of normalised embeddings")
+
+# %% ../nbs/14_fedgtea.ipynb #cfbb1f24
+@dataclass(frozen=True)
+class ServerSteps:
+    """How FedGTEA's server optimises: weights and forms of the three terms of formula (5), and how often and
+    long."""
+    distillation: float = 0.3  # weight alpha
+    wasserstein: float = 0.3   # weight beta
+    anchor: float = 0.4        # weight gamma
+    kind: str = "inverse_sum"  # of `wasserstein_loss`
+    server_steps: int = 50     # steps of Adam
+    server_every: int = 1      # in every such round of a task and in its last, from the second task on
+    critic_lr: float = 1e-4    # Adam's rate
+    server_batch: int = 64     # old pictures in a step of the distillation (or a few more)
+    painted: int = 256         # pictures of each task for the Wasserstein loss
+    per_batch: int = 64        # b of the covariance C / b of a batch's embedding
+    alone: float = 0.5         # chance that each old picture has its own embedding, else that of its task
+    distances: Callable[[Tensor, Tensor], Tensor] = pairwise_wasserstein2  # between tasks
 
 # %% ../nbs/14_fedgtea.ipynb #56dde073
 class FedGTEAServer(TaskServer):
-    """FedGTEA's server: averages, then takes `server_steps` of Adam at `critic_lr` on formula (5), gradients cut at length 1, in every
-    `server_every`-th round of a task and in its last, from the second task on; alpha, beta, gamma are `distillation`, `wasserstein`, `anchor`.
+    """FedGTEA's server: averages, then takes steps of Adam on formula (5) as `how` (a `ServerSteps`) says,
+    gradients cut at length 1.
 
-    Distillation takes `server_batch` pictures in each step (or a few more, equally many of each old class), painted by the generator of the
-    last task's end; with probability `alone` each has its own embedding, else that of its task. The Wasserstein loss takes `painted` pictures
-    of each task, covariances divided by `per_batch`, and `kind` and `distances` of `wasserstein_loss`. `gaussians[t]` is the pooled Gaussian
-    of task t as the clients sent it last, `track[t]` means and covariances of batches of all tasks, newly painted, when task t ended, `log`
-    the three terms at the end of each round."""
-    keeps = (*TaskServer.keeps, "pooled", "track", "log", "round")
+    Distillation takes equally many pictures of each old class in each step, painted by the generator of the
+    last task's end; the Wasserstein loss takes painted pictures of each task. `gaussians[t]` is the pooled
+    Gaussian of task t as the clients sent it last, `track[t]` means and covariances of batches of all tasks,
+    newly painted, when task t ended, `log` the three terms at the end of each round."""
+    keeps: tuple[str, ...] = (*TaskServer.keeps, "pooled", "track", "log", "round")
 
-    def __init__(self, *args, distillation=0.3, wasserstein=0.3, anchor=0.4, kind="inverse_sum", server_steps=50, server_every=1, critic_lr=1e-4,
-                 server_batch=64, painted=256, per_batch=64, alone=0.5, distances=pairwise_wasserstein2, **options):
-        super().__init__(*args, **options)
-        self.loss = partial(server_loss, alpha=distillation, beta=wasserstein, gamma=anchor)
-        self.separate = partial(wasserstein_loss, kind=kind, distances=distances)
-        self.server_steps, self.server_every, self.critic_lr = server_steps, server_every, critic_lr
-        self.server_batch, self.painted, self.per_batch, self.alone = server_batch, painted, per_batch, alone
-        self.pooled, self.track, self.log = {}, {}, []
+    def __init__(self, model: Any, classes: list[int], rounds: int, seed: int = 0,
+                 how: ServerSteps = ServerSteps()):
+        super().__init__(model, classes, rounds, seed)
+        self.how = how
+        self.loss = partial(server_loss, alpha=how.distillation, beta=how.wasserstein, gamma=how.anchor)
+        self.separate = partial(wasserstein_loss, kind=how.kind, distances=how.distances)
+        self.pooled: dict[int, tuple] = {}
+        self.track: dict[int, tuple] = {}
+        self.log: list[dict] = []
 
     @property
-    def gaussians(self): return {t: Gaussian(*of) for t, of in self.pooled.items()}
+    def gaussians(self) -> dict[int, Gaussian]: return {t: Gaussian(*of) for t, of in self.pooled.items()}
 
-    def send(self, id):
+    def send(self, id: int) -> Msg:
         msg = super().send(id)
         return Msg(msg.tensors, {**msg.meta, "classes": self.classes[:self.task + 1]})
 
-    def accept(self, verb, id, msg):
+    def accept(self, verb: str, id: int, msg: Msg) -> None:
         moments = {name: t for name, t in msg.tensors.items() if name.startswith("moments/")}
-        expect(Msg({name: t for name, t in msg.tensors.items() if name not in moments}), labelled(self.weights, "model"))
+        weights = {name: t for name, t in msg.tensors.items() if name not in moments}
+        expect(Msg(weights), labelled(self.weights, "model"))
         accept_count(msg)
         accept_moments(moments, self.model.cate)
 
-    def merge(self, replies):
-        came = []
-        super().merge(self.noting(replies, came))
+    def merge(self, replies: Iterable[tuple[int, Msg]]) -> None:
+        gaussians: list[Gaussian] = []
+        super().merge(self.noting(replies, gaussians))
         if self.model.cate:
-            g = Gaussian.pool(came)
+            g = Gaussian.pool(gaussians)
             self.pooled[self.task] = g.mean, g.cov, g.n
-        if self.task and ((self.round % self.rounds + 1) % self.server_every == 0 or self.ends(self.round)): self.optimise()
+        due = (self.round % self.rounds + 1) % self.how.server_every == 0
+        if self.task and (due or self.ends(self.round)): self.optimise()
         if self.model.cate and self.ends(self.round): self.track[self.task] = self.painted_moments()
 
-    def noting(self, replies, came):
-        "Pass `replies` on; the clients' Gaussians go into `came`."
+    def noting(self, replies: Iterable[tuple[int, Msg]],
+               gaussians: list[Gaussian]) -> Iterator[tuple[int, Msg]]:
+        "Pass `replies` on; the clients' Gaussians go into `gaussians`."
         for id, msg in replies:
-            if self.model.cate: came.append(Gaussian(msg.tensors["moments/mean"], msg.tensors["moments/cov"], msg.meta["n"]))
+            if self.model.cate:
+                mean, cov = msg.tensors["moments/mean"], msg.tensors["moments/cov"]
+                gaussians.append(Gaussian(mean, cov, msg.meta["n"]))
             yield id, msg
 
-    def optimise(self):
+    def optimise(self) -> None:
         "From the averaged weights, `server_steps` along the gradient of L_server."
-        random, theta = generator(self.seed, self.round, 0), self.network()
+        dice, theta = generator(self.seed, self.round, 0), self.network()
         teacher, average, pictures = frozen(theta, self.before), frozen(theta), self.paint(theta.generator)
-        def terms(): return self.distil(teacher, theta, random), self.separation(theta, pictures), anchor_loss(theta.parameters(), average.parameters())
-        optimiser = torch.optim.Adam(theta.parameters(), self.critic_lr, betas=(0.5, 0.999))
-        for _ in range(self.server_steps):
+        def terms():
+            kd, apart = self.distil(teacher, theta, dice), self.separation(theta, pictures)
+            return kd, apart, anchor_loss(theta.parameters(), average.parameters())
+        optimiser = torch.optim.Adam(theta.parameters(), self.how.critic_lr, betas=(0.5, 0.999))
+        for _ in range(self.how.server_steps):
             optimiser.zero_grad()
             self.loss(*terms()).backward()
             nn.utils.clip_grad_norm_(theta.parameters(), 1.0)
             optimiser.step()
-        with torch.no_grad(): self.log.append({"round": self.round, **dict(zip(("distillation", "wasserstein", "anchor"), map(float, terms())))})
+        with torch.no_grad(): last = dict(zip(("distillation", "wasserstein", "anchor"), map(float, terms())))
+        self.log.append({"round": self.round, **last})
         self.weights = snapshot(theta)
 
-    def separation(self, theta, pictures):
-        "L_W on a list of pictures for each task; worked out on the CPU, where many small singular value decompositions are at home."
+    def separation(self, theta: Any, pictures: list[Tensor]) -> Tensor:
+        """L_W on a list of pictures for each task; worked out on the CPU, where many small singular value
+        decompositions are at home."""
         if not theta.cate: return torch.zeros((), device=pictures[0].device)
         return self.separate(*(m.cpu() for m in self.batch_moments(theta, pictures))).to(pictures[0])
 
-    def distil(self, teacher, theta, random):
+    def distil(self, teacher: Any, theta: Any, generator: torch.Generator) -> Tensor:
         "L_KD on pictures that `teacher` paints, equally many of each old class."
-        y = torch.arange(self.old).repeat(-(-self.server_batch // self.old))
-        x = teacher.generator.sample(y, random)
-        groups = None if torch.rand((), generator=random) < self.alone else task_of(y, self.classes).to(x.device)
+        y = torch.arange(self.old).repeat(-(-self.how.server_batch // self.old))
+        x = teacher.generator.sample(y, generator)
+        alone = torch.rand((), generator=generator) < self.how.alone
+        groups = None if alone else task_of(y, self.classes).to(x.device)
         return distillation_loss(teacher(x, groups)[:, :self.old], theta(x, groups))
 
-    def paint(self, artist, again=0):
-        "`painted` pictures of each task so far, by the generator `artist`: a list of (painted, C, H, W); others for another number `again`."
+    def paint(self, artist: Any, again: int = 0) -> list[Tensor]:
+        """Pictures of each task so far, by the generator `artist`: a list of (painted, C, H, W); others for
+        another number `again`."""
         last = np.cumsum([0, *self.classes[:self.task + 1]]).tolist()
-        labels = [torch.arange(self.painted) % (end - first) + first for first, end in zip(last, last[1:])]
+        labels = [torch.arange(self.how.painted) % (end - first) + first
+                  for first, end in zip(last, last[1:])]
         return [artist.sample(y, generator(self.seed, self.round, t, again)) for t, y in enumerate(labels)]
 
     @torch.no_grad()
-    def painted_moments(self):
+    def painted_moments(self) -> tuple:
         "`batch_moments` of all tasks so far on pictures painted anew, as the server stands, on the CPU."
         theta = self.network()
         return tuple(m.cpu() for m in self.batch_moments(theta, self.paint(theta.generator, again=1)))
 
-    def batch_moments(self, theta, pictures):
-        "Means (T, d) and covariances (T, d, d), float64, of the embeddings of batches, by the CATE of `theta`, from a list of pictures for each task."
+    def batch_moments(self, theta: Any, pictures: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """Means (T, d) and covariances (T, d, d), float64, of the embeddings of batches, by the CATE of
+        `theta`, from a list of pictures for each task."""
         tasks = [Gaussian.from_samples(theta.cate(x).double()) for x in pictures]
-        return torch.stack([g.mean for g in tasks]), torch.stack([g.cov for g in tasks]) / self.per_batch
+        return torch.stack([g.mean for g in tasks]), torch.stack([g.cov for g in tasks]) / self.how.per_batch
 
-    def classify(self, x, mode="per_sample", gaussians=None, batch=64):
-        """The class of each uint8 picture of `x` (n, C, H, W) among all seen so far, int64 (n,). Its task embedding is its own (`per_sample`), the
-        mean of the Gaussian under which its own is likeliest (`gaussian`: the `gaussians` given, else the clients'), or the mean over `batch` pictures
-        in the order given (`task_batch`: where all are of one task, this tells the classifier more than a picture does)."""
+    def classify(self, x: Tensor, mode: str = "per_sample", gaussians: Sequence[Gaussian] | None = None,
+                 batch: int = 64) -> Tensor:
+        """The class of each uint8 picture of `x` (n, C, H, W) among all seen so far, int64 (n,). Its task
+        embedding is its own (`per_sample`), the mean of the Gaussian under which its own is likeliest
+        (`gaussian`: the `gaussians` given, else the clients'), or the mean over `batch` pictures in the order
+        given (`task_batch`: where all are of one task, this tells the classifier more than a picture
+        does)."""
         if mode not in modes: raise UserError(f"mode={mode!r} is unknown; choose one of {', '.join(modes)}")
         model = self.network()
         e = embed_all(model, x)
         if mode == "gaussian":
             known = gaussians or list(self.gaussians.values())
-            if not known: raise UserError("mode='gaussian' needs the Gaussian of at least one task; this server has none")
+            if not known:
+                raise UserError("mode='gaussian' needs the Gaussian of at least one task; this server has "
+                                "none")
             e = torch.stack([g.mean for g in known]).to(e)[likeliest(known, e)]
         elif mode == "task_batch": e = torch.cat([b.mean(0).expand_as(b) for b in e.split(batch)])
         return logits_given(model, x, e).argmax(1)
 
 # %% ../nbs/14_fedgtea.ipynb #5facf23f
 _GAN = ("iterations", "gan_batch", "critic_lr", "generator_lr")
-_SERVER = ("distillation", "wasserstein", "anchor", "kind", "server_steps", "server_every", "critic_lr", "server_batch", "painted")
+_SERVER = ("distillation", "wasserstein", "anchor", "kind", "server_steps", "server_every", "critic_lr",
+           "server_batch", "painted")
 
-FedGTEA = Method("FedGTEA", FedGTEAClient, FedGTEAServer, gtea, _GAN, _SERVER)
+def stepping_server(model: Any, classes: list[int], rounds: int, seed: int = 0, **how: Any) -> FedGTEAServer:
+    "A `FedGTEAServer` from the fields of its `ServerSteps`."
+    return FedGTEAServer(model, classes, rounds, seed, ServerSteps(**how))
 
-def ablation(name, network=gtea, client=FedGTEAClient, **fixed):
-    "FedGTEA under another `name`, with another network or client, or with `fixed` arguments of the server."
-    return Method(name, client, partial(FedGTEAServer, **fixed), network, _GAN, tuple(field for field in _SERVER if field not in fixed))
+FedGTEA = Method("FedGTEA", FedGTEAClient, stepping_server, gtea, _GAN, _SERVER)
+
+def ablation(name: str, network: Callable = gtea, client: Callable = FedGTEAClient, **fixed: Any) -> Method:
+    "FedGTEA under another `name`, with another network or client, or with `fixed` fields of `ServerSteps`."
+    left = tuple(field for field in _SERVER if field not in fixed)
+    return Method(name, client, partial(stepping_server, **fixed), network, _GAN, left)
 
 NoCATE = ablation("without CATE and Wasserstein", partial(gtea, dim=0), wasserstein=0.0)
 NoWasserstein = ablation("without Wasserstein", wasserstein=0.0)
@@ -654,21 +444,3 @@ NoAnchor = ablation("without anchor", anchor=0.0)
 NoDistillation = ablation("without distillation", distillation=0.0)
 NoTasks = ablation("without tasks", client=partial(FedGTEAClient, alone=1.0), wasserstein=0.0, alone=1.0)
 experiment = partial(StreamExperiment, method=FedGTEA)
-
-# %% ../nbs/14_fedgtea.ipynb #090714fe
-def pairwise_wasserstein2_diagonal(means, variances):
-    """Squared 2-Wasserstein distances (T, T) between Gaussians of `means` (T, d) and diagonal covariances, `variances` (T, d):
-    |mu_i - mu_j|^2 + |sqrt v_i - sqrt v_j|^2 in O(T^2 d).
-
-    Variances up to d times float64's precision times the Gaussian's largest count as 0 and get no gradient, as a root's derivative
-    at 0 is infinite. Worked out in float64, answered in the widest dtype that came. Raises `UserError` for other shapes and
-    negative variances."""
-    d = _expect("means", means, "T", "d").shape[1]
-    _expect("variances", variances, len(means), d)
-    if (variances < 0).any(): raise UserError(f"variances go down to {variances.min():g}, expected none below 0")
-    dtype, (i, j) = torch.promote_types(means.dtype, variances.dtype), _pairs(means)
-    wide = variances.double()
-    kept = wide > d * _EPS * wide.amax(-1, keepdim=True)
-    deviations = torch.where(kept, wide, 1).sqrt() * kept
-    pairs = _squared_distances(torch.cat([means.double(), deviations], 1), i, j)
-    return _symmetric(pairs, i, j, len(means)).to(dtype)

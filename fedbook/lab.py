@@ -4,12 +4,13 @@
 
 # %% auto #0
 __all__ = ['COLOURS', 'Count', 'Share', 'Positive', 'style', 'UserError', 'needs', 'Bounds', 'limits', 'Profile', 'choose',
-           'Markdown', 'meanings', 'sizes_table', 'torch_device', 'run_name', 'run_dir', 'write_atomically', 'interval',
-           'verdict', 'Results', 'Table', 'History', 'claims_table', 'spread', 'same', 'check', 'reveal', 'quiz',
-           'guess', 'progress', 'play', 'bytes_text', 'flow']
+           'Markdown', 'meanings', 'sizes_table', 'torch_device', 'run_name', 'runs_folder', 'run_dir',
+           'write_atomically', 'interval', 'verdict', 'Results', 'Table', 'claims_table', 'measured_on', 'spread',
+           'same', 'check', 'reveal', 'quiz', 'guess', 'progress', 'play', 'bytes_text', 'flow']
 
 # %% ../nbs/workshop/w1_lab.ipynb #48a372c3
 import copy
+import errno
 import hashlib
 import html
 import importlib
@@ -21,6 +22,7 @@ import os
 import random
 import re
 import sys
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from io import BytesIO
 from pathlib import Path
@@ -30,14 +32,15 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 # %% ../nbs/workshop/w1_lab.ipynb #23e72f9d
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
-def style():
+def style() -> None:
     """Set matplotlib to the course's look: fonts of 9 pt and more, Okabe-Ito colours, no frame where there is
     no data."""
     needs("matplotlib")
     import matplotlib as mpl
+    from cycler import cycler
 
     mpl.rcParams.update({
-        "axes.prop_cycle": mpl.cycler(color=COLOURS), "axes.spines.top": False, "axes.spines.right": False,
+        "axes.prop_cycle": cycler(color=COLOURS), "axes.spines.top": False, "axes.spines.right": False,
         "axes.titlesize": 11, "axes.titlelocation": "left", "axes.labelsize": 10, "font.size": 10,
         "legend.fontsize": 9,
         "legend.frameon": False, "xtick.labelsize": 9, "ytick.labelsize": 9, "figure.dpi": 100,
@@ -109,23 +112,28 @@ class Profile:
             known, came = limits(hints[name]), getattr(self, name)
             for value in came if isinstance(came, tuple) else (came,):
                 if isinstance(known, tuple) and value not in known:
-                    raise UserError(f"{name}={value!r} is unknown; choose one of {', '.join(map(str, known))}")
+                    choices = ", ".join(map(str, known))
+                    raise UserError(f"{name}={value!r} is unknown; choose one of {choices}")
                 if isinstance(known, Bounds) and isinstance(value, (int, float)) and not known.hold(value):
-                    raise UserError(f"{name}={value} must be {known if known != Bounds(low=0) else '0 or more'}")
+                    allowed = known if known != Bounds(low=0) else "0 or more"
+                    finite = "" if math.isfinite(value) else ", and finite"
+                    raise UserError(f"{name}={value} must be {allowed}{finite}")
 
 # %% ../nbs/workshop/w1_lab.ipynb #773dad3e
 def _read(name: str, value: Any, now: Any) -> Any:
     "`value` (perhaps a text) as the type of the field's present value `now`."
     kind = type(now)
     if kind is tuple and isinstance(value, (str, list, tuple)):
-        parts = [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+        parts = value.split(",") if isinstance(value, str) else value
+        parts = [part.strip() for part in parts if part.strip()] if isinstance(value, str) else parts
         return tuple(_read(name, part, now[0] if now else "") for part in parts)
     if kind is bool and isinstance(value, str): value = {"true": True, "false": False}.get(value.lower(), value)
     elif kind is float and type(value) is int or isinstance(value, str) and kind in (int, float):
         try: value = kind(value)
         except ValueError: pass
     if type(value) is kind: return value
-    raise UserError(f"{name}={value!r} is not a valid {type(now).__name__} (a value such as {now!r} was expected)")
+    raise UserError(f"{name}={value!r} is not a valid {type(now).__name__} (a value such as {now!r} was "
+                    "expected)")
 
 def choose(profiles: dict, name: str, changes: dict | None = None, settings: dict | None = None) -> Profile:
     """The `Profile` called `name` out of `profiles`, with the fields in `changes` (name to value, or to text)
@@ -163,11 +171,12 @@ def meanings(kind: type) -> dict[str, str]:
     "What each field of a `Profile` means: name to the comment beside it, in the order of the fields."
     found: dict[str, str] = {}
     for base in (base for base in kind.__mro__ if is_dataclass(base)):
-        for name, text in re.findall(r"^ +(\w+): .*?  # *(.+)$", _source(base), re.M): found.setdefault(name, text)
+        pairs = re.findall(r"^ +(\w+): .*?  # *(.+)$", _source(base), re.M)
+        for name, text in pairs: found.setdefault(name, text)
     return {field.name: found.get(field.name, "") for field in fields(kind)}
 
 def sizes_table(profiles: dict) -> Markdown:
-    "Every field of a chapter's `profiles` with its meaning, its limits and its value at each profile, as a table."
+    "Every field of a chapter's `profiles` as a table: its meaning, its limits, its value at each profile."
     kind = type(next(iter(profiles.values())))
     hints = get_type_hints(kind, include_extras=True)
     rows = [["size", "meaning", "limits", *profiles]]
@@ -179,48 +188,63 @@ def sizes_table(profiles: dict) -> Markdown:
     return Markdown("\n".join("| " + " | ".join(map(str, row)) + " |" for row in rows))
 
 # %% ../nbs/workshop/w1_lab.ipynb #be0db479
-def torch_device(name="auto"):
+def torch_device(name: str = "auto") -> Any:
     "The `torch.device` for `auto` (a GPU where there is one), `cpu` or `cuda`."
-    import torch
-
     if name not in ("auto", "cpu", "cuda"):
         raise UserError(f"device={name!r} is unknown; choose one of auto, cpu, cuda")
+    import torch
+
     found = torch.cuda.is_available()
     if name == "cuda" and not found:
         raise UserError("device='cuda' was asked for, but PyTorch finds no GPU here; use auto or cpu")
     return torch.device("cuda" if found and name != "cpu" else "cpu")
 
 # %% ../nbs/workshop/w1_lab.ipynb #5029381e
-def run_name(name, profile, seed, changes=None):
+def run_name(name: str, profile: str, seed: int, changes: dict | None = None) -> str:
     "`NAME-PROFILE-SEED`, and behind it the `changes` to the profile, if there are any."
     parts = [name, profile, str(seed), *(f"{field}={value}" for field, value in (changes or {}).items())]
     return re.sub(r"[^\w.=,-]", "_", "-".join(parts))
 
-def run_dir(name, profile, seed, out="runs", changes=None):
+def runs_folder(out: str | Path = "runs") -> Path:
+    """The folder of runs that `out` means: a relative one lies in the working folder, but beside the folder of
+    the chapters where one was opened there."""
+    here = Path.cwd()
+    wing = next((folder for folder in (here, here.parent) if (folder / "00_start.ipynb").exists()), None)
+    return (wing.parent if wing else here) / out
+
+def run_dir(name: str, profile: str, seed: int, out: str | Path = "runs",
+            changes: dict | None = None) -> Path:
     "The folder `out/run_name(...)`, made if it is not there. Raises `UserError` where it cannot be written."
-    folder = Path(out) / run_name(name, profile, seed, changes)
+    folder = runs_folder(out) / run_name(name, profile, seed, changes)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / f".probe-{os.getpid()}"
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise UserError(f"out={str(out)!r} cannot be written ({error.strerror}); choose another folder with --out") from None
+        raise UserError(f"out={str(out)!r} cannot be written ({error.strerror}); "
+                        "choose another folder with --out") from None
     return folder
 
-def write_atomically(path, data):
-    """Write `data` (bytes or text) to `path` so that a reader, or a power cut, sees the old file or the new
-    one, never half of one."""
+def write_atomically(path: str | Path, data: bytes | str) -> None:
+    """Write `data` to `path` so that a reader, or a power cut, sees the old file or the new one, never half.
+    Raises `UserError` if the disk is full."""
     path = Path(path)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(draft, "wb") as file:
-        file.write(data.encode() if isinstance(data, str) else data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, path)
+    try:
+        with open(draft, "wb") as file:
+            file.write(data.encode() if isinstance(data, str) else data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+    except BaseException as error:
+        draft.unlink(missing_ok=True)
+        if getattr(error, "errno", None) not in (errno.ENOSPC, errno.EDQUOT): raise
+        raise UserError(f"the disk is full: {path.name} does not fit into {str(path.parent)!r}; make room "
+                        "there, or choose another disk with --out, and run the same command again") from None
 
 # %% ../nbs/workshop/w1_lab.ipynb #c8951d9d
-def interval(values, level=0.95):
+def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float]:
     """Equation (1): mean of `values` and half the width of its confidence interval (infinite for fewer than two
     values)."""
     n, mean = len(values), math.fsum(values) / len(values)
@@ -231,7 +255,7 @@ def interval(values, level=0.95):
     deviation = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (n - 1))
     return mean, float(t.ppf(0.5 + level / 2, n - 1)) * deviation / math.sqrt(n)
 
-def verdict(values, at_least=None, at_most=None):
+def verdict(values: Sequence[float], at_least: float | None = None, at_most: float | None = None) -> str:
     """What `values` (one number per seed) say about a bound: `reproduced`, `not reproduced`, `too noisy to
     say`, `too few seeds` (fewer than three), or `measured` where no bound is given."""
     if at_least is None and at_most is None: return "measured"
@@ -250,14 +274,18 @@ class Results:
     `sizes` is the chapter's `Profile`, `scale` says in words what was run on what, `device` names the
     machine's kind. `clock` names the numbers, or whole rows, that no second run can repeat, such as times."""
 
-    def __init__(self, name, profile, sizes=None, seed=0, out="runs", scale="", device="cpu", changes=None,
-                 clock=()):
+    def __init__(self, name: str, profile: str, sizes: Profile | dict | None = None, seed: int = 0,
+                 out: str | Path = "runs", scale: str = "", device: Any = "cpu", changes: dict | None = None,
+                 clock: Iterable[str] = ()):
         self.folder = run_dir(name, profile, seed, out, changes)
-        self.facts = dict(name=name, profile=profile, seed=seed, scale=scale, device=str(device), changes=changes or {},
-                          sizes=asdict(sizes) if is_dataclass(sizes) else dict(sizes or {}),
-                          stamp=os.environ.get("FEDBOOK_STAMP", ""))
-        self.facts = json.loads(json.dumps(self.facts))
-        self.rows, self.claims, self.headline, self.clock = [], [], "", list(clock)
+        numbers = asdict(sizes) if isinstance(sizes, Profile) else dict(sizes or {})
+        facts = dict(name=name, profile=profile, seed=seed, scale=scale, device=str(device),
+                     changes=changes or {}, sizes=numbers,
+                     stamp=os.environ.get("FEDBOOK_STAMP", ""))
+        self.facts: dict[str, Any] = json.loads(json.dumps(facts))
+        self.rows: list[dict] = []
+        self.claims: list[dict] = []
+        self.headline, self.clock = "", list(clock)
         self._keep_old_rows()
 
     def _keep_old_rows(self):
@@ -269,7 +297,7 @@ class Results:
             was, now = old.get(other[0]), self.facts[other[0]]
             raise UserError(f"the kept rows are of {other[0]}={was!r}, this run has {now!r}")
 
-    def row(self, what, seed, measure):
+    def row(self, what: str, seed: int, measure: Callable[[], dict]) -> dict:
         """The numbers (a dict that JSON can hold) of `what` with `seed`: as kept from before, else
         `measure()`, timed and written at once. A kept row that is marked `again` is measured once more, in
         its place."""
@@ -283,162 +311,68 @@ class Results:
         self.save()
         return numbers
 
-    def values(self, what, number):
+    def values(self, what: str, number: str) -> list:
         "One number of a row, over its seeds, in the order they were run."
         return [row["numbers"][number] for row in self.rows if row["what"] == what]
 
-    def checkpoint_path(self, what, seed):
+    def checkpoint_path(self, what: str, seed: int) -> Path | None:
         """Where `what` with `seed` may keep its checkpoint; None in an open notebook, where code may have
         changed since."""
         if not self.facts["stamp"]: return None
         digest = hashlib.sha256(json.dumps([what, seed, self.facts]).encode()).hexdigest()[:12]
         return self.folder / f"{re.sub(r'[^a-zA-Z0-9]+', '-', what)}-{digest}.safetensors"
 
-    def claim(self, text, values, at_least=None, at_most=None, paper="", source="", unit=""):
+    def claim(self, text: str, values: Iterable[float], at_least: float | None = None,
+              at_most: float | None = None, paper: str = "", source: str = "", unit: str = "") -> str:
         """Judge `values` (one per seed) against a bound; `paper` is the paper's own figure and `source` its
         table. Returns the verdict."""
         values = [float(v) for v in values]
-        judged = dict(claim=text, paper=str(paper), source=source, unit=unit, values=values, at_least=at_least, at_most=at_most,
-                      verdict=verdict(values, at_least, at_most))
-        self.claims = [c for c in self.claims if c["claim"] != text] + [judged]
+        judged = verdict(values, at_least, at_most)
+        claim = dict(claim=text, paper=str(paper), source=source, unit=unit, values=values, at_least=at_least,
+                     at_most=at_most, verdict=judged)
+        self.claims = [c for c in self.claims if c["claim"] != text] + [claim]
         self.save()
-        return judged["verdict"]
+        return judged
 
-    def save(self):
+    def save(self) -> None:
         "Write `results.json`, whole or not at all."
         body = dict(self.facts, headline=self.headline, clock=self.clock, rows=self.rows, claims=self.claims)
         write_atomically(self.folder / "results.json", json.dumps(body, indent=1) + "\n")
 
-    def finish(self, headline):
+    def finish(self, headline: str) -> None:
         "Keep `headline`, the sentence that the command's table shows, and print it."
         self.headline = headline
         self.save()
         print(headline)
 
-    def _repr_markdown_(self): return claims_table([dict(self.facts, claims=self.claims)])
+    def _repr_markdown_(self) -> str:
+        return f"{claims_table(self.claims)}\n\nMeasured on: {measured_on(self.facts)}."
 
 # %% ../nbs/workshop/w1_lab.ipynb #469a30b8
 class Table(list):
     "A list of dicts with the same keys that a notebook shows as a Markdown table."
 
-    def _repr_markdown_(self):
+    def _repr_markdown_(self) -> str:
         if not self: return "(empty)"
         text = lambda v: f"{v:.4g}" if isinstance(v, float) else str(v)
         lines = [list(self[0]), ["---"] * len(self[0]), *([text(v) for v in row.values()] for row in self)]
         return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
-# %% ../nbs/workshop/w1_lab.ipynb #d09cc313
-def _plain(name, value):
-    """`value` as JSON knows it (tensors and arrays become numbers and lists); raises `UserError` where that
-    cannot be."""
-    if hasattr(value, "tolist"): value = value.tolist()
-    if value is None or type(value) in (bool, int, float, str): return value
-    if isinstance(value, (list, tuple)): return [_plain(name, v) for v in value]
-    if isinstance(value, dict) and all(type(k) is str for k in value):
-        return {k: _plain(name, v) for k, v in value.items()}
-    raise UserError(f"{name} is a {type(value).__name__}, expected a number, a text, None, or lists and dicts of these")
-
-def _mark(value):
-    if isinstance(value, float) and not math.isfinite(value): return f"float:{value}"
-    if isinstance(value, str) and value.startswith(("float:", "text:")): return f"text:{value}"
-    if isinstance(value, list): return [_mark(v) for v in value]
-    return {k: _mark(v) for k, v in value.items()} if isinstance(value, dict) else value
-
-def _unmark(value):
-    if isinstance(value, str):
-        return float(value[6:]) if value.startswith("float:") else value.removeprefix("text:")
-    if isinstance(value, list): return [_unmark(v) for v in value]
-    return {k: _unmark(v) for k, v in value.items()} if isinstance(value, dict) else value
-
-# %% ../nbs/workshop/w1_lab.ipynb #a3cb5c93
-def _html_table(columns, rows, ends=3):
-    "The first and last `ends` of `rows` (dicts) as an HTML table."
-    text = lambda v: "" if v is None else f"{v:.4g}" if isinstance(v, float) else str(v)
-    line = lambda cells, tag="td": "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>"
-                                                    for cell in cells) + "</tr>"
-    body = [line(text(row.get(name)) for name in columns) for row in rows]
-    if len(body) > 2 * ends + 1: body = body[:ends] + [line(["..."] * len(columns))] + body[-ends:]
-    return f"<table>{line(columns, 'th')}{''.join(body)}</table>"
-
-# %% ../nbs/workshop/w1_lab.ipynb #2894ebc0
-class History:
-    """What a run measured: `rows`, a list of dicts of JSON values, usually one per round.
-
-    Tensors and arrays are kept as numbers and lists. Asking for an unknown column raises `UserError` with
-    the known ones."""
-
-    def __init__(self, rows=()):
-        self.rows = []
-        for row in rows: self.add(**row)
-
-    def add(self, /, **row):
-        "Keep one more row, such as `add(round=3, accuracy=0.81)`."
-        self.rows.append({name: _plain(name, value) for name, value in row.items()})
-
-    def columns(self):
-        "Names of the columns, in the order in which they first came."
-        return list(dict.fromkeys(name for row in self.rows for name in row))
-
-    def column(self, name):
-        "The values of one column, a list with one entry per row: None where a row lacks it."
-        if name not in self.columns():
-            raise UserError(f"column {name!r} is unknown; known are: {', '.join(self.columns()) or 'none yet'}")
-        return [row.get(name) for row in self.rows]
-
-    def last(self, name):
-        "The newest value of a column: that of the last row that has one."
-        return next((value for value in reversed(self.column(name)) if value is not None), None)
-
-    def to_json(self):
-        "All rows as JSON text; `from_json` gives back exactly the same, NaN and infinities included."
-        return json.dumps({"rows": _mark(self.rows)}, allow_nan=False)
-
-    @classmethod
-    def from_json(cls, text):
-        "The `History` that `to_json` wrote. Raises `UserError` for any other text."
-        try: return cls(_unmark(json.loads(text)["rows"]))
-        except (ValueError, TypeError, KeyError):
-            raise UserError(f"text={text!r:.60} is not a history, expected what to_json wrote") from None
-
-    def plot(self, *columns, x="round"):
-        "A figure with one curve per column over column `x`; rows without a number are skipped."
-        needs("matplotlib")
-        import matplotlib.pyplot as plt
-
-        if not columns:
-            raise UserError(f"columns=() is empty, expected some of: {', '.join(self.columns()) or 'none yet'}")
-        number = lambda v: isinstance(v, (int, float))
-        curves = {name: [p for p in zip(self.column(x), self.column(name)) if all(map(number, p))]
-                  for name in columns}
-        fig, ax = plt.subplots(figsize=(6.5, 2.8))
-        for name, points in curves.items():
-            ax.plot(*zip(*points) if points else ([], []), marker="o", ms=4, label=name)
-        ax.set(xlabel=x, ylabel=columns[0] if len(columns) == 1 else "value")
-        ax.xaxis.get_major_locator().set_params(integer=all(isinstance(p, int) for p in self.column(x)))
-        if len(columns) > 1: ax.legend()
-        return fig
-
-    def __len__(self): return len(self.rows)
-
-    def __repr__(self): return f"History({len(self)} rows: {', '.join(self.columns())})"
-
-    def _repr_html_(self): return _html_table(self.columns(), self.rows)
-
 # %% ../nbs/workshop/w1_lab.ipynb #2639a06b
-def claims_table(bodies):
-    """Markdown table of the claims in `bodies` (each a `results.json` as a dict): claim, paper, ours as mean
-    and deviation, verdict, scale."""
-    lines = ["| chapter | claim | paper | ours | verdict | scale |", "|---|---|---|---|---|---|"]
-    for body in bodies:
-        changed = [f"{field}={value}" for field, value in body["changes"].items()]
-        scale = ", ".join(filter(None, [body["scale"], body["profile"], *changed, body["device"]]))
-        for c in body["claims"]:
-            paper = " ".join(filter(None, [c["paper"], f"({c['source']})" if c["source"] else ""])) or "-"
-            lines.append("| " + " | ".join([body["name"], c["claim"], paper, spread(c["values"], c["unit"]),
-                                            c["verdict"], scale]) + " |")
+def claims_table(claims: Iterable[dict]) -> str:
+    "Markdown table of `claims`, as `Results` keeps them: claim, paper, ours as mean and deviation, verdict."
+    lines = ["| claim | paper | ours | verdict |", "|---|---|---|---|"]
+    for c in claims:
+        paper = " ".join(filter(None, [c["paper"], f"({c['source']})" if c["source"] else ""])) or "-"
+        lines.append(f"| {c['claim']} | {paper} | {spread(c['values'], c['unit'])} | {c['verdict']} |")
     return "\n".join(lines)
 
-def spread(values, unit=""):
+def measured_on(body: dict) -> str:
+    "What the run with the results `body` was: its scale in words, profile, changes and device."
+    changed = (f"{field}={value}" for field, value in body["changes"].items())
+    return ", ".join(filter(None, [body["scale"], body["profile"], *changed, body["device"]]))
+
+def spread(values: Sequence[float], unit: str = "") -> str:
     "`values` as text: mean and standard deviation over seeds, with their number."
     mean = math.fsum(values) / len(values)
     scale, unit = (100, " %") if unit == "%" else (1, f" {unit}" if unit else "")
@@ -447,7 +381,7 @@ def spread(values, unit=""):
     return f"{scale * mean:.3g} ± {scale * deviation:.2g}{unit} ({len(values)} seeds)"
 
 # %% ../nbs/workshop/w1_lab.ipynb #115ad6d8
-def same(a, b, tolerance=1e-6):
+def same(a: Any, b: Any, tolerance: float = 1e-6) -> bool:
     "Whether two results agree: numbers and arrays within `tolerance`, containers item by item."
     if hasattr(a, "detach") or hasattr(b, "detach"):
         a, b = (v.detach().cpu().numpy() if hasattr(v, "detach") else v for v in (a, b))
@@ -455,13 +389,15 @@ def same(a, b, tolerance=1e-6):
         import numpy as np
 
         try:
-            return np.shape(a) == np.shape(b) and bool(np.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True))
+            close = lambda: bool(np.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True))
+            return np.shape(a) == np.shape(b) and close()
         except (TypeError, ValueError): return False
     if isinstance(b, dict):
         return isinstance(a, dict) and a.keys() == b.keys() and all(same(a[k], b[k], tolerance) for k in b)
     if isinstance(b, (list, tuple)):
         if hasattr(a, "tolist"): a = a.tolist()
-        return isinstance(a, (list, tuple)) and len(a) == len(b) and all(map(lambda p, q: same(p, q, tolerance), a, b))
+        alike = lambda: all(same(p, q, tolerance) for p, q in zip(a, b))
+        return isinstance(a, (list, tuple)) and len(a) == len(b) and alike()
     return a == b
 
 # %% ../nbs/workshop/w1_lab.ipynb #37db054c
@@ -538,7 +474,8 @@ def _try(attempt, answer, case, tolerance, holds):
     return got is not None and got is not Ellipsis, wrong
 
 # %% ../nbs/workshop/w1_lab.ipynb #65ae2f85
-def check(attempt, answer, cases, tolerance=1e-6, holds=None):
+def check(attempt: Callable, answer: Callable | None, cases: list | dict, tolerance: float = 1e-6,
+          holds: Callable | None = None) -> None:
     """Compare the learner's function `attempt` with `answer` on `cases`: a list of argument tuples, or a dict
     from words ("two tensors of unlike size") to argument tuple. Where `holds` is given, `holds(got, *case)`
     judges instead: it returns None or "" where `got` is right, else the sentence that says what is wrong.
@@ -560,16 +497,17 @@ def _show(markup, text):
 
     display({"text/html": markup, "text/plain": text}, raw=True)
 
-def reveal(answer):
+def reveal(answer: Callable) -> None:
     "Show the source of `answer` (a function or class) behind a line that the reader opens."
     source = inspect.getsource(answer)
-    _show(f"<details><summary>Answer: <code>{answer.__name__}</code></summary><pre>{html.escape(source)}</pre></details>",
+    line = f"Answer: <code>{answer.__name__}</code>"
+    _show(f"<details><summary>{line}</summary><pre>{html.escape(source)}</pre></details>",
           f"Answer: {answer.__name__} in {answer.__module__}")
 
 # %% ../nbs/workshop/w1_lab.ipynb #3207b66e
 def _plain_text(markup): return html.unescape(re.sub(r"<[^>]+>", "", markup))
 
-def quiz(question, *choices):
+def quiz(question: str, *choices: tuple[str, bool, str]) -> None:
     """Ask `question`; each choice is `(text, right, reason)`, and opens to its reason. The order of the
     choices follows from the text of the question."""
     order, look = list(choices), "margin:4px 0 4px 16px"
@@ -587,7 +525,7 @@ def _number(value):
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 def _both_curves(question, mine, measured, unit):
-    "Figure of two curves (`measured`: a list, or a dict from x to y), and the place where they are farthest apart."
+    "Figure of two curves (`measured`: a list, or a dict from x to y); says where they are farthest apart."
     needs("matplotlib")
     import matplotlib.pyplot as plt
     needs("IPython")
@@ -607,7 +545,7 @@ def _both_curves(question, mine, measured, unit):
     print(f"Farthest apart at {x}: {far:.3g} {unit}".rstrip() + ".")
 
 # %% ../nbs/workshop/w1_lab.ipynb #6d89976f
-def guess(question, mine, measure, unit=""):
+def guess(question: str, mine: Any, measure: Callable[[], Any], unit: str = "") -> Any:
     """A guess before a run. `mine` is `...` (nothing is run), a number, or a list of numbers (a curve); then
     `measure()` runs, which gives a number, a list, or a dict from x to y. Both are shown.
 
@@ -624,8 +562,8 @@ def guess(question, mine, measure, unit=""):
         print(f"Your guess is {mine!r:.80}, expected {wanted}; measured: {_described(measured)}")
     elif curve: _both_curves(question, mine, measured, unit)
     else:
-        said = f"{question} You guessed {mine:.4g} {unit}".rstrip() + f", measured is {measured:.4g} {unit}".rstrip()
-        print(f"{said}: {abs(mine - measured):.3g} apart.")
+        yours, ours = f"{mine:.4g} {unit}".rstrip(), f"{measured:.4g} {unit}".rstrip()
+        print(f"{question} You guessed {yours}, measured is {ours}: {abs(mine - measured):.3g} apart.")
     return measured
 
 # %% ../nbs/workshop/w1_lab.ipynb #99c1dd55
@@ -634,7 +572,7 @@ def _in_notebook():
     if "IPython" not in sys.modules or "FEDBOOK_STAMP" in os.environ: return False
     return sys.modules["IPython"].get_ipython().__class__.__name__ == "ZMQInteractiveShell"
 
-def progress(iterable, label="", total=None, initial=0):
+def progress(iterable: Iterable, label: str = "", total: int | None = None, initial: int = 0) -> Any:
     """A progress bar over `iterable`, which is gone when it is done: a widget in an open notebook, else a
     line on stderr. `total` and `initial` count what there is and what was done before."""
     if _in_notebook(): from tqdm.notebook import tqdm
@@ -642,7 +580,7 @@ def progress(iterable, label="", total=None, initial=0):
     return tqdm(iterable, desc=label, total=total, initial=initial, leave=False, mininterval=0.5)
 
 # %% ../nbs/workshop/w1_lab.ipynb #e3e93613
-def play(f, **knobs):
+def play(f: Callable, **knobs: list | tuple) -> None:
     """Sliders over the pure function `f(...) -> Figure`: each knob is a list of choices, or `(low, high,
     step)` with an optional start.
 
@@ -659,8 +597,8 @@ def play(f, **knobs):
         look = dict(description=name, continuous_update=False, style={"description_width": "initial"},
                     layout=w.Layout(width="420px"))
         if isinstance(spec, list):
-            return w.SelectionSlider(options=[(f"{v:g}" if isinstance(v, float) else str(v), v) for v in spec],
-                                     value=spec[0], **look)
+            names = [f"{v:g}" if isinstance(v, float) else str(v) for v in spec]
+            return w.SelectionSlider(options=list(zip(names, spec)), value=spec[0], **look)
         low, high, step, start = (*spec, spec[0])[:4]
         kind = w.IntSlider if all(isinstance(v, int) for v in (low, high, step)) else w.FloatSlider
         return kind(min=low, max=high, step=step, value=start, **look)
@@ -683,7 +621,7 @@ def play(f, **knobs):
     display(bundle, raw=True)
 
 # %% ../nbs/workshop/w1_lab.ipynb #cdfd5ef6
-def bytes_text(n):
+def bytes_text(n: float) -> str:
     "`n` bytes for a reader: 512 B, 1.5 kB, 3.2 MB (powers of 1000)."
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if n >= size: return f"{n / size:.3g} {unit}"
@@ -696,14 +634,14 @@ def _arrow_text(entries, most=3):
     more = f", +{len(largest) - most} more" if len(largest) > most else ""
     return f"{len(entries)} x [{names}{more}]" if len(entries) > 1 else f"{names}{more}"
 
-def flow(entries, title="One round, drawn from its messages"):
+def flow(entries: Sequence, title: str = "One round, drawn from its messages") -> Any:
     """Draw who sends what: one arrow per verb and way, labelled with tensor names and bytes. `entries` are
     ledger entries (`way`, `client`, `verb`, `nbytes`, `tensors` as (name, bytes) pairs), usually of one
     round. Returns the figure."""
     needs("matplotlib")
     import matplotlib.pyplot as plt
 
-    arrows = {}
+    arrows: dict[tuple, list] = {}
     for entry in entries: arrows.setdefault((entry.verb, entry.way), []).append(entry)
     fig, ax = plt.subplots(figsize=(8, 1.2 + 0.75 * len(arrows)))
     for row, ((verb, way), group) in enumerate(arrows.items()):

@@ -16,11 +16,15 @@ from hypothesis import strategies as st
 from torch import nn
 
 import fedbook.continual as continual
-from fedbook.continual import (ACGAN, CGoFed, DER, FLwF2T, GLFC, TARGET, ACGANClient, ACGANFedAvg, ACGANFedProx, ACGANNoReplay, DERClient, FedAvg, FedCIL, FedCILServer, FedEWC,
-                               FedEWCClient, FedLwF, FedProx, Finetune, GLFCClient, ICaRL, LANDER, LANDERClient, ReFed, ac_gan_losses, add_exemplars,
-                               compensation, distillation_loss, expandable_cnn, expandable_resnet18, extend_basis, fisher_diagonal, frozen, herding,
-                               importance, layer_inputs, logits, make_stream, mapped, orthogonal_anchors,
-                               project, run_stream, snapshot, StreamExperiment, stream_row, unit_features, widen)
+from fedbook.painters import (ACGAN, TARGET, ACGANClient, ACGANFedAvg, ACGANFedProx, ACGANNoReplay, FedCIL,
+                              FedCILServer, LANDER, LANDERClient, ac_gan_losses, mapped, orthogonal_anchors)
+from fedbook.penalties import (CGoFed, FLwF2T, FedEWC, FedEWCClient, FedLwF, extend_basis, fisher_diagonal,
+                               layer_inputs)
+from fedbook.exemplars import (DER, GLFC, DERClient, GLFCClient, ICaRL, ReFed, add_exemplars, compensation,
+                               herding, importance)
+from fedbook.continual import (FedAvg, FedProx, Finetune, distillation_loss, expandable_cnn,
+                               expandable_resnet18, frozen, logits, make_stream, project, run_stream,
+                               snapshot, StreamExperiment, stream_row, unit_features, widen)
 from fedbook.engine import prove
 from fedbook.lab import Results, UserError
 from fedbook.local import build, generator

@@ -18,8 +18,11 @@ from hypothesis import strategies as st
 import fedbook.continual as continual
 import fedbook.fedgtea as fedgtea
 from fedbook import world
-from fedbook.continual import (ACGANFedAvg, FedAvg, FedCIL, GLFC, Generator, StreamExperiment, TaskServer,
-                               distillation_loss, frozen, half_of, make_stream, part, run_stream, snapshot)
+from fedbook.painters import ACGANFedAvg, FedCIL, Generator, half_of
+from fedbook.continual import (FedAvg, StreamExperiment, TaskServer, distillation_loss, frozen, make_stream,
+                               run_stream, snapshot)
+from fedbook.exemplars import GLFC
+from fedbook.wire import Msg, Refused, pack, part, unpack
 from fedbook.engine import Checkpoint, prove
 from fedbook.fedgtea import (CATE, GTEA, FedGTEA, FedGTEAClient, NoAnchor, NoCATE, NoDistillation, NoTasks,
                              NoWasserstein, TaskDiscriminator, anchor_loss, embed_all, group_means, profiles,
@@ -28,7 +31,6 @@ from fedbook.lab import UserError, choose
 from fedbook.local import build, generator
 from fedbook.split import CIFAR100_SUPERCLASSES, class_stream
 from fedbook.wasserstein import Gaussian, pairwise_wasserstein2
-from fedbook.wire import Msg, Refused, pack, unpack
 from fedbook.world import as_float
 
 SMOKE = profiles["smoke"]

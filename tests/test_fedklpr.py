@@ -24,16 +24,17 @@ import fedbook.fedklpr
 from fedbook.continual import snapshot
 from fedbook.engine import Checkpoint, Faults, prove, trial
 from fedbook.fedavg import Federation, Here, LocalOnly, TooFewReplies, run, weighted_average
-from fedbook.fedklpr import (
-    DIGIT_SIZES, METHODS, CrossRoundRecovery, DigitsExperiment, FedKLPRClient, FedKLPRExperiment, FedKLPRServer,
-    FedKLPRSizes, LotteryFLClient, ProxyMemory, ReIDNet, SubFedAvgClient, augment, camera_contrastive_loss, cluster,
-    combine_weights, compress, cosine_change, drop_channels, embed, first_network, hold_out, kl_regularization,
-    kl_weight, magnitude_prune, make_network, make_world, mask_distance, masked, profiles, proxy_batches, prunable,
-    pruning_ratio, pruning_weight, rank_all, reranked_distance, resnet, restore, small_net, sparse_average, start_of,
-    world_of)
+from fedbook.fedklpr import (DIGIT_SIZES, METHODS, CrossRoundRecovery, DigitsExperiment, FedKLPRClient,
+                             FedKLPRExperiment, FedKLPRServer, FedKLPRSizes, LotteryFLClient, SubFedAvgClient,
+                             combine_weights, cosine_change, drop_channels, kl_regularization, kl_weight,
+                             make_world, profiles, pruning_weight, world_of)
+from fedbook.reid import (ProxyMemory, ReIDNet, augment, camera_contrastive_loss, cluster, cmc_map, embed,
+                          first_network, hold_out, make_network, proxy_batches, rank_all, reranked_distance,
+                          resnet, small_net, start_of)
+from fedbook.pruning import (compress, magnitude_prune, mask_distance, masked, prunable, pruning_ratio,
+                             restore, sparse_average)
 from fedbook.lab import UserError
 from fedbook.local import build, outputs
-from fedbook.people import cmc_map
 from fedbook.wire import Msg, Refused, pack, unpack
 
 

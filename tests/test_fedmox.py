@@ -17,7 +17,8 @@ from PIL import Image
 
 import fedbook.fedmox as fedmox
 from conftest import normal, seeded
-from fedbook.detect import PAPER_LIMITS, SMALL_LIMITS, head_state, losses, momentum_at, trainable
+from fedbook.detect import PAPER_LIMITS, SMALL_LIMITS, head_state, losses, trainable
+from fedbook.teacher import momentum_at
 from fedbook.engine import Checkpoint, prove, trial
 from fedbook.experts import halved, learn_mosaic, mosaic, mosaic_head, usage
 from fedbook.fedavg import Federation, Here, Mean, run, weighted_average

@@ -9,11 +9,10 @@ import pytest
 import torch
 from PIL import Image
 
-from fedbook.answers import streets as answers
-from fedbook.lab import UserError
 from fedbook.streets import (MOST_HIDDEN, SEGMENTS, SMALLEST, WEATHERS, hidden, paint_scene, pulses,
-                             rendered_street, resized, scaled, scene, segments, show_scene, street_set, streets,
-                             weather_sheet)
+                             rendered_street, resized, scaled, scene, segments, show_scene, street_set,
+                             streets, streets as answers, weather_sheet)
+from fedbook.lab import UserError
 from fedbook.traffic import STREET_CLASSES, WIDE, canvas, paint_part, parts_of
 from fedbook.world import Files, Pictures, largest
 
