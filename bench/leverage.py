@@ -1,7 +1,8 @@
 """Leverage scores of 50,000 samples with 512 features: ours against squared row norms of
 `numpy.linalg.svd(full_matrices=False)`.
 
-    python bench/leverage.py [--rows 50000] [--columns 512] [--condition 1e4] [--repeats 3] [--threads all cores]
+    python bench/leverage.py [--rows 50000] [--columns 512] [--condition 1e4]
+                              [--repeats 3] [--threads all cores]
 
 Features are random with singular values from 1 down to 1 / condition, spaced evenly on a logarithmic scale,
 in directions of no special kind. Jobs alternate in the same run, with as many threads each; prints medians

@@ -10,21 +10,22 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given, settings, strategies as st
 from torch import nn
 
 from fedbook.continual import (Expandable, FedAvg, Stream, StreamExperiment, expandable_cnn,
-                               expandable_resnet18, run_stream, widen)
-from fedbook.exemplars import herding
-from fedbook.wire import Msg, Refused, labelled, pack, unpack
+                               expandable_resnet18, herding, labelled, run_stream, widen)
 from fedbook.engine import Faults, line_of, prove
 from fedbook.fedavg import Federation, Here
+from fedbook.fedcbdr import settings as settings_of
 from fedbook.fedcbdr import (FedCBDR, FedCBDRAggregator, FedCBDRClient, FedCBDRServer, FedCBDRSizes,
-                             FedCBDRTrainer, ReplayBuffer, configured, default_network, profiles, settings as
-                             settings_of, sized, tts_loss, variant)
-from fedbook.lab import UserError
+                             FedCBDRTrainer, ReplayBuffer, configured, default_network, profiles, tts_loss,
+                             variant)
+from fedbook.lab import UserError, choose
 from fedbook.leverage import draw_samples, features, leverage_scores, sampling_probabilities
 from fedbook.local import build, generator
 from fedbook.score import accuracy
+from fedbook.wire import Msg, Refused, pack, unpack
 
 
 def normal(*shape, seed=0):
@@ -43,7 +44,9 @@ def by_hand(z, y, old, tau_old=0.9, tau_new=1.1, omega_old=1.1, omega_new=0.9, m
     z, y = z.detach().double().numpy(), y.numpy()
     is_old = np.isin(np.arange(z.shape[1]), list(old))
     scaled, mine = z / np.where(is_old, tau_old, tau_new), is_old[y]
-    if mode == "code": return (np.where(mine, omega_old, omega_new) * softly(scaled / np.where(mine, tau_old, tau_new)[:, None], y)).mean()
+    if mode == "code":
+        return (np.where(mine, omega_old, omega_new)
+                * softly(scaled / np.where(mine, tau_old, tau_new)[:, None], y)).mean()
     each = softly(scaled, y)
     return sum(w * each[group].mean() for w, group in ((omega_old, mine), (omega_new, ~mine)) if group.any())
 
@@ -68,12 +71,15 @@ def test_in_the_first_task_the_loss_is_cross_entropy(mode):
     for none in (0, []): assert torch.equal(tts_loss(z, y, none, mode=mode), F.cross_entropy(z, y))
 
 @both_modes
-@pytest.mark.parametrize("y", [BATCH, torch.tensor([3, 4, 4]), torch.tensor([0, 2, 1, 1]), torch.tensor([3]), torch.tensor([1])], ids=["both", "new", "old", "one new", "one old"])
+@pytest.mark.parametrize("y",
+                         [BATCH, torch.tensor([3, 4, 4]), torch.tensor([0, 2, 1, 1]), torch.tensor([3]),
+                          torch.tensor([1])], ids=["both", "new", "old", "one new", "one old"])
 def test_loss_by_hand(mode, y):
     z, y = a_batch(y)
     for terms in ({}, dict(tau_old=0.5, tau_new=2.0, omega_old=3.0, omega_new=0.25)):
         got = tts_loss(z.float(), y, 3, mode=mode, **terms)
-        assert got.dim() == 0 and got.dtype == torch.float32 and got.item() == pytest.approx(by_hand(z.float(), y, range(3), mode=mode, **terms), rel=1e-5)
+        assert got.dim() == 0 and got.dtype == torch.float32
+        assert got.item() == pytest.approx(by_hand(z.float(), y, range(3), mode=mode, **terms), rel=1e-5)
 
 @both_modes
 def test_loss_in_float64_is_exact(mode):
@@ -107,15 +113,21 @@ def test_shares_of_the_loss_with_12_old_and_116_new(mode):
     "The card's figures: the old term is half of the paper's loss, a tenth of the code's."
     z, y = torch.zeros(128, 10), torch.tensor([0] * 12 + [9] * 116)
     whole, without = tts_loss(z, y, 5, 1, 1, mode=mode).item(), tts_loss(z, y, 5, 1, 1, 0.0, mode=mode).item()
-    assert 1 - without / whole == pytest.approx({"paper": 0.55, "code": 12 * 1.1 / (12 * 1.1 + 116 * 0.9)}[mode], abs=1e-6)
+    assert (1 - without / whole == pytest.approx({"paper": 0.55,
+                                                  "code": 12 * 1.1 / (12 * 1.1 + 116 * 0.9)}[mode], abs=1e-6))
 
-@pytest.mark.parametrize("changes, said", [(dict(y=torch.tensor([0, 5])), r"y=\[0, 5\].*0\.\.4"), (dict(y=torch.tensor([-1, 2])), r"y=\[-1, 2\]"), (dict(mode="off"), "mode='off'.*paper"),
-                                           (dict(tau_old=0.0), "tau_old=0.0"), (dict(tau_new=-1.0), "tau_new=-1.0"), (dict(tau_old=float("nan")), "tau_old=nan")])
+@pytest.mark.parametrize("changes, said",
+                         [(dict(y=torch.tensor([0, 5])), r"y=\[0, 5\].*0\.\.4"),
+                          (dict(y=torch.tensor([-1, 2])), r"y=\[-1, 2\]"),
+                          (dict(mode="off"), "mode='off'.*paper"), (dict(tau_old=0.0), "tau_old=0.0"),
+                          (dict(tau_new=-1.0), "tau_new=-1.0"), (dict(tau_old=float("nan")), "tau_old=nan")])
 def test_loss_refuses_what_cannot_be(changes, said):
-    with pytest.raises(UserError, match=said): tts_loss(**dict(logits=normal(2, 5), y=torch.tensor([0, 4]), old_classes=3) | changes)
+    with pytest.raises(UserError, match=said):
+        tts_loss(**dict(logits=normal(2, 5), y=torch.tensor([0, 4]), old_classes=3) | changes)
 
 def test_an_empty_batch_has_no_loss():
-    with pytest.raises(UserError, match=r"y=\[\]"): tts_loss(normal(0, 5), torch.zeros(0, dtype=torch.int64), 3)
+    with pytest.raises(UserError, match=r"y=\[\]"):
+        tts_loss(normal(0, 5), torch.zeros(0, dtype=torch.int64), 3)
 
 
 # ---- the buffer
@@ -130,7 +142,8 @@ def test_a_buffer_without_capacity_only_grows():
     buffer = ReplayBuffer()
     assert len(buffer) == 0 and buffer.x is buffer.y is None
     for first in (0, 5, 10): buffer.add(*coded([3, 3, 7, 3, 7], first))
-    assert numbers(buffer.x) == list(range(15)) and buffer.y.tolist() == [3, 3, 7, 3, 7] * 3 and len(buffer) == 15
+    assert numbers(buffer.x) == list(range(15)) and buffer.y.tolist() == [3, 3, 7, 3, 7] * 3
+    assert len(buffer) == 15
 
 def test_a_buffer_keeps_pictures_that_come_twice():
     buffer = ReplayBuffer()
@@ -153,7 +166,8 @@ def test_capacity_is_never_exceeded(policy, capacity):
         buffer.add(*coded(y, first), lambda x: x.flatten(1))
         held = min(capacity, held + len(y))
         assert len(buffer) == len(buffer.x) == held and len(set(numbers(buffer.x))) == held
-        assert all((n < 9 and c == 5) or (9 <= n < 19 and c == (2, 8)[(n - 9) % 2]) or (n == 19 and c == 1) for n, c in zip(numbers(buffer.x), buffer.y.tolist()))
+        assert all((n < 9 and c == 5) or (9 <= n < 19 and c == (2, 8)[(n - 9) % 2]) or (n == 19 and c == 1)
+                   for n, c in zip(numbers(buffer.x), buffer.y.tolist()))
 
 @pytest.mark.parametrize("policy", ["class_balanced", "herding"])
 def test_classes_in_a_full_buffer_differ_by_at_most_one(policy):
@@ -184,7 +198,9 @@ def test_herding_is_icarls_class_by_class():
     x = torch.randn(24, 1, 2, 2, generator=generator(0))
     buffer = ReplayBuffer(10, "herding")
     buffer.add(x, y, lambda x: x.flatten(1))
-    for c in (5, 6): assert {tuple(row) for row in buffer.x[buffer.y == c].flatten(1).tolist()} == {tuple(row) for row in x[y == c][herding(x[y == c].flatten(1), 5)].flatten(1).tolist()}
+    for c in (5, 6):
+        assert ({tuple(row) for row in buffer.x[buffer.y == c].flatten(1).tolist()}
+                == {tuple(row) for row in x[y == c][herding(x[y == c].flatten(1), 5)].flatten(1).tolist()})
     first = ReplayBuffer(10)
     first.add(x, y)
     assert not torch.equal(first.x, buffer.x)
@@ -208,18 +224,22 @@ def test_buffer_refuses_a_bad_policy_and_herding_without_features():
 # ---- the local step
 
 def epoch(ratio, n_new, n_old, batch=8, seed=0):
-    "Numbers of the new (from 0) and of the replayed pictures (from 1000) in each batch of an epoch; labels go with them."
-    trainer, (new, old) = FedCBDRTrainer(batch=batch, replay_ratio=ratio), (coded(list(range(n_new))), coded(list(range(1000, 1000 + n_old)), 1000))
+    """Numbers of the new (from 0) and of the replayed pictures (from 1000) in each batch of an epoch; labels
+    go with them."""
+    trainer = FedCBDRTrainer(batch=batch, replay_ratio=ratio)
+    (new, old) = (coded(list(range(n_new))), coded(list(range(1000, 1000 + n_old)), 1000))
     out = []
     for x, y in trainer.batches(new, old, generator(seed)):
         assert numbers(x) == y.tolist()
         out.append(([i for i in numbers(x) if i < 1000], [i for i in numbers(x) if i >= 1000]))
     return out
 
-@pytest.mark.parametrize("ratio, batch, beside", [(0.25, 8, 2), (0.5, 8, 4), (0.01, 8, 1), (0.8, 8, 6), (0.3, 32, 10)])
+@pytest.mark.parametrize("ratio, batch, beside",
+                         [(0.25, 8, 2), (0.5, 8, 4), (0.01, 8, 1), (0.8, 8, 6), (0.3, 32, 10)])
 def test_the_replayed_share_of_each_batch_is_exact(ratio, batch, beside):
     parts = epoch(ratio, 6 * (batch - beside), 9, batch)
-    assert [len(new) for new, _ in parts] == [batch - beside] * 6 and [len(old) for _, old in parts] == [beside] * 6
+    assert [len(new) for new, _ in parts] == [batch - beside] * 6
+    assert [len(old) for _, old in parts] == [beside] * 6
 
 @pytest.mark.parametrize("ratio", [0.25, 0.6])
 @pytest.mark.parametrize("n_new", [1, 5, 37])
@@ -233,7 +253,8 @@ def test_every_replayed_picture_comes_sooner_or_later():
 @pytest.mark.parametrize("n_new, n_old", [(20, 7), (20, 0), (0, 7), (0, 0), (1, 0)])
 def test_without_a_share_an_epoch_covers_new_and_replayed_once(n_new, n_old):
     parts = epoch(0.0, n_new, n_old)
-    assert sorted(i for new, old in parts for i in new + old) == [*range(n_new), *range(1000, 1000 + n_old)] and all(len(new) + len(old) <= 9 for new, old in parts)
+    assert sorted(i for new, old in parts for i in new + old) == [*range(n_new), *range(1000, 1000 + n_old)]
+    assert all(len(new) + len(old) <= 9 for new, old in parts)
 
 def test_without_a_buffer_the_share_changes_nothing(): assert epoch(0.5, 21, 0) == epoch(0.0, 21, 0)
 
@@ -241,14 +262,17 @@ def test_the_trainers_loss():
     z, y = a_batch()
     assert torch.equal(FedCBDRTrainer(tts_mode="off").loss(z, y, 3), F.cross_entropy(z, y))
     for mode in ("paper", "code"):
-        got = FedCBDRTrainer(tts_mode=mode, tau_old=0.5, tau_new=2.0, omega_old=3.0, omega_new=0.25).loss(z, y, 3)
+        got = FedCBDRTrainer(tts_mode=mode, tau_old=0.5, tau_new=2.0, omega_old=3.0,
+                             omega_new=0.25).loss(z, y, 3)
         assert torch.equal(got, tts_loss(z, y, 3, 0.5, 2.0, 3.0, 0.25, mode))
 
 def test_a_local_step_is_sgd_with_momentum_and_weight_decay():
-    (x, y), (old_x, old_y) = (torch.randn(10, 1, 2, 2, generator=generator(1)), torch.arange(10) % 2 + 2), (torch.randn(4, 1, 2, 2, generator=generator(2)), torch.arange(4) % 2)
+    (x, y) = (torch.randn(10, 1, 2, 2, generator=generator(1)), torch.arange(10) % 2 + 2)
+    (old_x, old_y) = (torch.randn(4, 1, 2, 2, generator=generator(2)), torch.arange(4) % 2)
     make = lambda: build(lambda: nn.Sequential(nn.Flatten(), nn.Linear(4, 4)), 0)
     model, plain, random, speed = make(), make(), generator(5), {}
-    FedCBDRTrainer(epochs=2, batch=5, lr=0.1, momentum=0.9, weight_decay=0.01).train(model, (x, y), (old_x, old_y), 2, generator(5))
+    FedCBDRTrainer(epochs=2, batch=5, lr=0.1, momentum=0.9,
+                   weight_decay=0.01).train(model, (x, y), (old_x, old_y), 2, generator(5))
     for _ in range(2):
         for i in torch.randperm(14, generator=random).split(5):
             loss = tts_loss(plain(torch.cat([x, old_x])[i]), torch.cat([y, old_y])[i], 2)
@@ -265,20 +289,23 @@ def state(seed): return {"w": torch.randn(3, 2, generator=generator(seed)), "see
 @pytest.mark.parametrize("weighting", ["uniform", "size"])
 def test_identical_models_are_their_own_average(weighting):
     got = FedCBDRAggregator(weighting).merge((state(1), n) for n in (3, 50, 1, 7))
-    assert torch.allclose(got["w"], state(1)["w"], rtol=0, atol=1e-7) and got["w"].dtype == torch.float32 and got["seen"].item() == 10 and got["seen"].dtype == torch.int64
+    assert torch.allclose(got["w"], state(1)["w"], rtol=0, atol=1e-7) and got["w"].dtype == torch.float32
+    assert got["seen"].item() == 10 and got["seen"].dtype == torch.int64
 
 @pytest.mark.parametrize("weighting", ["uniform", "size"])
 def test_the_average_by_numpy(weighting):
     ns = [3, 50, 7]
     got = FedCBDRAggregator(weighting).merge((state(k), n) for k, n in enumerate(ns))
     share = np.array(ns if weighting == "size" else [1, 1, 1]) / (60 if weighting == "size" else 3)
-    np.testing.assert_allclose(got["w"], sum(s * state(k)["w"].double().numpy() for k, s in enumerate(share)), rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(got["w"], sum(s * state(k)["w"].double().numpy() for k, s in enumerate(share)),
+                               rtol=1e-6, atol=1e-7)
     assert got["seen"].item() == round(sum(s * 10 * k for k, s in enumerate(share)))
 
 @pytest.mark.parametrize("weighting", ["uniform", "size"])
 def test_clients_without_pictures_do_not_count(weighting):
     merge = FedCBDRAggregator(weighting).merge
-    got, want = merge([(state(0), 0), (state(1), 4), (state(2), 0), (state(3), 9)]), merge([(state(1), 4), (state(3), 9)])
+    got = merge([(state(0), 0), (state(1), 4), (state(2), 0), (state(3), 9)])
+    want = merge([(state(1), 4), (state(3), 9)])
     assert all(torch.equal(got[name], want[name]) for name in want)
     with pytest.raises(UserError, match="without pictures"): merge([(state(0), 0), (state(1), 0)])
 
@@ -288,18 +315,33 @@ def test_an_unknown_weighting():
 
 # ---- sizes
 
-@pytest.mark.parametrize("config", [dict(buffer_size=9, tts_mode="code"), dict(buffer_size="9", tts_mode="code", lr=None), FedCBDRSizes(buffer_size=9, tts_mode="code")])
-def test_a_configuration_as_dict_and_as_sizes(config): assert configured(config) == FedCBDRSizes(buffer_size=9, tts_mode="code")
+def sizes_of(profile, changes=None): return choose(profiles, profile, changes, settings_of).completed
+
+@pytest.mark.parametrize("config",
+                         [dict(buffer_size=9, tts_mode="code"),
+                          dict(buffer_size="9", tts_mode="code", lr=None),
+                          FedCBDRSizes(buffer_size=9, tts_mode="code")])
+def test_a_configuration_as_dict_and_as_sizes(config):
+    assert configured(config) == FedCBDRSizes(buffer_size=9, tts_mode="code")
 
 def test_without_configuration_the_papers_numbers():
     c = configured()
-    assert c == configured({}) == FedCBDRSizes() and (c.tau_old, c.tau_new, c.omega_old, c.omega_new, c.weight_decay, c.lr, c.epochs) == (0.9, 1.1, 1.1, 0.9, 1e-5, 0.01, 2)
-    assert (c.gdr_mode, c.norm, c.replace, c.tts_mode, c.aggregation, c.replay_ratio, c.mask_block) == ("global_leverage", "global", True, "paper", "uniform", 0, 0)
+    assert c == configured({}) == FedCBDRSizes()
+    assert ((c.tau_old, c.tau_new, c.omega_old, c.omega_new, c.weight_decay, c.lr, c.epochs)
+            == (0.9, 1.1, 1.1, 0.9, 1e-5, 0.01, 2))
+    assert ((c.gdr_mode, c.norm, c.replace, c.tts_mode, c.aggregation, c.replay_ratio, c.mask_block)
+            == ("global_leverage", "global", True, "paper", "uniform", 0, 0))
 
-BAD_CONFIG = [({"buffer": 3}, "'buffer'.*buffer_size"), ({"lr": "fast"}, "lr='fast'"), ({"use_replay": 1}, "use_replay=1"), ({"buffer_size": 2.5}, "buffer_size=2.5"), ({"epochs": 0}, "epochs=0"),
-              ({"buffer_size": 0}, "buffer_size=0"), ({"gdr_mode": "local"}, "gdr_mode='local'.*repo_local"), ({"norm": "l2"}, "norm='l2'.*per_client"), ({"tts_mode": "on"}, "tts_mode='on'.*off"),
-              ({"buffer_policy": "fifo"}, "buffer_policy='fifo'.*herding"), ({"aggregation": "mean"}, "aggregation='mean'.*size"), ({"tau_old": 0.0}, "tau_old=0.0"), ({"tau_new": -1.0}, "tau_new=-1.0"),
-              ({"omega_old": -0.1}, "omega_old=-0.1"), ({"replay_ratio": 1.0}, "replay_ratio=1.0"), ({"replay_ratio": -0.5}, "replay_ratio=-0.5"), ({"mask_block": -1}, "mask_block=-1"), ({"batch": 0}, "batch=0")]
+BAD_CONFIG = [({"buffer": 3}, "'buffer'.*buffer_size"), ({"lr": "fast"}, "lr='fast'"),
+              ({"use_replay": 1}, "use_replay=1"), ({"buffer_size": 2.5}, "buffer_size=2.5"),
+              ({"epochs": 0}, "epochs=0"), ({"buffer_size": 0}, "buffer_size=0"),
+              ({"gdr_mode": "local"}, "gdr_mode='local'.*repo_local"),
+              ({"norm": "l2"}, "norm='l2'.*per_client"), ({"tts_mode": "on"}, "tts_mode='on'.*off"),
+              ({"buffer_policy": "fifo"}, "buffer_policy='fifo'.*herding"),
+              ({"aggregation": "mean"}, "aggregation='mean'.*size"), ({"tau_old": 0.0}, "tau_old=0.0"),
+              ({"tau_new": -1.0}, "tau_new=-1.0"), ({"omega_old": -0.1}, "omega_old=-0.1"),
+              ({"replay_ratio": 1.0}, "replay_ratio=1.0"), ({"replay_ratio": -0.5}, "replay_ratio=-0.5"),
+              ({"mask_block": -1}, "mask_block=-1"), ({"batch": 0}, "batch=0")]
 
 @pytest.mark.parametrize("config, said", BAD_CONFIG, ids=[said for _, said in BAD_CONFIG])
 def test_a_bad_configuration_is_one_clear_sentence(config, said):
@@ -307,20 +349,31 @@ def test_a_bad_configuration_is_one_clear_sentence(config, said):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("name, data, tasks, classes, m, held", [("cifar10-3", "cifar10", 3, 10, 450, 50000), ("cifar10-5", "cifar10", 5, 10, 300, 50000), ("cifar100-5", "cifar100", 5, 100, 1000, 50000),
-                                                                 ("cifar100-10", "cifar100", 10, 100, 500, 50000), ("tiny-10", "tiny_imagenet", 10, 200, 2000, 100000), ("tiny-20", "tiny_imagenet", 20, 200, 1000, 100000)])
+@pytest.mark.parametrize("name, data, tasks, classes, m, held",
+                         [("cifar10-3", "cifar10", 3, 10, 450, 50000),
+                          ("cifar10-5", "cifar10", 5, 10, 300, 50000),
+                          ("cifar100-5", "cifar100", 5, 100, 1000, 50000),
+                          ("cifar100-10", "cifar100", 10, 100, 500, 50000),
+                          ("tiny-10", "tiny_imagenet", 10, 200, 2000, 100000),
+                          ("tiny-20", "tiny_imagenet", 20, 200, 1000, 100000)])
 def test_the_settings_are_the_papers(name, data, tasks, classes, m, held):
-    s = sized("paper", {"setting": name})
-    assert (s.data, s.tasks, s.buffer_size, s.pictures * classes, s.test_pictures * classes) == (data, tasks, m, held, 10000)
-    assert (s.rounds, s.batch, s.epochs, s.lr, s.weight_decay, s.clients, s.network, s.seeds) == (100, 128, 2, 0.01, 1e-5, 5, "resnet18", 3)
+    s = sizes_of("paper", {"setting": name})
+    assert ((s.data, s.tasks, s.buffer_size, s.pictures * classes, s.test_pictures * classes)
+            == (data, tasks, m, held, 10000))
+    assert ((s.rounds, s.batch, s.epochs, s.lr, s.weight_decay, s.clients, s.network, s.seeds)
+            == (100, 128, 2, 0.01, 1e-5, 5, "resnet18", 3))
 
 def test_changes_win_over_the_setting():
-    s = sized("paper", {"setting": "cifar100-10", "rounds": "3", "buffer_size": 77})
-    assert (s.rounds, s.buffer_size, s.tasks) == (3, 77, 10) and set(settings_of) == {"cifar10-3", "cifar10-5", "cifar100-5", "cifar100-10", "tiny-10", "tiny-20"}
-    with pytest.raises(UserError, match="setting='cifar10-2'.*cifar10-5"): sized("paper", {"setting": "cifar10-2"})
+    s = sizes_of("paper", {"setting": "cifar100-10", "rounds": "3", "buffer_size": 77})
+    assert (s.rounds, s.buffer_size, s.tasks) == (3, 77, 10)
+    assert set(settings_of) == {"cifar10-3", "cifar10-5", "cifar100-5", "cifar100-10", "tiny-10", "tiny-20"}
+    with pytest.raises(UserError, match="setting='cifar10-2'.*cifar10-5"):
+        sizes_of("paper", {"setting": "cifar10-2"})
 
 @pytest.mark.parametrize("name", profiles)
-def test_every_profile_is_sound(name): assert sized(name, {k: str(v) for k, v in asdict(sized(name)).items()}) == sized(name) == replace(sized(name))
+def test_every_profile_is_sound(name):
+    assert (sizes_of(name, {k: str(v) for k, v in asdict(sizes_of(name)).items()}) == sizes_of(name)
+            == replace(sizes_of(name)))
 
 
 # ---- a federation
@@ -333,7 +386,9 @@ SMALL = dict(batch=8, lr=0.05, buffer_size=7)
 def noisy(labels, seed, shape=GREY):
     "Float pictures of `labels`: a pattern for each label and noise."
     patterns = {c: torch.randn(shape, generator=generator(77, c)) for c in {*LABELS, 99}}
-    return torch.cat([torch.zeros(0, *shape), *(patterns[c][None] for c in labels)]) + 0.7 * torch.randn(len(labels), *shape, generator=generator(seed)), torch.tensor(labels, dtype=torch.int64)
+    return (torch.cat([torch.zeros(0, *shape), *(patterns[c][None] for c in labels)]) + 0.7
+            * torch.randn(len(labels), *shape, generator=generator(seed)),
+            torch.tensor(labels, dtype=torch.int64))
 
 def held(k, shape=GREY, labels=LABELS):
     "What client k holds: 6 + k pictures of each label, in an order of its own."
@@ -347,11 +402,15 @@ def member(k, shape=GREY, kind=FedCBDRClient, **options): return kind(k, *held(k
 
 def team(count=3, **options): return [member(k, **options) for k in range(count)]
 
-def net(shape=GREY, classes=2): return Expandable(nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(shape)), 6), nn.Tanh()), 6, classes, shape)
+def net(shape=GREY, classes=2):
+    return Expandable(nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(shape)), 6), nn.Tanh()), 6, classes,
+                      shape)
 
-def lender(make=FedCBDRClient, shape=GREY): return lambda k: member(k, shape, make, model=build(partial(net, shape), 3))
+def lender(make=FedCBDRClient, shape=GREY):
+    return lambda k: member(k, shape, make, model=build(partial(net, shape), 3))
 
-def server_of(clients, seed=0, shape=GREY, **config): return FedCBDRServer(clients, exam(shape), SMALL | config, build(partial(net, shape), seed), seed)
+def server_of(clients, seed=0, shape=GREY, **config):
+    return FedCBDRServer(clients, exam(shape), SMALL | config, build(partial(net, shape), seed), seed)
 
 def loop(server, tasks=TASKS, rounds=1):
     for task_id, classes in tasks.items():
@@ -386,7 +445,8 @@ def test_clients_answer_the_leverage_of_the_stacked_features(mode, block):
         loop(server, {task: classes})
         x = [features(server.server.network(), task_pictures(k, classes)[0]) for k in range(3)]
         got, want = sent(seen, "scores", task), leverage_scores(torch.cat(x)).split([len(each) for each in x])
-        assert list(got) == [0, 1, 2] and 0.05 < torch.cat(want).std() and abs(torch.cat(want).sum() - 6) < 1e-6
+        assert list(got) == [0, 1, 2] and 0.05 < torch.cat(want).std()
+        assert abs(torch.cat(want).sum() - 6) < 1e-6
         for k in range(3): assert close(got[k]["scores"], want[k])
 
 def test_labels_that_go_up_are_the_tasks_own_from_0():
@@ -394,14 +454,17 @@ def test_labels_that_go_up_are_the_tasks_own_from_0():
     seen = watched(server)
     loop(server)
     for task, classes in enumerate(TASKS.values()):
-        for k, tensors in sent(seen, "scores", task).items(): assert torch.equal(torch.tensor(classes)[tensors["labels"]], task_pictures(k, classes)[1])
+        for k, tensors in sent(seen, "scores", task).items():
+            assert torch.equal(torch.tensor(classes)[tensors["labels"]], task_pictures(k, classes)[1])
 
-VERBS = {"global_leverage": ["sketch", "scores", "keep"], "class_quota": ["sketch", "scores", "keep"], "repo_local": ["sketch", "keep"], "uniform": ["keep"]}
+VERBS = {"global_leverage": ["sketch", "scores", "keep"], "class_quota": ["sketch", "scores", "keep"],
+         "repo_local": ["sketch", "keep"], "uniform": ["keep"]}
 
 @every_mode
 def test_the_ledger_has_the_modes_verbs_and_no_more(mode):
     ledger = loop(server_of(team(), gdr_mode=mode), rounds=2).federation.ledger
-    for way, k in itertools.product(("down", "up"), range(3)): assert [e.verb for e in ledger.where(way=way, client=k)] == ["fit", "fit", *VERBS[mode]] * 2
+    for way, k in itertools.product(("down", "up"), range(3)):
+        assert [e.verb for e in ledger.where(way=way, client=k)] == ["fit", "fit", *VERBS[mode]] * 2
     assert not ledger.absent
 
 @every_mode
@@ -409,18 +472,24 @@ def test_the_ledgers_bytes_fit_pictures_and_features(mode):
     server = server_of(team(), gdr_mode=mode)
     loop(server)
     for k in range(3):
-        got = {way: [dict(e.tensors) for e in server.federation.ledger.where(way=way, client=k) if e.verb != "fit"] for way in ("down", "up")}
+        got = {way: [dict(e.tensors) for e in server.federation.ledger.where(way=way, client=k)
+                     if e.verb != "fit"] for way in ("down", "up")}
         n, kept = 2 * (6 + k), [len(part) for part in task_split(server, k)]
         for task, mine in enumerate(kept):
             down, up = (dict(zip(VERBS[mode], got[way][task * len(VERBS[mode]):])) for way in ("down", "up"))
             assert down["keep"] == {"indices": 8 * mine} and up["keep"] == {}
-            if mode != "uniform": assert up["sketch"] == {"features": 8 * n * 6} and all(name.startswith("model/") for name in down["sketch"])
-            if "scores" in VERBS[mode]: assert down["scores"] == {"u": 8 * n * 6} and up["scores"]["scores"] == 8 * n and up["scores"].keys() == ({"scores", "labels"} if mode == "class_quota" else {"scores"})
+            if mode != "uniform":
+                assert up["sketch"] == {"features": 8 * n * 6}
+                assert all(name.startswith("model/") for name in down["sketch"])
+            if "scores" in VERBS[mode]:
+                assert down["scores"] == {"u": 8 * n * 6} and up["scores"]["scores"] == 8 * n
+                assert up["scores"].keys() == ({"scores", "labels"} if mode == "class_quota" else {"scores"})
 
 def buffers(server):
     "The buffer (x, y) of each client, from its state."
     states = {id: unpack(state).tensors for id, state in server.federation.states.items()}
-    return {id: (held["x"], held["y"]) if "y" in held else (torch.zeros(0, *GREY), torch.zeros(0, dtype=torch.int64)) for id, held in states.items()}
+    return {id: (held["x"], held["y"]) if "y" in held
+            else (torch.zeros(0, *GREY), torch.zeros(0, dtype=torch.int64)) for id, held in states.items()}
 
 def task_split(server, k):
     "The labels in the buffer of client k, task by task."
@@ -439,12 +508,14 @@ def test_unmasked_features_never_go_up(mode):
             for name, tensor in msg.tensors.items():
                 if name.startswith("model/") or tensor.dim() != 2: continue
                 assert verb == "sketch" and tensor.shape == x.shape
-                assert torch.cdist(tensor, x).min() > 0.05 and torch.cdist(tensor.abs().sort(1).values, x.abs().sort(1).values).min() > 0.01
+                assert torch.cdist(tensor, x).min() > 0.05
+                assert torch.cdist(tensor.abs().sort(1).values, x.abs().sort(1).values).min() > 0.01
                 norms = tensor.norm(dim=1)[:, None] - x.norm(dim=1)
                 assert norms.abs().min(1).values.max() > 0.01 and abs(tensor.norm() - x.norm()) < 1e-9
 
 def test_masks_are_new_for_each_task_and_client_and_Q_is_shared():
-    "From X and X' of full column rank, Q follows when P is known: the same for all clients, another in the next task."
+    """From X and X' of full column rank, Q follows when P is known: the same for all clients, another in the
+    next task."""
     clients = [FedCBDRClient(k, *held(2), seed=5) for k in range(3)]
     server = server_of(clients)
     seen, masks, qs = watched(server), [], []
@@ -452,9 +523,12 @@ def test_masks_are_new_for_each_task_and_client_and_Q_is_shared():
         loop(server, {task: classes})
         x = features(server.server.network(), clients[0].new[0]).double()
         masks += [client.mask_of_rows() for client in clients]
-        qs += [torch.linalg.lstsq(client.mask_of_rows() @ x, sent(seen, "sketch", task)[client.id]["features"]).solution for client in clients]
+        qs += [torch.linalg.lstsq(client.mask_of_rows() @ x,
+                                  sent(seen, "sketch", task)[client.id]["features"]).solution
+               for client in clients]
     assert all(not close(a, b, 0.1) for a, b in itertools.combinations(masks, 2))
-    assert all(close(qs[0], q, 1e-6) for q in qs[:3]) and all(close(qs[3], q, 1e-6) for q in qs[3:]) and not close(qs[0], qs[3], 0.1)
+    assert all(close(qs[0], q, 1e-6) for q in qs[:3]) and all(close(qs[3], q, 1e-6) for q in qs[3:])
+    assert not close(qs[0], qs[3], 0.1)
 
 def sparse(k):
     "As `held`, but client 1 has no picture of the second task."
@@ -481,7 +555,8 @@ def test_exactly_m_pictures_are_kept_of_each_task(mode, m, replace):
 def test_without_a_picture_of_a_task_the_default_network_does_too(mode, shape):
     clients = [member(0, shape), member(1, shape), FedCBDRClient(2, *noisy([30, 7] * 4, 2, shape))]
     server = loop(FedCBDRServer(clients, exam(shape), SMALL | {"gdr_mode": mode, "epochs": 1}))
-    assert sum(len(client.buffer) for client in clients) == 14 and set(clients[2].buffer.y.tolist() if len(clients[2].buffer) else []) <= {30, 7}
+    assert sum(len(client.buffer) for client in clients) == 14
+    assert set(clients[2].buffer.y.tolist() if len(clients[2].buffer) else []) <= {30, 7}
     assert all(t.isfinite().all() for t in server.server.weights.values())
 
 @every_mode
@@ -489,11 +564,14 @@ def test_kept_pictures_are_the_clients_own_of_the_present_task(mode):
     clients = [FedCBDRClient(k, *sparse(k)) for k in range(3)]
     server, drawn = server_of(clients, gdr_mode=mode, buffer_size=11), []
     engine, accept = server.server, server.server.accept_keep
-    engine.accept_keep = lambda id, msg: (drawn.append((engine.task, id, engine.drawn[id])) if id in engine.drawn else None, accept(id, msg))
+    engine.accept_keep = lambda id, msg: (drawn.append((engine.task, id, engine.drawn[id]))
+                                          if id in engine.drawn else None, accept(id, msg))
     loop(server)
     for k, client in enumerate(clients):
         wanted = [task_pictures(k, list(TASKS.values())[task], sparse) for task, id, _ in drawn if id == k]
-        x, y = (torch.cat([pictures[i][picks] for pictures, (_, _, picks) in zip(wanted, [d for d in drawn if d[1] == k])]) for i in (0, 1))
+        x, y = (torch.cat([pictures[i][picks]
+                           for pictures, (_, _, picks) in zip(wanted, [d for d in drawn if d[1] == k])])
+                for i in (0, 1))
         assert len(y) and torch.equal(client.buffer.x, x) and torch.equal(client.buffer.y, y)
 
 @pytest.mark.parametrize("m", [6, 7, 15])
@@ -501,7 +579,8 @@ def test_class_quota_keeps_classes_alike(m):
     server = loop(server_of(team(), gdr_mode="class_quota", buffer_size=m))
     y = torch.cat([y for _, y in buffers(server).values()])
     counts = [int((y == c).sum()) for c in LABELS]
-    assert counts[0] + counts[1] == counts[2] + counts[3] == m and abs(counts[0] - counts[1]) <= 1 and abs(counts[2] - counts[3]) <= 1
+    assert counts[0] + counts[1] == counts[2] + counts[3] == m and abs(counts[0] - counts[1]) <= 1
+    assert abs(counts[2] - counts[3]) <= 1
 
 @pytest.mark.parametrize("mode", ["global_leverage", "uniform", "class_quota"])
 def test_without_replacement_no_picture_is_kept_twice(mode):
@@ -520,17 +599,21 @@ def test_per_client_draws_more_from_small_clients():
 
 def test_dead_features_are_drawn_uniformly():
     "All scores are 0 where all features are."
-    dead = lambda: Expandable(nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.ReLU(), nn.Threshold(1e9, 0.0)), 6, 2, GREY)
+    dead = lambda: Expandable(nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.ReLU(),
+                                            nn.Threshold(1e9, 0.0)), 6, 2, GREY)
     for mode in MODES:
         clients = team()
         loop(FedCBDRServer(clients, exam(), SMALL | {"gdr_mode": mode}, build(dead, 0)))
         assert sum(len(client.buffer) for client in clients) == 14
 
-def altered(name, change): return lambda msg: Msg({**msg.tensors, name: change(msg.tensors[name].clone())}, msg.meta)
+def altered(name, change):
+    return lambda msg: Msg({**msg.tensors, name: change(msg.tensors[name].clone())}, msg.meta)
 
 def saying(**meta): return lambda msg: Msg(msg.tensors, {**msg.meta, **meta})
 
-def without(name): return lambda msg: Msg({n: t for n, t in msg.tensors.items() if n != name}, {n: v for n, v in msg.meta.items() if n != name})
+def without(name):
+    return lambda msg: Msg({n: t for n, t in msg.tensors.items() if n != name},
+                           {n: v for n, v in msg.meta.items() if n != name})
 
 def put(i, value):
     def change(t):
@@ -538,17 +621,35 @@ def put(i, value):
         return t
     return change
 
-BAD_REPLIES = [("fit", saying(n=2.0), "n=2.0"), ("fit", saying(n=True), "n=True"), ("fit", saying(n="3"), "n='3'"), ("fit", saying(n=-1), "n=-1"), ("fit", saying(n=2**40), "n="), ("fit", without("n"), "n=None"),
-               ("fit", saying(new=1.5), "new=1.5"), ("fit", without("new"), "new=None"), ("fit", altered("model/head.bias", lambda t: t[:1]), "shape"), ("fit", altered("model/head.bias", put(0, float("nan"))), "finite"),
-               ("fit", without("model/head.bias"), "names"), ("sketch", altered("features", lambda t: t[1:]), "shape"), ("sketch", altered("features", lambda t: t[:, 1:]), "shape"),
-               ("sketch", altered("features", lambda t: t.float()), "dtype"), ("sketch", altered("features", put((0, 0), float("inf"))), "finite"), ("sketch", without("features"), "names"),
-               ("scores", altered("scores", lambda t: t[1:]), "shape"), ("scores", altered("scores", lambda t: t[:, None]), "shape"), ("scores", altered("scores", put(0, -0.1)), "0..1"),
-               ("scores", altered("scores", put(0, 1.1)), "0..1"), ("scores", altered("scores", lambda t: 0.9 * t), "sum"), ("scores", altered("scores", lambda t: torch.ones_like(t)), "sum"),
-               ("scores", altered("scores", lambda t: t.float()), "dtype"), ("scores", altered("scores", put(0, float("nan"))), "finite"), ("scores", altered("labels", put(0, 2)), "labels"),
-               ("scores", altered("labels", put(0, -1)), "labels"), ("scores", altered("labels", lambda t: t.double()), "dtype"), ("scores", without("labels"), "names"),
-               ("keep", saying(kept=99), "kept=99"), ("keep", saying(kept="all"), "kept='all'"), ("keep", without("kept"), "kept=None"), ("keep", lambda msg: Msg({"x": torch.zeros(2)}, msg.meta), "names")]
+BAD_REPLIES = [("fit", saying(n=2.0), "n=2.0"), ("fit", saying(n=True), "n=True"),
+               ("fit", saying(n="3"), "n='3'"), ("fit", saying(n=-1), "n=-1"), ("fit", saying(n=2**40), "n="),
+               ("fit", without("n"), "n=None"), ("fit", saying(new=1.5), "new=1.5"),
+               ("fit", without("new"), "new=None"),
+               ("fit", altered("model/head.bias", lambda t: t[:1]), "shape"),
+               ("fit", altered("model/head.bias", put(0, float("nan"))), "finite"),
+               ("fit", without("model/head.bias"), "names"),
+               ("sketch", altered("features", lambda t: t[1:]), "shape"),
+               ("sketch", altered("features", lambda t: t[:, 1:]), "shape"),
+               ("sketch", altered("features", lambda t: t.float()), "dtype"),
+               ("sketch", altered("features", put((0, 0), float("inf"))), "finite"),
+               ("sketch", without("features"), "names"),
+               ("scores", altered("scores", lambda t: t[1:]), "shape"),
+               ("scores", altered("scores", lambda t: t[:, None]), "shape"),
+               ("scores", altered("scores", put(0, -0.1)), "0..1"),
+               ("scores", altered("scores", put(0, 1.1)), "0..1"),
+               ("scores", altered("scores", lambda t: 0.9 * t), "sum"),
+               ("scores", altered("scores", lambda t: torch.ones_like(t)), "sum"),
+               ("scores", altered("scores", lambda t: t.float()), "dtype"),
+               ("scores", altered("scores", put(0, float("nan"))), "finite"),
+               ("scores", altered("labels", put(0, 2)), "labels"),
+               ("scores", altered("labels", put(0, -1)), "labels"),
+               ("scores", altered("labels", lambda t: t.double()), "dtype"),
+               ("scores", without("labels"), "names"), ("keep", saying(kept=99), "kept=99"),
+               ("keep", saying(kept="all"), "kept='all'"), ("keep", without("kept"), "kept=None"),
+               ("keep", lambda msg: Msg({"x": torch.zeros(2)}, msg.meta), "names")]
 
-@pytest.mark.parametrize("verb, spoil, said", BAD_REPLIES, ids=[f"{verb} {said}" for verb, _, said in BAD_REPLIES])
+@pytest.mark.parametrize("verb, spoil, said", BAD_REPLIES,
+                         ids=[f"{verb} {said}" for verb, _, said in BAD_REPLIES])
 def test_bad_replies_are_refused(verb, spoil, said):
     server, tried = server_of(team(), gdr_mode="class_quota"), []
     accept = server.server.accept
@@ -586,7 +687,8 @@ def harmed(kind, *of): return Federation(Here(lender()), 3, faults=Struck(kind=k
 def test_a_client_that_fails_is_left_out_and_the_rest_goes_on(kind, verb, mode):
     server = loop(server_of(harmed(kind, (verb, 1)), gdr_mode=mode))
     got = buffers(server)
-    assert {(miss["client"], miss["verb"]) for miss in server.federation.ledger.absent} == {(1, verb)} and len(server.federation.ledger.absent) == 2
+    assert {(miss["client"], miss["verb"]) for miss in server.federation.ledger.absent} == {(1, verb)}
+    assert len(server.federation.ledger.absent) == 2
     assert len(got[1][1]) == 0 and len(got[0][1]) + len(got[2][1]) == 14
 
 def test_a_client_that_fails_in_keep_keeps_nothing():
@@ -620,7 +722,8 @@ class Broken(FedCBDRClient):
 def test_a_client_that_raises_in_sketch_is_left_out():
     clients = team(kind=Broken)
     with pytest.warns(UserWarning, match="sketch: 2 of 3.*out of memory"): loop(server_of(clients))
-    assert [len(client.buffer) > 0 for client in clients] == [True, False, True] and sum(len(client.buffer) for client in clients) == 14
+    assert [len(client.buffer) > 0 for client in clients] == [True, False, True]
+    assert sum(len(client.buffer) for client in clients) == 14
 
 def test_the_draw_minds_only_those_that_answered():
     "With client 1 gone, the others' scores are those of a federation of two."
@@ -628,8 +731,11 @@ def test_the_draw_minds_only_those_that_answered():
     one.set_task(0, [30, 7])
     with pytest.warns(UserWarning): one.train_round(), one.coordinate_gdr()
     x = [features(one.server.network(), task_pictures(k, [30, 7])[0]) for k in (0, 2)]
-    want = draw_samples(sampling_probabilities(list(leverage_scores(torch.cat(x)).split([len(each) for each in x]))), 7, True, generator(0, 0, 2))
-    assert not len(one.server.drawn.pop(1)) and all(torch.equal(a, b) for a, b in zip(one.server.drawn.values(), want, strict=True))
+    want = draw_samples(sampling_probabilities(list(leverage_scores(torch.cat(x)).split([len(each)
+                                                                                         for each in x]))), 7,
+                        True, generator(0, 0, 2))
+    assert not len(one.server.drawn.pop(1))
+    assert all(torch.equal(a, b) for a, b in zip(one.server.drawn.values(), want, strict=True))
 
 
 # ---- the loop, step by step
@@ -640,8 +746,10 @@ def test_the_loop_learns_arbitrary_labels(shape):
     server = loop(FedCBDRServer(clients, exam(shape), dict(batch=8, lr=0.05, buffer_size=12)), rounds=3)
     x, y = exam(shape)
     got = server.predict(x)
-    assert got.dtype == torch.int64 and got.shape == y.shape and set(got.tolist()) <= set(LABELS) and (got == y).float().mean() > 0.8
-    assert server.history.last("accuracy") == pytest.approx((got == y).float().mean().item()) and server.server.model.head.out_features == 4
+    assert got.dtype == torch.int64 and got.shape == y.shape and set(got.tolist()) <= set(LABELS)
+    assert (got == y).float().mean() > 0.8
+    assert server.history.last("accuracy") == pytest.approx((got == y).float().mean().item())
+    assert server.server.model.head.out_features == 4
 
 def test_the_default_network_takes_any_pictures():
     for shape in (GREY, COLOUR, (1, 28, 28), (2, 1, 1)):
@@ -650,9 +758,13 @@ def test_the_default_network_takes_any_pictures():
 def test_history_and_ledger_are_filled():
     server = loop(server_of(team()), rounds=2)
     rows, ledger = server.history.rows, server.federation.ledger
-    assert [row["round"] for row in rows] == [1, 2, 3, 4] and [row["task"] for row in rows] == ["a", "a", "b", "b"] and [len(row["row"]) for row in rows] == [1, 1, 2, 2]
-    assert all(0 <= row["accuracy"] <= 1 for row in rows) and all(a["up"] < b["up"] and a["down"] < b["down"] for a, b in zip(rows, rows[1:]))
-    assert ledger.so_far["up"] == sum(e.nbytes for e in ledger.where(way="up")) and {e.client for e in ledger.entries} == {0, 1, 2}
+    assert [row["round"] for row in rows] == [1, 2, 3, 4]
+    assert [row["task"] for row in rows] == ["a", "a", "b", "b"]
+    assert [len(row["row"]) for row in rows] == [1, 1, 2, 2]
+    assert all(0 <= row["accuracy"] <= 1 for row in rows)
+    assert all(a["up"] < b["up"] and a["down"] < b["down"] for a, b in zip(rows, rows[1:]))
+    assert ledger.so_far["up"] == sum(e.nbytes for e in ledger.where(way="up"))
+    assert {e.client for e in ledger.entries} == {0, 1, 2}
     assert rows[-1]["accuracy"] == pytest.approx(np.mean(rows[-1]["row"]))
 
 def test_history_has_every_byte():
@@ -678,7 +790,8 @@ def test_labels_never_named_are_ignored():
             more, label = noisy([99] * extra, 50 + k)
             yield FedCBDRClient(k, torch.cat([more, x]), torch.cat([label, y]))
     plain, other = (loop(server_of(list(clients(extra)))) for extra in (0, 9))
-    assert equal(plain.server.weights, other.server.weights) and all(99 not in y for _, y in buffers(other).values())
+    assert equal(plain.server.weights, other.server.weights)
+    assert all(99 not in y for _, y in buffers(other).values())
     assert all(torch.equal(a[0], b[0]) for a, b in zip(buffers(plain).values(), buffers(other).values()))
 
 def test_what_labels_are_called_changes_nothing():
@@ -689,7 +802,8 @@ def test_what_labels_are_called_changes_nothing():
     x, y = exam()
     other = loop(FedCBDRServer(clients, (x, number(y)), SMALL, build(net, 0)), {"a": [0, 1], "b": [2, 3]})
     one = loop(server_of(team()))
-    assert equal(one.server.weights, other.server.weights) and torch.equal(number(one.predict(x)), other.predict(x))
+    assert equal(one.server.weights, other.server.weights)
+    assert torch.equal(number(one.predict(x)), other.predict(x))
 
 @every_mode
 def test_clients_as_a_list_and_as_a_federation(mode):
@@ -697,42 +811,53 @@ def test_clients_as_a_list_and_as_a_federation(mode):
     for workers in (1, 2):
         with Federation(line_of(lender(), workers), 3) as federation:
             other = loop(server_of(federation, gdr_mode=mode), rounds=2)
-            assert equal(one.server.weights, other.server.weights) and one.federation.states == other.federation.states and one.history.rows == other.history.rows
+            assert equal(one.server.weights, other.server.weights)
+            assert one.federation.states == other.federation.states and one.history.rows == other.history.rows
             assert one.federation.ledger.entries == other.federation.ledger.entries
 
 def test_clients_may_have_any_numbers():
     clients = [FedCBDRClient(id, *held(k)) for k, id in enumerate((8, 3, 20))]
     server = loop(server_of(clients))
-    assert list(server.federation.states) == [8, 3, 20] and sum(len(client.buffer) for client in clients) == 14
+    assert list(server.federation.states) == [8, 3, 20]
+    assert sum(len(client.buffer) for client in clients) == 14
 
 def test_without_replay_nothing_is_kept():
     clients = team()
     server = loop(server_of(clients, use_replay=False))
-    assert {e.verb for e in server.federation.ledger.entries} == {"fit"} and all(len(client.buffer) == 0 for client in clients)
+    assert {e.verb for e in server.federation.ledger.entries} == {"fit"}
+    assert all(len(client.buffer) == 0 for client in clients)
 
 def test_without_replay_the_past_is_forgotten_and_with_it_it_is_not():
-    accuracy = {replay: loop(server_of(team(), use_replay=replay, lr=0.1, buffer_size=12), rounds=6).history.last("row")[0] for replay in (False, True)}
+    accuracy = {replay: loop(server_of(team(), use_replay=replay, lr=0.1, buffer_size=12),
+                             rounds=6).history.last("row")[0] for replay in (False, True)}
     assert accuracy[False] < 0.3 and accuracy[True] > 0.7
 
 @pytest.fixture(scope="module")
 def plain(): return loop(server_of(team()), rounds=2)
 
-@pytest.mark.parametrize("changes", [dict(tts_mode="off"), dict(tts_mode="code"), dict(tau_old=0.5), dict(tau_new=2.0), dict(omega_old=2.0), dict(omega_new=0.5), dict(replay_ratio=0.5), dict(weight_decay=0.1),
-                                     dict(momentum=0.0), dict(epochs=1), dict(batch=5), dict(lr=0.01), dict(aggregation="size"), dict(gdr_mode="uniform"), dict(gdr_mode="repo_local"), dict(gdr_mode="class_quota"),
-                                     dict(norm="per_client"), dict(replace=False), dict(use_replay=False), dict(buffer_size=3)], ids=str)
-def test_every_field_of_the_configuration_counts(changes, plain): assert not equal(loop(server_of(team(), **changes), rounds=2).server.weights, plain.server.weights)
+@pytest.mark.parametrize("changes",
+                         [dict(tts_mode="off"), dict(tts_mode="code"), dict(tau_old=0.5), dict(tau_new=2.0),
+                          dict(omega_old=2.0), dict(omega_new=0.5), dict(replay_ratio=0.5),
+                          dict(weight_decay=0.1), dict(momentum=0.0), dict(epochs=1), dict(batch=5),
+                          dict(lr=0.01), dict(aggregation="size"), dict(gdr_mode="uniform"),
+                          dict(gdr_mode="repo_local"), dict(gdr_mode="class_quota"), dict(norm="per_client"),
+                          dict(replace=False), dict(use_replay=False), dict(buffer_size=3)], ids=str)
+def test_every_field_of_the_configuration_counts(changes, plain):
+    assert not equal(loop(server_of(team(), **changes), rounds=2).server.weights, plain.server.weights)
 
 def test_mask_block_changes_what_is_sent_and_not_what_is_kept():
     plain, other = server_of(team()), server_of(team(block=3))
     seen = watched(plain), watched(other)
     loop(plain), loop(other)
-    assert not close(sent(seen[0], "sketch", 0)[0]["features"], sent(seen[1], "sketch", 0)[0]["features"], 0.01)
+    assert not close(sent(seen[0], "sketch", 0)[0]["features"], sent(seen[1], "sketch", 0)[0]["features"],
+                     0.01)
     assert equal(plain.server.weights, other.server.weights)
 
 def test_the_uniform_control_draws_in_proportion_to_pictures_whatever_the_norm():
     counts = {}
     for norm in ("global", "per_client"):
-        server = server_of([FedCBDRClient(0, *held(0)), FedCBDRClient(1, held(1)[0][:4], held(1)[1][:4])], gdr_mode="uniform", norm=norm, buffer_size=200)
+        server = server_of([FedCBDRClient(0, *held(0)), FedCBDRClient(1, held(1)[0][:4], held(1)[1][:4])],
+                           gdr_mode="uniform", norm=norm, buffer_size=200)
         server.set_task("a", [30, 7])
         server.train_round()
         counts[norm] = server.coordinate_gdr()
@@ -742,14 +867,16 @@ def test_the_uniform_control_draws_in_proportion_to_pictures_whatever_the_norm()
 def test_a_clients_buffer_keeps_to_its_capacity(policy):
     clients = [FedCBDRClient(k, *held(k), buffer_size=4) for k in range(3)]
     loop(server_of(clients, buffer_policy=policy, buffer_size=30))
-    assert [len(client.buffer) for client in clients] == [4, 4, 4] and all(client.buffer.policy == policy for client in clients)
+    assert [len(client.buffer) for client in clients] == [4, 4, 4]
+    assert all(client.buffer.policy == policy for client in clients)
     for client in clients:
         if policy == "append": assert set(client.buffer.y.tolist()) <= {30, 7}
         else: assert sorted(client.buffer.y.tolist()) == sorted(LABELS)
 
 def test_herding_in_a_client_uses_the_global_models_features():
     clients = [FedCBDRClient(k, *held(k), buffer_size=4) for k in range(2)]
-    server = server_of(clients, buffer_policy="herding", buffer_size=26, gdr_mode="class_quota", replace=False)
+    server = server_of(clients, buffer_policy="herding", buffer_size=26, gdr_mode="class_quota",
+                       replace=False)
     server.set_task(0, [30, 7])
     server.train_round()
     counts, model = server.coordinate_gdr(), server.server.network()
@@ -758,17 +885,22 @@ def test_herding_in_a_client_uses_the_global_models_features():
         for c in (30, 7):
             x = task_pictures(k, [c])[0]
             want = x[herding(features(model, x), 2)]
-            assert {tuple(row) for row in client.buffer.x[client.buffer.y == c].flatten(1).tolist()} == {tuple(row) for row in want.flatten(1).tolist()}
+            assert ({tuple(row) for row in client.buffer.x[client.buffer.y == c].flatten(1).tolist()}
+                    == {tuple(row) for row in want.flatten(1).tolist()})
 
 def test_a_configuration_as_dict_and_as_sizes_run_alike():
-    one, other = (loop(FedCBDRServer(team(), exam(), config, build(net, 0))) for config in (SMALL, FedCBDRSizes(**SMALL)))
+    one, other = (loop(FedCBDRServer(team(), exam(), config, build(net, 0)))
+                  for config in (SMALL, FedCBDRSizes(**SMALL)))
     assert equal(one.server.weights, other.server.weights)
 
 def test_a_run_repeats_with_its_seed_and_leaves_the_global_generator():
     torch.manual_seed(3)
     before = torch.get_rng_state()
-    one, again, other = (loop(FedCBDRServer([FedCBDRClient(k, *held(k), seed=seed) for k in range(3)], exam(), SMALL | {"epochs": 1}, seed=seed)) for seed in (0, 0, 1))
-    assert equal(one.server.weights, again.server.weights) and one.federation.states == again.federation.states and not equal(one.server.weights, other.server.weights)
+    one, again, other = (loop(FedCBDRServer([FedCBDRClient(k, *held(k), seed=seed) for k in range(3)], exam(),
+                                            SMALL | {"epochs": 1}, seed=seed)) for seed in (0, 0, 1))
+    assert equal(one.server.weights, again.server.weights)
+    assert one.federation.states == again.federation.states
+    assert not equal(one.server.weights, other.server.weights)
     assert torch.equal(before, torch.get_rng_state())
 
 def test_exam_may_be_bytes_arrays_and_lists():
@@ -777,8 +909,10 @@ def test_exam_may_be_bytes_arrays_and_lists():
     x, y = exam()
     raw = [FedCBDRClient(k, as_bytes(held(k)[0]).numpy(), held(k)[1].tolist()) for k in range(3)]
     floats = [FedCBDRClient(k, as_bytes(held(k)[0]).float().div(127.5).sub(1), held(k)[1]) for k in range(3)]
-    one, other = loop(FedCBDRServer(raw, (as_bytes(x).numpy(), y.numpy()), SMALL, build(net, 0))), loop(FedCBDRServer(floats, (as_bytes(x).float() / 127.5 - 1, y), SMALL, build(net, 0)))
-    for name in one.server.weights: torch.testing.assert_close(one.server.weights[name], other.server.weights[name], rtol=1e-4, atol=1e-5)
+    one = loop(FedCBDRServer(raw, (as_bytes(x).numpy(), y.numpy()), SMALL, build(net, 0)))
+    other = loop(FedCBDRServer(floats, (as_bytes(x).float() / 127.5 - 1, y), SMALL, build(net, 0)))
+    for name in one.server.weights:
+        torch.testing.assert_close(one.server.weights[name], other.server.weights[name], rtol=1e-4, atol=1e-5)
     assert raw[0].buffer.x.dtype == torch.uint8
 
 def test_a_new_task_leaves_old_logits_as_they_are():
@@ -787,9 +921,10 @@ def test_a_new_task_leaves_old_logits_as_they_are():
     with torch.no_grad(): before = server.server.network()(x)
     server.set_task("b", [12, 5])
     with torch.no_grad(): after = server.server.network()(x)
-    assert after.shape == (40, 4) and torch.allclose(after[:, :2], before, rtol=0, atol=1e-6) and not (server.server.weights["head.bias"][2:]).any()
+    assert after.shape == (40, 4) and torch.allclose(after[:, :2], before, rtol=0, atol=1e-6)
+    assert not (server.server.weights["head.bias"][2:]).any()
     client = member(0, model=build(net, 9))
-    client.enter(unpack(pack(server.server.send(0))))
+    client.receive(unpack(pack(server.server.send(0))))
     with torch.no_grad(): assert torch.allclose(client.model.eval()(x)[:, :2], before, rtol=0, atol=1e-6)
 
 @settings(deadline=None, max_examples=30)
@@ -801,7 +936,8 @@ def test_widening_any_head_keeps_old_logits(classes, n_new, seed):
 
 def test_tasks_of_other_widths():
     server = loop(server_of(team()), {"x": [7], 2: [30, 5, 12]}, rounds=2)
-    assert server.server.classes == [1, 3] and server.server.model.head.out_features == 4 and set(server.predict(exam()[0]).tolist()) <= set(LABELS)
+    assert server.server.classes == [1, 3] and server.server.model.head.out_features == 4
+    assert set(server.predict(exam()[0]).tolist()) <= set(LABELS)
 
 def test_more_rounds_after_the_draw_train_on_what_was_kept():
     clients = team()
@@ -810,7 +946,8 @@ def test_more_rounds_after_the_draw_train_on_what_was_kept():
     loop(server, {"a": [30, 7]})
     server.train_round()
     counts = [msg.meta for _, verb, id, msg in seen if verb == "fit"]
-    assert [m["new"] for m in counts] == [12, 14, 16] * 2 and [m["n"] for m in counts[3:]] == [m["new"] + len(c.buffer) for m, c in zip(counts, clients)]
+    assert [m["new"] for m in counts] == [12, 14, 16] * 2
+    assert [m["n"] for m in counts[3:]] == [m["new"] + len(c.buffer) for m, c in zip(counts, clients)]
 
 def test_replayed_pictures_come_under_their_own_labels(monkeypatch):
     seen, batches = [], FedCBDRTrainer.batches
@@ -819,11 +956,14 @@ def test_replayed_pictures_come_under_their_own_labels(monkeypatch):
         return batches(self, new, replayed, random)
     monkeypatch.setattr(FedCBDRTrainer, "batches", look)
     loop(server_of(team(), epochs=1))
-    known = {tuple(row): c for k in range(3) for row, c in zip(held(k)[0].flatten(1).tolist(), held(k)[1].tolist())}
+    known = {tuple(row): c for k in range(3)
+             for row, c in zip(held(k)[0].flatten(1).tolist(), held(k)[1].tolist())}
     order = sum(TASKS.values(), [])
     for pair in seen:
-        for x, y in pair: assert [known[tuple(row)] for row in x.flatten(1).tolist()] == [order[i] for i in y.tolist()]
-    assert [len(old[1]) > 0 for _, old in seen[:3]] == [False] * 3 and sum(len(old[1]) for _, old in seen[3:]) == 7
+        for x, y in pair:
+            assert [known[tuple(row)] for row in x.flatten(1).tolist()] == [order[i] for i in y.tolist()]
+    assert [len(old[1]) > 0 for _, old in seen[:3]] == [False] * 3
+    assert sum(len(old[1]) for _, old in seen[3:]) == 7
     assert all(set(new[1].tolist()) == {2, 3} and set(old[1].tolist()) <= {0, 1} for new, old in seen[3:])
 
 def test_clients_lent_no_network_borrow_the_servers_kind():
@@ -851,15 +991,20 @@ X, Y = noisy(LABELS, 0)
 BAD_USE = {
     "task twice": (lambda: begun().set_task("a", [12, 5]), "task_id='a'"),
     "class twice": (lambda: begun().set_task("b", [12, 7]), r"came before: \[7\]"),
-    "class twice in a task": (lambda: server_of(team()).set_task("a", [30, 30]), r"task_classes=\[30, 30\].*first time"),
+    "class twice in a task": (lambda: server_of(team()).set_task("a", [30, 30]),
+                              r"task_classes=\[30, 30\].*first time"),
     "no class": (lambda: server_of(team()).set_task("a", []), r"task_classes=\[\]"),
     "class without test pictures": (lambda: server_of(team()).set_task("a", [30, 99]), r"\[99\].*test_data"),
     "gdr twice": (lambda: begun().coordinate_gdr(), "coordinate_gdr.*'a'.*set_task"),
     "gdr before a task": (lambda: server_of(team()).coordinate_gdr(), "set_task"),
     "training before a task": (lambda: server_of(team()).train_round(), "set_task"),
-    "buffer_size leverage": (lambda: opened(buffer_size=43, replace=False).coordinate_gdr(), "buffer_size=43.*42 pictures"),
-    "buffer_size uniform": (lambda: opened(buffer_size=43, replace=False, gdr_mode="uniform").coordinate_gdr(), "buffer_size=43.*42 pictures"),
-    "buffer_size quota": (lambda: opened(buffer_size=43, gdr_mode="class_quota").coordinate_gdr(), "buffer_size=43.*42 pictures"),
+    "buffer_size leverage": (lambda: opened(buffer_size=43, replace=False).coordinate_gdr(),
+                             "buffer_size=43.*42 pictures"),
+    "buffer_size uniform": (lambda: opened(buffer_size=43, replace=False,
+                                           gdr_mode="uniform").coordinate_gdr(),
+                            "buffer_size=43.*42 pictures"),
+    "buffer_size quota": (lambda: opened(buffer_size=43, gdr_mode="class_quota").coordinate_gdr(),
+                          "buffer_size=43.*42 pictures"),
     "three dimensions": (lambda: FedCBDRClient(0, X[0], Y), r"client 0: x is.*\(1, 8, 8\)"),
     "whole numbers": (lambda: FedCBDRClient(0, X.int(), Y), "client 0: x is torch.int32"),
     "labels too few": (lambda: FedCBDRClient(3, X, Y[:2]), r"client 3: y is.*\(2,\).*4"),
@@ -872,9 +1017,14 @@ BAD_USE = {
     "capacity": (lambda: FedCBDRClient(0, X, Y, buffer_size=0), "capacity=0"),
     "duplicate ids": (lambda: server_of([member(1), member(1)]), r"clients have the ids \[1, 1\]"),
     "no clients": (lambda: server_of([]), r"clients have the ids \[\]"),
-    "plain network": (lambda: FedCBDRServer(team(), exam(), SMALL, nn.Sequential(nn.Flatten(), nn.Linear(64, 2))), "model is a Sequential.*Expandable"),
+    "plain network": (lambda: FedCBDRServer(team(), exam(), SMALL,
+                                            nn.Sequential(nn.Flatten(), nn.Linear(64, 2))),
+                      "model is a Sequential.*Expandable"),
     "no network at all": (lambda: FedCBDRServer(team(), exam(), SMALL, "cnn"), "model is a str"),
-    "no picture of a task": (lambda: (lambda s: (s.set_task(0, [30]), s.train_round()))(server_of([FedCBDRClient(0, X[1:], Y[1:])])), "without pictures"),
+    "no picture of a task": (lambda: (lambda s: (s.set_task(0, [30]),
+                                                 s.train_round()))(server_of([FedCBDRClient(0, X[1:],
+                                                                                            Y[1:])])),
+                             "without pictures"),
 }
 
 @pytest.mark.parametrize("name", BAD_USE)
@@ -884,8 +1034,13 @@ def test_bad_use_is_one_clear_sentence(name):
     assert "\n" not in str(error.value)
 
 ODD_USE = {
-    "gdr before training, sketch": (lambda: (lambda s: (s.set_task("a", [30, 7]), s.coordinate_gdr()))(server_of(team())), "train_round"),
-    "gdr before training, uniform": (lambda: (lambda s: (s.set_task("a", [30, 7]), s.coordinate_gdr()))(server_of(team(), gdr_mode="uniform")), "train_round"),
+    "gdr before training, sketch": (lambda: (lambda s: (s.set_task("a", [30, 7]),
+                                                        s.coordinate_gdr()))(server_of(team())),
+                                    "train_round"),
+    "gdr before training, uniform": (lambda: (lambda s: (s.set_task("a", [30, 7]),
+                                                         s.coordinate_gdr()))(server_of(team(),
+                                                                                        gdr_mode="uniform")),
+                                     "train_round"),
     "predict before a task": (lambda: server_of(team()).predict(X), "set_task"),
     "evaluate before a task": (lambda: server_of(team()).evaluate(), "set_task"),
     "no test_data": (lambda: FedCBDRServer(team(), None), "test_data"),
@@ -925,15 +1080,18 @@ def streamed(tasks=2, clients=3, side=16):
     patterns = {c: torch.randn(1, side, side, generator=generator(88, c)) for c in range(2 * tasks)}
     def some(t, n, *seed):
         y = torch.tensor([2 * t, 2 * t + 1] * n)
-        x = torch.stack([patterns[c] for c in y.tolist()]) + 0.5 * torch.randn(len(y), 1, side, side, generator=generator(*seed, t))
+        x = (torch.stack([patterns[c] for c in y.tolist()]) + 0.5
+             * torch.randn(len(y), 1, side, side, generator=generator(*seed, t)))
         return (x * 40 + 128).clamp(0, 255).to(torch.uint8), y
-    return Stream([[f"class {2 * t}", f"class {2 * t + 1}"] for t in range(tasks)], [[some(t, 5 + k, 1, k) for t in range(tasks)] for k in range(clients)],
+    return Stream([[f"class {2 * t}", f"class {2 * t + 1}"] for t in range(tasks)],
+                  [[some(t, 5 + k, 1, k) for t in range(tasks)] for k in range(clients)],
                   [some(t, 10, 2) for t in range(tasks)], "made up")
 
 @pytest.fixture(scope="module")
 def stream(): return streamed()
 
-def run_with(mode, stream, sizes=SIZES, **options): return run_stream(FedCBDR, stream, replace(sizes, gdr_mode=mode), 0, **{"workers": 1} | options)
+def run_with(mode, stream, sizes=SIZES, **options):
+    return run_stream(FedCBDR, stream, replace(sizes, gdr_mode=mode), 0, **{"workers": 1} | options)
 
 @pytest.fixture(scope="module")
 def wanted(stream):
@@ -941,23 +1099,32 @@ def wanted(stream):
     return lru_cache(lambda mode, rounds=2: run_with(mode, stream, replace(SIZES, rounds=rounds)))
 
 def same(got, want):
-    return equal(got.server.weights, want.server.weights) and got.federation.states == want.federation.states and (got.up, got.down) == (want.up, want.down) and str(got.matrix) == str(want.matrix)
+    return (equal(got.server.weights, want.server.weights) and got.federation.states == want.federation.states
+            and (got.up, got.down) == (want.up, want.down) and str(got.matrix) == str(want.matrix))
 
 def test_with_one_task_it_is_fedavg():
-    one, sizes = streamed(tasks=1), replace(SIZES, tasks=1, rounds=3, epochs=2, aggregation="size", tts_mode="off", weight_decay=0.0)
+    one = streamed(tasks=1)
+    sizes = replace(SIZES, tasks=1, rounds=3, epochs=2, aggregation="size", tts_mode="off", weight_decay=0.0)
     want = run_stream(FedAvg, one, sizes, 0, workers=1)
     for mode in MODES: assert equal(run_with(mode, one, sizes).server.weights, want.server.weights)
-    assert equal(run_with("uniform", one, replace(sizes, tts_mode="paper")).server.weights, want.server.weights)
-    assert not equal(run_with("uniform", one, replace(sizes, aggregation="uniform")).server.weights, want.server.weights)
+    assert equal(run_with("uniform", one, replace(sizes, tts_mode="paper")).server.weights,
+                 want.server.weights)
+    assert not equal(run_with("uniform", one, replace(sizes, aggregation="uniform")).server.weights,
+                     want.server.weights)
 
 @every_mode
 def test_the_loop_and_run_stream_agree(mode, stream, wanted):
     want = wanted(mode)
-    clients = [FedCBDRClient(k, *(torch.cat(parts) for parts in zip(*tasks)), seed=0) for k, tasks in enumerate(stream.clients)]
-    server = FedCBDRServer(clients, tuple(torch.cat(parts) for parts in zip(*stream.test)), replace(SIZES, gdr_mode=mode), build(partial(expandable_cnn, 2, stream.shape), 0), seed=0)
+    clients = [FedCBDRClient(k, *(torch.cat(parts) for parts in zip(*tasks)), seed=0)
+               for k, tasks in enumerate(stream.clients)]
+    server = FedCBDRServer(clients, tuple(torch.cat(parts) for parts in zip(*stream.test)),
+                           replace(SIZES, gdr_mode=mode), build(partial(expandable_cnn, 2, stream.shape), 0),
+                           seed=0)
     loop(server, {0: [0, 1], 1: [2, 3]}, rounds=2)
-    assert equal(server.server.weights, want.server.weights) and server.federation.states == want.federation.states
-    for a, b in zip(server.history.column("row"), want.history.column("row"), strict=True): assert a == pytest.approx(b)
+    assert equal(server.server.weights, want.server.weights)
+    assert server.federation.states == want.federation.states
+    for a, b in zip(server.history.column("row"), want.history.column("row"), strict=True):
+        assert a == pytest.approx(b)
     assert server.federation.ledger.so_far == want.federation.ledger.so_far
     x = torch.cat([x for x, _ in stream.test])
     assert torch.equal(server.predict(x), want.server.classify(x))
@@ -966,7 +1133,8 @@ def test_the_loop_and_run_stream_agree(mode, stream, wanted):
 def test_a_run_over_a_stream(mode, stream, wanted):
     outcome = wanted(mode)
     a = np.array(outcome.matrix)
-    assert a.shape == (2, 2) and np.isnan(a[0, 1]) and np.isfinite(a[np.tril_indices(2)]).all() and not outcome.federation.ledger.absent
+    assert a.shape == (2, 2) and np.isnan(a[0, 1]) and np.isfinite(a[np.tril_indices(2)]).all()
+    assert not outcome.federation.ledger.absent
     kept = [unpack(state).tensors.get("y", torch.zeros(0)) for state in outcome.federation.states.values()]
     assert sum(map(len, kept)) == 14 and (torch.cat(kept) < 2).sum() == 7
     other = run_stream(FedCBDR, stream, replace(SIZES, gdr_mode=mode), 1, workers=1)
@@ -974,7 +1142,9 @@ def test_a_run_over_a_stream(mode, stream, wanted):
 
 def test_a_variant_fixes_its_fields(stream):
     off = variant("without TTS", tts_mode="off", buffer_size=5)
-    assert off.name == "without TTS" and same(run_stream(off, stream, SIZES, 0, workers=1), run_stream(FedCBDR, stream, replace(SIZES, tts_mode="off", buffer_size=5), 0, workers=1))
+    assert off.name == "without TTS"
+    assert same(run_stream(off, stream, SIZES, 0, workers=1),
+                run_stream(FedCBDR, stream, replace(SIZES, tts_mode="off", buffer_size=5), 0, workers=1))
 
 def made_up(sizes, seed): return streamed()
 
@@ -997,8 +1167,11 @@ def test_a_server_comes_back_from_its_state():
         other = opened(gdr_mode="class_quota").server
         other.load(unpack(pack(server.state())))
         a, b = server.state(), other.state()
-        assert equal(a.tensors, b.tensors) and a.meta == b.meta and other.new == server.new == {0: 12, 1: 14, 2: 16}
-        assert equal(other.blocks, server.blocks) and (verb == "sketch") == bool(other.blocks) == (other.drawn is None) and equal(other.drawn or {}, server.drawn or {})
+        assert equal(a.tensors, b.tensors) and a.meta == b.meta
+        assert other.new == server.new == {0: 12, 1: 14, 2: 16}
+        assert equal(other.blocks, server.blocks)
+        assert (verb == "sketch") == bool(other.blocks) == (other.drawn is None)
+        assert equal(other.drawn or {}, server.drawn or {})
 
 def test_a_client_comes_back_from_its_state():
     client, server = member(1, model=build(net, 3)), server_of([member(1)])
@@ -1024,7 +1197,9 @@ def digits():
 def accuracy_on(digits, **config):
     mlp = lambda: Expandable(nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU()), 64, 2, (1, 8, 8))
     clients = [FedCBDRClient(k, x, y) for k, (x, y) in enumerate(digits[0])]
-    server = FedCBDRServer(clients, digits[1], dict(epochs=2, batch=32, lr=0.1, momentum=0.9, buffer_size=16) | config, build(mlp, 0))
+    server = FedCBDRServer(clients, digits[1],
+                           dict(epochs=2, batch=32, lr=0.1, momentum=0.9, buffer_size=16) | config,
+                           build(mlp, 0))
     return loop(server, {t: [2 * t, 2 * t + 1] for t in range(5)}, rounds=15).history.last("accuracy")
 
 def test_gate_without_replay_all_is_forgotten(digits): assert accuracy_on(digits, use_replay=False) < 0.25
@@ -1036,11 +1211,13 @@ def test_gate_with_replay_it_is_not(mode, digits): assert accuracy_on(digits, gd
 def test_importing_it_imports_little():
     heavy = ["matplotlib", "ipywidgets", "torchvision", "sklearn", "flwr", "IPython", "scipy"]
     code = f"import sys, fedbook.fedcbdr; print([m for m in {heavy} if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                          check=True).stdout.strip() == "[]"
 
 def test_memory_of_refed_is_its_part_of_all_that_is_kept():
-    assert [sized("paper", {"setting": name}).memory for name in settings_of] == [270, 300, 1000, 1000, 4000, 4000]
-    assert sized("paper", {"clients": 10}).memory == 150 and sized("paper", {"memory": 7}).memory == 7
+    assert ([sizes_of("paper", {"setting": name}).memory for name in settings_of]
+            == [270, 300, 1000, 1000, 4000, 4000])
+    assert sizes_of("paper", {"clients": 10}).memory == 150 and sizes_of("paper", {"memory": 7}).memory == 7
 
 def test_capacity_reaches_the_clients_of_a_run():
     outcome = run_stream(FedCBDR, streamed(), replace(SIZES, capacity=3, buffer_size=12), 0, workers=1)
@@ -1049,4 +1226,5 @@ def test_capacity_reaches_the_clients_of_a_run():
 @pytest.mark.parametrize("pixels, stride", [(32, 1), (64, 2)])
 def test_resnets_stem_goes_by_the_size_of_the_pictures(pixels, stride):
     network = expandable_resnet18(2, (3, pixels, pixels))
-    assert network.body.conv1.stride == (stride, stride) and network(torch.zeros(2, 3, pixels, pixels)).shape == (2, 2)
+    assert network.body.conv1.stride == (stride, stride)
+    assert network(torch.zeros(2, 3, pixels, pixels)).shape == (2, 2)
