@@ -19,10 +19,14 @@ from fedbook.report import collect, drawn_from, keep
 PARAMETERS = 'profile = "quick"\ndevice = "auto"\nseed = 0\nengine = "local"\nout = "runs"\nchanges = {}'
 
 
+KERNEL = dict(name="python3", display_name="python3", language="python")
+
+
 def chapter(folder, *cells, name="99_demo"):
-    cells = [new_markdown_cell("# Demo\n\n> A demo."), new_code_cell(PARAMETERS, metadata=dict(tags=["parameters"])), *map(new_code_cell, cells)]
+    first = [new_markdown_cell("# Demo\n\n> A demo."), new_code_cell(PARAMETERS, metadata=dict(tags=["parameters"]))]
     path = Path(folder) / f"{name}.ipynb"
-    nbformat.write(new_notebook(cells=cells, metadata=dict(kernelspec=dict(name="python3", display_name="python3", language="python"))), path)
+    book = new_notebook(cells=[*first, *map(new_code_cell, cells)], metadata=dict(kernelspec=KERNEL))
+    nbformat.write(book, path)
     return path
 
 
@@ -34,13 +38,16 @@ results.claim("a is at least 0", results.values("a", "v"), at_least=-5)
 
 
 MISTAKES = [
-    ("run nosuch", "chapter 'nosuch' is unknown; choose one of 00_start"), ("run 04_fedavg -p lr=abc", "lr='abc' is not a valid float"),
-    ("run fedavg -p speed=3", "'speed' is not a parameter"), ("run 04_fedavg -p lr", "not of the form NAME=VALUE"),
+    ("run nosuch", "chapter 'nosuch' is unknown; choose one of 00_start"),
+    ("run 04_fedavg -p lr=abc", "lr='abc' is not a valid float"),
+    ("run fedavg -p speed=3", "'speed' is not a parameter"),
+    ("run 04_fedavg -p lr", "not of the form NAME=VALUE"),
     ("run w2_world -p lr=3", "has no parameters"), ("run all -p lr=1", "-p goes with one chapter"),
     ("run w1_lab --profile huge", "profile='huge' is unknown; choose one of smoke, quick, full, paper"),
     ("run w1_lab --device tpu", "device='tpu' is unknown"), ("run w1_lab --seed x", "invalid int value"),
     ("run w1_lab --seed -1", "seed=-1 must be"), ("run w1_lab --engine warp", "engine='warp' is unknown"),
-    ("run fedavg -p lr=nan", "lr=nan must be above 0, and finite"), ("run fedavg -p lr=inf", "lr=inf must be above 0, and finite"),
+    ("run fedavg -p lr=nan", "lr=nan must be above 0, and finite"),
+    ("run fedavg -p lr=inf", "lr=inf must be above 0, and finite"),
     ("run fedavg -p alpha=0", "alpha=0.0 must be above 0"), ("run fedavg -p rounds=-3", "rounds=-3 must be"),
     ("run fedavg -p seeds=0", "seeds=0 must be at least 1"),
     ("run fedavg -p per_round=999", "per_round=999 must be at most clients=20"),
@@ -49,9 +56,12 @@ MISTAKES = [
     ("run fedcbdr -p setting=nonsense", "setting='nonsense' is unknown; choose one of cifar10-3"),
     ("run fedreplay -p encoder=foo", "encoder='foo' is unknown; choose one of efficientnet-lite0"),
     ("run fedreplay -p weights=nowhere.pth", "weights='nowhere.pth' is neither auto, random, nor a file"),
-    ("run fedreplay --profile paper", "data='cwd30' is not at hand"), ("run fedklpr --profile paper", "is not at hand; put the folders"),
-    ("run fedmox --profile paper", "data='bdd100k' is not at hand"), ("run nosuch --help", "chapter 'nosuch' is unknown"),
-    ("book fedavg --rows-from x.json", "--rows-from goes with --keep-rows"), ("book all --keep-rows", "--keep-rows goes with one chapter"),
+    ("run fedreplay --profile paper", "data='cwd30' is not at hand"),
+    ("run fedklpr --profile paper", "is not at hand; put the folders"),
+    ("run fedmox --profile paper", "data='bdd100k' is not at hand"),
+    ("run nosuch --help", "chapter 'nosuch' is unknown"),
+    ("book fedavg --rows-from x.json", "--rows-from goes with --keep-rows"),
+    ("book all --keep-rows", "--keep-rows goes with one chapter"),
     ("book fedavg --as-before x --profile quick", "books the outputs of full"),
     ("book fedavg --as-before /nowhere/at/all", "0 runs *_fedavg-quick-0 lie in"),
     ("book fedavg --keep-rows --as-before x", "not allowed with"),
@@ -86,7 +96,8 @@ def test_every_profile_of_every_chapter_passes_but_for_what_is_not_at_hand(monke
     for path in command.chapters().values():
         try: profiles = getattr(command.chapter_module(path), "profiles", {})
         except UserError: continue   # what the chapter needs is not installed
-        assert [command._refusal(path, profile, {}) for profile in profiles] == [""] * len(profiles), path.stem
+        assert [command._refusal(path, profile, {})
+                for profile in profiles] == [""] * len(profiles), path.stem
 
 
 def test_a_folder_of_your_own_is_data(tmp_path):
@@ -102,12 +113,14 @@ def test_one_chapter_that_cannot_run_does_not_stop_the_others(tmp_path, monkeypa
     monkeypatch.setattr(command, "chapters", lambda: {"98_good": good, "99_bad": bad})
     assert main(["run", "all", "--profile", "smoke", "--out", str(tmp_path / "runs")]) == 1
     out, err = capsys.readouterr()
-    assert "fedbook: 99_bad: No module named" in err and "98_good" in out and not (tmp_path / "runs" / "99_bad-smoke-0").exists()
+    assert "fedbook: 99_bad: No module named" in err and "98_good" in out
+    assert not (tmp_path / "runs" / "99_bad-smoke-0").exists()
     assert main(["run", "99_bad", "--out", str(tmp_path / "runs")]) == 2
 
 
 def test_a_refusal_leaves_no_folder_behind(tmp_path, capsys):
-    assert main(["run", "fedavg", "-p", "data=nope", "--out", str(tmp_path / "runs")]) == 2 and not list(tmp_path.iterdir())
+    assert main(["run", "fedavg", "-p", "data=nope", "--out", str(tmp_path / "runs")]) == 2
+    assert not list(tmp_path.iterdir())
 
 
 def test_wrong_data_folder_is_one_sentence(monkeypatch, capsys):
@@ -122,8 +135,10 @@ def fedbook(*args):
     return subprocess.run([sys.executable, "-c", line, *args], capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("args, code", [("--help", 0), ("--version", 0), ("run --help", 0), ("run nosuch", 2), ("dance", 2), ("run fedavg --profile huge", 2),
-                                        ("run fedavg --device tpu", 2), ("run all -p x=1", 2), ("report /nowhere", 2), ("book all --keep-rows", 2)])
+@pytest.mark.parametrize("args, code", [("--help", 0), ("--version", 0), ("run --help", 0), ("run nosuch", 2),
+                                        ("dance", 2), ("run fedavg --profile huge", 2),
+                                        ("run fedavg --device tpu", 2), ("run all -p x=1", 2),
+                                        ("report /nowhere", 2), ("book all --keep-rows", 2)])
 def test_help_and_mistakes_do_not_wait_for_pytorch(args, code):
     done = fedbook(*args.split())
     assert done.returncode == code and done.stdout.endswith("\nlight\n") and "Traceback" not in done.stderr
@@ -151,7 +166,8 @@ def test_python_m_fedbook_exits_with_the_code():
 def test_data_lists_every_set(capsys):
     assert main(["data"]) == 0
     said = capsys.readouterr().out
-    assert all(name in said for name in ("fashion_mnist_small", "cifar10", "cifar100", "EfficientNet", "market1501", "ilids"))
+    assert all(name in said for name in ("fashion_mnist_small", "cifar10", "cifar100", "EfficientNet",
+                                         "market1501", "ilids"))
 
 
 def test_find_takes_notebook_and_module_names():
@@ -189,9 +205,12 @@ def test_rows_are_kept_until_the_code_changes(tmp_path):
 
 def test_changed_numbers_get_a_folder_of_their_own(tmp_path):
     run = lambda **changes: run_chapter(path, "smoke", out=tmp_path / "runs", changes=changes)
-    path = chapter(tmp_path, ROWS.replace("LOG", str(tmp_path / "log")).replace('scale="toy"', 'scale="toy", changes=changes'))
+    path = chapter(tmp_path,
+                   ROWS.replace("LOG", str(tmp_path / "log")).replace('scale="toy"',
+                                                                      'scale="toy", changes=changes'))
     run(), run(lr="0.05")
-    assert sorted(p.name for p in (tmp_path / "runs").iterdir()) == ["99_demo-smoke-0", "99_demo-smoke-0-lr=0.05"]
+    assert sorted(p.name for p in (tmp_path / "runs").iterdir()) == ["99_demo-smoke-0",
+                                                                     "99_demo-smoke-0-lr=0.05"]
     plain, changed = map(command.measured_on, collect(tmp_path / "runs"))
     assert "lr=0.05" in changed and "lr" not in plain and len(keep(tmp_path / "runs", tmp_path / "kept")) == 2
 
@@ -206,7 +225,8 @@ def test_a_failed_run_says_which_cell_and_keeps_what_was_done(tmp_path, capsys):
     log = tmp_path / "log"
     path = chapter(tmp_path, ROWS.replace("LOG", str(log)), "1 / 0", "print('never')")
     ran = run_chapter(path, "smoke", out=tmp_path / "runs")
-    assert "cell 5 failed" in ran["error"] and "ZeroDivisionError" in ran["error"] and ran["measured"] == "FAILED"
+    assert "cell 5 failed" in ran["error"] and "ZeroDivisionError" in ran["error"]
+    assert ran["measured"] == "FAILED"
     partial = nbformat.read(ran["notebook"], 4)
     assert any(o.output_type == "error" for c in partial.cells for o in c.get("outputs", []))
     assert main(["report", str(tmp_path / "runs")]) == 0
@@ -218,7 +238,8 @@ def test_exit_code_and_last_line_of_a_failed_run(tmp_path, monkeypatch, capsys):
     path = chapter(tmp_path, "from fedbook.lab import UserError\nraise UserError('lr=-1 must be positive')")
     monkeypatch.setattr(command, "chapters", lambda: {"99_demo": path})
     assert main(["run", "99_demo", "--profile", "smoke", "--out", str(tmp_path / "runs")]) == 1
-    assert capsys.readouterr().err.strip().splitlines()[-1] == "fedbook: 99_demo: cell 4 failed: UserError: lr=-1 must be positive"
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert last == "fedbook: 99_demo: cell 4 failed: UserError: lr=-1 must be positive"
 
 
 def test_a_dead_kernel_is_reported(tmp_path):
@@ -241,26 +262,31 @@ def test_run_stamp_follows_imports(tmp_path, monkeypatch):
     path = chapter(tmp_path, "from fedbook.wire import Msg")
     plain = chapter(tmp_path, "x = 1", name="98_plain")
     before, read = (run_stamp(path), run_stamp(plain)), Path.read_text
-    monkeypatch.setattr(Path, "read_text", lambda self, *a, **k: read(self, *a, **k) + ("# changed" if self.name == "lab.py" else ""))
+    monkeypatch.setattr(Path, "read_text", lambda self, *a,
+                        **k: read(self, *a, **k) + ("# changed" if self.name == "lab.py" else ""))
     assert run_stamp(path) != before[0] and run_stamp(plain) == before[1]
 
 
 def test_report_keep_and_fill(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    run_chapter(chapter(tmp_path, ROWS.replace("LOG", str(tmp_path / "log")), "results.finish('done')"), "smoke")
-    run_chapter(chapter(tmp_path, ROWS.replace("99_demo", "98_mute").partition("results.claim")[0].replace("LOG", str(tmp_path / "log")),
-                        "results.finish('nothing claimed')", name="98_mute"), "smoke")
+    run_chapter(chapter(tmp_path, ROWS.replace("LOG", str(tmp_path / "log")), "results.finish('done')"),
+                "smoke")
+    mute = ROWS.replace("99_demo", "98_mute").replace("LOG", str(tmp_path / "log")).partition("results.claim")[0]
+    run_chapter(chapter(tmp_path, mute, "results.finish('nothing claimed')", name="98_mute"), "smoke")
     readme = tmp_path / "README.md"
     readme.write_text("| [demo](results/README.md#99_demo) | old |\n")
     assert main(["report", "--keep", "--readme", "README.md"]) == 0
     said = capsys.readouterr().out
-    assert "99_demo on toy: 1 reproduced" in said and "no claims:\n  98_mute-smoke-0-toy" in said and "not complete" not in said
+    assert "99_demo on toy: 1 reproduced" in said and "no claims:\n  98_mute-smoke-0-toy" in said
+    assert "not complete" not in said
     assert readme.read_text() == "| [demo](results/README.md#99_demo) | 1 reproduced |\n"
     assert [path.name for path in sorted(tmp_path.glob("results/*.json"))] == ["99_demo-smoke-0-toy.json"]
     for folder in (tmp_path / "runs", tmp_path / "results"):
-        assert "a is at least 0" in (folder / "README.md").read_text() and "a is at least 0" in (folder / "report.html").read_text()
+        assert "a is at least 0" in (folder / "README.md").read_text()
+        assert "a is at least 0" in (folder / "report.html").read_text()
         assert drawn_from(folder / "figures" / "99_demo-smoke-0-toy.png")
-    assert main(["report", "results"]) == 0 and collect("results") == [body for body in collect("runs") if body["claims"]]
+    assert main(["report", "results"]) == 0
+    assert collect("results") == [body for body in collect("runs") if body["claims"]]
 
 
 def test_a_report_of_nothing_but_failures_says_so(tmp_path, capsys):
@@ -276,7 +302,8 @@ def test_a_full_disk_is_named_and_no_half_notebook_stays(tmp_path, monkeypatch, 
     monkeypatch.setattr(os, "fsync", full)
     assert main(["run", "99_demo", "--profile", "smoke", "--out", str(tmp_path / "runs")]) == 1
     last = capsys.readouterr().err.strip().splitlines()[-1]
-    assert last.startswith("fedbook: 99_demo: the disk is full") and str(tmp_path / "runs") in last and "--out" in last
+    assert last.startswith("fedbook: 99_demo: the disk is full") and str(tmp_path / "runs") in last
+    assert "--out" in last
     assert not list((tmp_path / "runs" / "99_demo-smoke-0").iterdir())
 
 
@@ -299,16 +326,19 @@ def test_ctrl_c_is_one_sentence(cell, times, tmp_path):
     path = chapter(tmp_path, cell.replace("READY", str(ready)))
     code = (f"from pathlib import Path; from fedbook import command; import sys; "
             f"command.chapters = lambda: {{'99_demo': Path({str(path)!r})}}; sys.exit(command.main())")
-    run = subprocess.Popen([sys.executable, "-c", code, "run", "99_demo", "--profile", "smoke", "--out", str(tmp_path / "runs")],
+    run = subprocess.Popen([sys.executable, "-c", code, "run", "99_demo", "--profile", "smoke", "--out",
+                            str(tmp_path / "runs")],
                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
     while not ready.exists() and run.poll() is None: time.sleep(0.05)
     for _ in range(times):
         run.send_signal(signal.SIGINT)
         time.sleep(0.2)   # two signals at once are one
     out, err = run.communicate()
-    said = [line for line in err.splitlines() if line.strip() and "cell/s]" not in line]
-    assert said == ["fedbook: interrupted; the same command goes on where this one stopped"] and out == "" and run.returncode == 130
-    assert nbformat.read(tmp_path / "runs" / "99_demo-smoke-0" / "99_demo.ipynb", 4).cells, "the partial notebook is whole"
+    said = [line for line in err.splitlines() if line.strip() and not line.startswith("99_demo:")]
+    assert said == ["fedbook: interrupted; the same command goes on where this one stopped"] and out == ""
+    assert run.returncode == 130
+    assert nbformat.read(tmp_path / "runs" / "99_demo-smoke-0" / "99_demo.ipynb",
+                         4).cells, "the partial notebook is whole"
     assert command.failed_runs(tmp_path / "runs") == {"99_demo-smoke-0": "stopped before its end"}
 
 
@@ -320,13 +350,16 @@ def test_what_a_dying_kernel_writes_is_said(tmp_path):
 def test_a_copy_to_work_in_is_never_written_over(tmp_path, capsys):
     course = tmp_path / "course"
     assert main(["copy", str(course)]) == 0
-    books = {path.relative_to(command.notebooks_folder()) for path in command.notebooks_folder().rglob("*.ipynb")}
-    assert {path.relative_to(course) for path in course.rglob("*.ipynb")} == {b for b in books if ".ipynb_checkpoints" not in b.parts}
+    books = {path.relative_to(command.notebooks_folder())
+             for path in command.notebooks_folder().rglob("*.ipynb")}
+    visible = {book for book in books if ".ipynb_checkpoints" not in book.parts}
+    assert {path.relative_to(course) for path in course.rglob("*.ipynb")} == visible
     mine, gone = course / "04_fedavg.ipynb", course / "answers" / "04_fedavg.ipynb"
     mine.write_text("my work")
     gone.unlink()
     assert command.copy_chapters(course) == (1, len(list(course.rglob("*.ipynb"))) - 1)
-    assert mine.read_text() == "my work" and gone.read_bytes() == (command.notebooks_folder() / "answers" / gone.name).read_bytes()
+    assert mine.read_text() == "my work"
+    assert gone.read_bytes() == (command.notebooks_folder() / "answers" / gone.name).read_bytes()
     assert str(course) in capsys.readouterr().out
 
 
@@ -336,14 +369,18 @@ def test_outputs_are_copied_back_by_cell_id(tmp_path):
     assert execute(path, target, dict(profile="smoke")) is None
     copy_outputs(target, path, "profile `smoke`, seed 0")
     book = nbformat.read(path, 4)
-    assert book.cells[2].outputs[0].text == "first smoke\n" and book.cells[3].outputs == [] and book.cells[4].outputs[0].data["text/plain"] == "4"
-    assert book.cells[0].source.endswith("*Outputs: profile `smoke`, seed 0.*") and book.metadata.fedbook.stamp == notebook_stamp(path) and len(book.cells) == 5
+    assert book.cells[2].outputs[0].text == "first smoke\n" and book.cells[3].outputs == []
+    assert book.cells[4].outputs[0].data["text/plain"] == "4"
+    assert book.cells[0].source.endswith("*Outputs: profile `smoke`, seed 0.*")
+    assert book.metadata.fedbook.stamp == notebook_stamp(path) and len(book.cells) == 5
     copy_outputs(target, path, "profile `full`, seed 0")
     assert nbformat.read(path, 4).cells[0].source.count("*Outputs:") == 1
 
 
 @pytest.mark.parametrize("source, want", [
-    ("#| hide\nimport os", True), ("#|hide", True), ("#| hidden", False), ('quiz("a", ("b", True, "c"))\nquiz("d")', True), ('quiz("a")\nx = 1', False), ("x = quiz('a')", False), ("", False), ("%%time\nquiz('a')", False), ("#| export\nimport os", False)])
+    ("#| hide\nimport os", True), ("#|hide", True), ("#| hidden", False),
+    ('quiz("a", ("b", True, "c"))\nquiz("d")', True), ('quiz("a")\nx = 1', False), ("x = quiz('a')", False),
+    ("", False), ("%%time\nquiz('a')", False), ("#| export\nimport os", False)])
 def test_what_is_folded(source, want): assert command.to_fold(source) is want
 
 
@@ -357,7 +394,8 @@ def test_booking_folds_cells_and_cleaning_keeps_the_folds(tmp_path):
     from nbdev.clean import clean_nb
     from execnb.nbio import read_nb, write_nb
     book = read_nb(path)
-    clean_nb(book, allowed_metadata_keys=["fedbook"], allowed_cell_metadata_keys=settings("allowed_cell_metadata_keys").split())
+    clean_nb(book, allowed_metadata_keys=["fedbook"],
+             allowed_cell_metadata_keys=settings("allowed_cell_metadata_keys").split())
     write_nb(book, path)
     assert read() == [{}, {"tags": ["parameters"]}, {"jupyter": {"source_hidden": True}}, {}]
 
@@ -376,14 +414,16 @@ def measure(what, s):
     return {"score": (VALUE) * (s + 1), "nested": [{"deep": VALUE}], "took": perf_counter()}
 for what in ("a", "a, twice", "b: one"):
     for s in range(3): results.row(what, s, lambda: measure(what, s))
-results.claim("a pairs with b", [p - q for p, q in zip(results.values("a", "score"), results.values("b: one", "score"))], at_least=-1)
+pairs = zip(results.values("a", "score"), results.values("b: one", "score"))
+results.claim("a pairs with b", [p - q for p, q in pairs], at_least=-1)
 print(profile, results.values("a", "score"))
 """
 
 
 def moved(folder, log, name="98_demo", value="2.5", more=()):
     folder.mkdir(exist_ok=True)
-    return chapter(folder, MOVED.replace("LOG", str(log)).replace("NAME", name).replace("VALUE", value), 'results.finish("done")', *more, name=name)
+    return chapter(folder, MOVED.replace("LOG", str(log)).replace("NAME", name).replace("VALUE", value),
+                   'results.finish("done")', *more, name=name)
 
 
 def booked(tmp_path):
@@ -399,16 +439,21 @@ def test_keep_rows_measures_one_row_of_each_method_again(tmp_path):
     assert log.read_text() == "aaaaaabbb"
     new = moved(tmp_path / "new", log, "99_demo", more=["# the code has moved"])
     ran = command.keep_rows(new, out=tmp_path / "runs", results=tmp_path / "results")
-    assert ran["error"] is None and ran["measured"] == "9 rows, 2 of them measured again: done" and log.read_text() == "aaaaaabbb" + "ab"
+    assert ran["error"] is None and ran["measured"] == "9 rows, 2 of them measured again: done"
+    assert log.read_text() == "aaaaaabbb" + "ab"
     done = json.loads((tmp_path / "runs" / "99_demo-full-0" / "results.json").read_text())
     assert sorted(done["recomputed"]) == sorted(map(list, command.to_recompute(before["rows"])))
-    assert [(r["what"], r["seed"]) for r in done["rows"]] == [(r["what"], r["seed"]) for r in before["rows"]] and not any("again" in row for row in done["rows"])
-    assert done["claims"] == before["claims"] and done["name"] == "99_demo" and not (tmp_path / "runs" / "kept-rows" / "99_demo-full-0").exists()
+    assert [(r["what"], r["seed"]) for r in done["rows"]] == [(r["what"], r["seed"]) for r in before["rows"]]
+    assert not any("again" in row for row in done["rows"])
+    assert done["claims"] == before["claims"] and done["name"] == "99_demo"
+    assert not (tmp_path / "runs" / "kept-rows" / "99_demo-full-0").exists()
     assert nbformat.read(new, 4).metadata.fedbook.stamp == notebook_stamp(new)
-    assert any("recomputed" in json.loads(kept.read_text()) for kept in keep(tmp_path / "runs", tmp_path / "kept"))
+    assert any("recomputed" in json.loads(kept.read_text())
+               for kept in keep(tmp_path / "runs", tmp_path / "kept"))
 
 
-@pytest.mark.parametrize("value, name, said", [("2.5 if s < 0 else 2.5 + 1e-12", "99_demo", "and is"), ("float('nan')", "99_demo", "and is nan")])
+@pytest.mark.parametrize("value, name, said", [("2.5 if s < 0 else 2.5 + 1e-12", "99_demo", "and is"),
+                                               ("float('nan')", "99_demo", "and is nan")])
 def test_keep_rows_changes_nothing_if_a_number_differs(value, name, said, tmp_path):
     booked(tmp_path)
     new = moved(tmp_path / "new", tmp_path / "log", name, value)
@@ -422,7 +467,9 @@ def test_keep_rows_changes_nothing_if_a_number_differs(value, name, said, tmp_pa
 def test_keep_rows_says_when_settings_differ_or_a_row_is_gone(tmp_path):
     file, log = booked(tmp_path), tmp_path / "log"
     source = nbformat.read(moved(tmp_path / "new", log, "99_demo"), 4).cells[2].source
-    for old, other, said in (('"toy", clock', '"other", clock', "the kept rows are of scale='toy', this run has 'other'"), ('"b: one"', '"b: two"', "row 'b: one', seed")):
+    for old, other, said in (('"toy", clock', '"other", clock',
+                              "the kept rows are of scale='toy', this run has 'other'"),
+                             ('"b: one"', '"b: two"', "row 'b: one', seed")):
         other = chapter(tmp_path / "new", source.replace(old, other), name="99_demo")
         ran = command.keep_rows(other, file, out=tmp_path / "runs")
         assert said in ran["error"], ran["error"]
@@ -437,27 +484,37 @@ def test_as_before_takes_what_does_not_depend_on_the_size(tmp_path):
         book.cells[4:] = cells
         nbformat.write(book, path)
         return path
-    old = write(tmp_path / "old", cell("print('size', profile)", "size"), cell("print('quiz')", "quiz"), cell("print('changed', profile)", "changed"), cell("if profile == 'full': print('nodes')", "nodes"))
+    old = write(tmp_path / "old", cell("print('size', profile)", "size"), cell("print('quiz')", "quiz"),
+                cell("print('changed', profile)", "changed"),
+                cell("if profile == 'full': print('nodes')", "nodes"))
     run_chapter(old, "quick", out=tmp_path / "base")
-    new = write(tmp_path / "new", cell("print('size', profile)", "size"), cell("print('better quiz')", "quiz"), cell("print('changed', f'{profile}')", "changed"), cell("if profile == 'full': print('nodes')", "nodes"), cell("print('new')", "new"))
+    new = write(tmp_path / "new", cell("print('size', profile)", "size"),
+                cell("print('better quiz')", "quiz"), cell("print('changed', f'{profile}')", "changed"),
+                cell("if profile == 'full': print('nodes')", "nodes"), cell("print('new')", "new"))
     run_chapter(new, "full", out=tmp_path / "full")
     copy_outputs(tmp_path / "full" / "98_demo-full-0" / "98_demo.ipynb", new, "profile `full`, seed 0")
     book = nbformat.read(new, 4)
-    for i, text in ((-4, "quiz\n"), (-3, "committed, full\n")): book.cells[i]["outputs"] = [nbformat.v4.new_output("stream", text=text)]
+    for i, text in ((-4, "quiz\n"),
+                    (-3, "committed, full\n")): book.cells[i]["outputs"] = [nbformat.v4.new_output("stream", text=text)]
     book.cells[-1]["outputs"] = []
     book.metadata.fedbook.stamp = "old"
     nbformat.write(book, new)
     ran = command.as_before(new, tmp_path / "base", out=tmp_path / "runs")
     assert ran["error"] is None and ran["measured"] == "as before: 9 rows at quick", ran
-    texts = {c.id: "".join(o.get("text", "") for o in c.get("outputs", [])) for c in nbformat.read(new, 4).cells}
-    assert texts["size"] == "size full\n" and texts["quiz"] == "better quiz\n" and texts["changed"] == "committed, full\n" and texts["new"] == "new\n" and texts["nodes"] == "nodes\n" and texts["cell2"].startswith("full [")
-    assert nbformat.read(new, 4).metadata.fedbook.stamp == notebook_stamp(new) and "profile `full`" in nbformat.read(new, 4).cells[0].source
+    texts = {c.id: "".join(o.get("text", "") for o in c.get("outputs", []))
+             for c in nbformat.read(new, 4).cells}
+    assert texts["size"] == "size full\n" and texts["quiz"] == "better quiz\n"
+    assert texts["changed"] == "committed, full\n" and texts["new"] == "new\n" and texts["nodes"] == "nodes\n"
+    assert texts["cell2"].startswith("full [")
+    assert nbformat.read(new, 4).metadata.fedbook.stamp == notebook_stamp(new)
+    assert "profile `full`" in nbformat.read(new, 4).cells[0].source
 
     book = nbformat.read(new, 4)
     book.cells.append(cell("print('new and of a size:', profile)", "newer"))
     nbformat.write(book, new)
     before = new.read_bytes()
-    with pytest.raises(UserError, match="cell 10 .* is new or changed, and its outputs depend on the size"): command.as_before(new, tmp_path / "base", out=tmp_path / "runs")
+    wanted = "cell 10 .* is new or changed, and its outputs depend on the size"
+    with pytest.raises(UserError, match=wanted): command.as_before(new, tmp_path / "base", out=tmp_path / "runs")
     assert new.read_bytes() == before
 
 
@@ -466,4 +523,5 @@ def test_as_before_compares_all_rows(tmp_path):
     new = moved(tmp_path / "new", tmp_path / "log", "99_demo", "2.5 + 1e-12 * (s == 2)")
     before = new.read_bytes()
     ran = command.as_before(new, tmp_path / "base", out=tmp_path / "runs")
-    assert "row 'a', seed 2: score was 7.5 and is" in ran["error"] and ran["measured"] == "FAILED" and new.read_bytes() == before
+    assert "row 'a', seed 2: score was 7.5 and is" in ran["error"] and ran["measured"] == "FAILED"
+    assert new.read_bytes() == before

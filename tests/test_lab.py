@@ -14,7 +14,8 @@ from scipy import stats
 
 from fedbook import lab
 from fedbook.answers import lab as answers
-from fedbook.lab import (Profile, Results, Table, UserError, bytes_text, check, choose, claims_table, dataclass, guess,
+from fedbook.lab import (Profile, Results, Table, UserError, bytes_text, check, choose, claims_table,
+                         dataclass, guess,
                          interval, progress, quiz, reveal, run_dir, same, verdict, write_atomically)
 
 matplotlib.use("Agg")
@@ -37,7 +38,8 @@ class Fixed(Profile):
 
 def test_a_field_with_choices_refuses_others_at_once():
     assert choose({"quick": Fixed()}, "quick", {"data": "leaves", "bits": "16"}) == Fixed(1, "leaves", 16)
-    with pytest.raises(UserError, match="data='nope' is unknown; choose one of clothes, leaves"): choose({"quick": Fixed()}, "quick", {"data": "nope"})
+    wanted = "data='nope' is unknown; choose one of clothes, leaves"
+    with pytest.raises(UserError, match=wanted): choose({"quick": Fixed()}, "quick", {"data": "nope"})
     with pytest.raises(UserError, match="bits=9 is unknown; choose one of 8, 16"): Fixed(bits=9)
 
 
@@ -47,13 +49,18 @@ SIZES = {"quick": Sizes(), "full": Sizes(seeds=3)}
 def test_choose_reads_texts_as_the_field_has_them():
     got = choose(SIZES, "full", {"lr": "1", "rounds": "7", "data": "3", "deep": "true", "alphas": "0.5, 2"})
     assert got == Sizes(3, 1.0, 7, "3", True, (0.5, 2.0))
-    assert choose(SIZES, "quick", {"lr": 2, "rounds": 4, "deep": True, "alphas": [1.0]}) == Sizes(1, 2.0, 4, "x", True, (1.0,))
+    assert choose(SIZES, "quick", {"lr": 2, "rounds": 4, "deep": True,
+                                   "alphas": [1.0]}) == Sizes(1, 2.0, 4, "x", True, (1.0,))
     assert choose(SIZES, "quick") is not choose(SIZES, "full")
 
 
 @pytest.mark.parametrize("profile, changes, why", [
-    ("huge", {}, "profile='huge' is unknown; choose one of quick, full"), ("quick", {"speed": 1}, "choose one of seeds, lr"), ("quick", {"lr": "abc"}, "lr='abc' is not a valid float"),
-    ("quick", {"rounds": "3.5"}, "valid int"), ("quick", {"rounds": 3.5}, "valid int"), ("quick", {"rounds": True}, "valid int"), ("quick", {"deep": "yes"}, "valid bool"), ("quick", {"alphas": "1,b"}, "valid float")])
+    ("huge", {}, "profile='huge' is unknown; choose one of quick, full"),
+    ("quick", {"speed": 1}, "choose one of seeds, lr"), ("quick", {"lr": "abc"},
+                                                         "lr='abc' is not a valid float"),
+    ("quick", {"rounds": "3.5"}, "valid int"), ("quick", {"rounds": 3.5}, "valid int"),
+    ("quick", {"rounds": True}, "valid int"), ("quick", {"deep": "yes"}, "valid bool"),
+    ("quick", {"alphas": "1,b"}, "valid float")])
 def test_choose_says_what_is_wrong(profile, changes, why):
     with pytest.raises(UserError, match=why.replace("(", r"\(")): choose(SIZES, profile, changes)
 
@@ -61,15 +68,19 @@ def test_choose_says_what_is_wrong(profile, changes, why):
 def test_interval_against_scipy():
     for values in ([1.0, 2.0, 4.0], [0.5, 0.5], list(np.random.default_rng(0).normal(size=9))):
         mean, half = interval(values)
-        low, high = stats.t.interval(0.95, len(values) - 1, loc=np.mean(values), scale=stats.sem(values)) if np.std(values) else (values[0],) * 2
+        low, high = stats.t.interval(0.95, len(values) - 1, loc=np.mean(values),
+                                     scale=stats.sem(values)) if np.std(values) else (values[0],) * 2
         assert mean - half == pytest.approx(low) and mean + half == pytest.approx(high)
     assert interval([3.0]) == (3.0, math.inf)
 
 
 @pytest.mark.parametrize("values, bounds, want", [
-    ([5, 5.1, 4.9], dict(at_least=4), "reproduced"), ([5, 5.1, 4.9], dict(at_least=6), "not reproduced"), ([5, 9, 1], dict(at_least=4), "too noisy to say"),
-    ([5, 5.1, 4.9], dict(at_most=6), "reproduced"), ([5, 5.1, 4.9], dict(at_most=4), "not reproduced"), ([5, 5.1, 4.9], dict(at_least=4, at_most=6), "reproduced"),
-    ([5, 6], dict(at_least=4), "too few seeds"), ([5], {}, "measured"), ([1.0, 1.0, 1.0], dict(at_least=1.0), "reproduced")])
+    ([5, 5.1, 4.9], dict(at_least=4), "reproduced"), ([5, 5.1, 4.9], dict(at_least=6), "not reproduced"),
+    ([5, 9, 1], dict(at_least=4), "too noisy to say"),
+    ([5, 5.1, 4.9], dict(at_most=6), "reproduced"), ([5, 5.1, 4.9], dict(at_most=4), "not reproduced"),
+    ([5, 5.1, 4.9], dict(at_least=4, at_most=6), "reproduced"),
+    ([5, 6], dict(at_least=4), "too few seeds"), ([5], {}, "measured"),
+    ([1.0, 1.0, 1.0], dict(at_least=1.0), "reproduced")])
 def test_verdict(values, bounds, want): assert verdict(values, **bounds) == want
 
 
@@ -105,7 +116,8 @@ def test_a_row_is_on_disk_before_the_next_is_measured(tmp_path):
 
 def test_a_row_marked_again_is_measured_in_its_place(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDBOOK_STAMP", "s")
-    open_run = lambda scale="": Results("99_x", "quick", SIZES["quick"], 0, tmp_path, scale=scale, clock=["took"])
+    open_run = lambda scale="": Results("99_x", "quick", SIZES["quick"], 0, tmp_path, scale=scale,
+                                        clock=["took"])
     results = open_run()
     for s in range(3): results.row("a", s, lambda: {"v": s})
     file = results.folder / "results.json"
@@ -113,10 +125,12 @@ def test_a_row_marked_again_is_measured_in_its_place(tmp_path, monkeypatch):
     assert body["clock"] == ["took"]
     body["rows"][1]["again"] = body["seeded"] = True
     file.write_text(json.dumps(body))
-    with pytest.raises(UserError, match="the kept rows are of scale='', this run has 'other'"): open_run("other")
+    with pytest.raises(UserError,
+                       match="the kept rows are of scale='', this run has 'other'"): open_run("other")
     results = open_run()
     assert [results.row("a", s, lambda: {"v": -s}) for s in range(3)] == [{"v": 0}, {"v": -1}, {"v": 2}]
-    assert results.values("a", "v") == [0, -1, 2] and "again" not in file.read_text() and "seeded" not in file.read_text()
+    assert results.values("a", "v") == [0, -1, 2] and "again" not in file.read_text()
+    assert "seeded" not in file.read_text()
 
 
 def test_a_broken_results_file_is_not_believed(tmp_path, monkeypatch):
@@ -129,7 +143,8 @@ def test_a_broken_results_file_is_not_believed(tmp_path, monkeypatch):
 
 def test_claims_table(tmp_path):
     results = Results("99_x", "full", SIZES["full"], 0, tmp_path, scale="toy", changes={"lr": "0.5"})
-    assert results.claim("b beats a", [0.02, 0.03, 0.025], at_least=0, paper="3.1", source="Table 2", unit="%") == "reproduced"
+    assert results.claim("b beats a", [0.02, 0.03, 0.025], at_least=0, paper="3.1", source="Table 2",
+                         unit="%") == "reproduced"
     results.claim("b beats a", [0.02, 0.03, 0.026], at_least=0, unit="%")
     lines = claims_table(results.claims).splitlines()
     assert lines[2:] == ["| b beats a | - | 2.53 ± 0.5 % (3 seeds) | reproduced |"]
@@ -157,7 +172,8 @@ def test_a_full_disk_is_named_and_leaves_what_was_there(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", full)
     (tmp_path / "f").write_text("old")
     for name in ("f", "new"):
-        with pytest.raises(UserError, match=f"the disk is full: {name} does not fit into .*make room there") as error:
+        with pytest.raises(UserError,
+                           match=f"the disk is full: {name} does not fit into .*make room there") as error:
             write_atomically(tmp_path / name, "something")
         assert str(tmp_path) in str(error.value) and "\n" not in str(error.value)
     assert [p.name for p in tmp_path.iterdir()] == ["f"] and (tmp_path / "f").read_text() == "old"
@@ -186,7 +202,9 @@ def spoiling(x): x.append(1); return 2 * (len(x) - 1)
 
 
 @pytest.mark.parametrize("attempt, said", [
-    (blank, "not attempted yet"), (unready, "not attempted yet"), (right, "correct on 2 cases"), (wrong, "not yet: case 2 of 2: wrong(5) gave 6, expected 10"), (raising, "raised ZeroDivisionError: by zero")])
+    (blank, "not attempted yet"), (unready, "not attempted yet"), (right, "correct on 2 cases"),
+    (wrong, "not yet: case 2 of 2: wrong(5) gave 6, expected 10"),
+    (raising, "raised ZeroDivisionError: by zero")])
 def test_check_says_one_of_three_things(attempt, said, capsys):
     assert check(attempt, right, [1, 5]) is None
     assert said in capsys.readouterr().out
@@ -200,12 +218,16 @@ def test_a_long_case_is_cut(capsys):
 def test_check_hands_out_copies_and_catches_who_overwrites_them(capsys):
     case = [1, 2]
     check(spoiling, lambda x: 2 * len(x), [(case,)])
-    assert case == [1, 2] and capsys.readouterr().out == "not yet: case 1 of 1: spoiling([1, 2]) changed its argument number 1 in place\n"
+    assert case == [1, 2]
+    assert capsys.readouterr().out == "not yet: case 1 of 1: spoiling([1, 2]) changed its argument number 1 in place\n"
 
 
 @pytest.mark.parametrize("value, change", [
-    (torch.zeros(3), lambda x: x.add_(1)), (np.zeros(3), lambda x: x.fill(1)), (np.array(["a", "b"]), lambda x: x.fill("c")), ([[1], [2]], lambda x: x[1].append(3)), ({"a": torch.ones(2)}, lambda x: x["a"].zero_()), ({"a": 1}, lambda x: x.pop("a")),
-    ({"a": [1.0, {"b": 2}]}, lambda x: x["a"][1].update(b=3)), (torch.zeros(2, 3), lambda x: x.resize_(1, 3))])
+    (torch.zeros(3), lambda x: x.add_(1)), (np.zeros(3), lambda x: x.fill(1)),
+    (np.array(["a", "b"]), lambda x: x.fill("c")), ([[1], [2]], lambda x: x[1].append(3)),
+    ({"a": torch.ones(2)}, lambda x: x["a"].zero_()), ({"a": 1}, lambda x: x.pop("a")),
+    ({"a": [1.0, {"b": 2}]}, lambda x: x["a"][1].update(b=3)),
+    (torch.zeros(2, 3), lambda x: x.resize_(1, 3))])
 def test_every_change_in_place_is_seen(value, change, capsys):
     check(lambda n, x: (change(x), n)[1], lambda n, x: n, {"some words": (1, value)})
     assert "argument number 2 in place" in capsys.readouterr().out
@@ -223,25 +245,37 @@ def test_what_is_meant_to_change_may(capsys):
 
 
 def test_a_failure_says_which_case_in_words_and_not_in_numbers(capsys):
-    cases = {"one number": (torch.ones(1),), "two tensors of unlike size": ({"a": torch.ones(20, 2), "b": torch.ones(3)},)}
-    check(lambda x: x if hasattr(x, "shape") else {k: v + (k == "a") for k, v in x.items()}, lambda x: x, cases)
+    cases = {"one number": (torch.ones(1),),
+             "two tensors of unlike size": ({"a": torch.ones(20, 2), "b": torch.ones(3)},)}
+    check(lambda x: x if hasattr(x, "shape") else {k: v + (k == "a") for k, v in x.items()}, lambda x: x,
+          cases)
     said = capsys.readouterr().out
-    assert said.startswith("not yet: case 2 of 2 (two tensors of unlike size): <lambda>({'a': tensor of shape (20, 2), 'b': tensor([1., 1., 1.])}) gave")
+    assert said.startswith("not yet: case 2 of 2 (two tensors of unlike size): "
+                           "<lambda>({'a': tensor of shape (20, 2), 'b': tensor([1., 1., 1.])}) gave")
     assert said.endswith("at ['a'][0][0] it is 2.0, not 1.0\n")
     check(lambda x: [*range(99), 0], lambda x: list(range(100)), ["x"])
-    assert capsys.readouterr().out == "not yet: case 1 of 1: <lambda>('x') gave list of 100, expected list of 100: at [99] it is 0, not 99\n"
+    assert capsys.readouterr().out == ("not yet: case 1 of 1: <lambda>('x') gave list of 100, "
+                                       "expected list of 100: at [99] it is 0, not 99\n")
 
 
 def test_holds_judges_a_property(capsys):
     def even(got, n): return None if got % 2 == 0 else f"gave {got} for {n}, which is odd"
-    for attempt, said in ((lambda n: 2 * n, "correct on 2 cases"), (lambda n: n, "not yet: case 2 of 2 (three): <lambda>(3) gave 3 for 3, which is odd"), (lambda n: "x", "gave 'x', which cannot be judged (TypeError"), (blank, "not attempted yet")):
+    for attempt, said in ((lambda n: 2 * n, "correct on 2 cases"),
+                          (lambda n: n,
+                           "not yet: case 2 of 2 (three): <lambda>(3) gave 3 for 3, which is odd"),
+                          (lambda n: "x", "gave 'x', which cannot be judged (TypeError"),
+                          (blank, "not attempted yet")):
         check(attempt, None, {"two": (2,), "three": (3,)}, holds=even)
         assert said in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("a, b, want", [
-    (1.0, 1.0 + 1e-9, True), (1.0, 1.1, False), (torch.ones(2), np.ones(2), True), (torch.ones(2), torch.ones(3), False), ([1, (2.0,)], [1, (2.0,)], True), ({"a": torch.ones(1)}, {"a": torch.ones(1)}, True),
-    ({"a": 1}, {"b": 1}, False), (np.array([1.0, 2.0]), [1.0, 2.0], True), (torch.ones(2), [1.0, 2.0], False), ([1, [2]], np.array([1.0, 2.0]), False), ("x", "x", True), ("x", 1, False), (None, 1.0, False), ([1, 2], [1], False), (math.nan, math.nan, True), (True, True, True)])
+    (1.0, 1.0 + 1e-9, True), (1.0, 1.1, False), (torch.ones(2), np.ones(2), True),
+    (torch.ones(2), torch.ones(3), False), ([1, (2.0,)], [1, (2.0,)], True),
+    ({"a": torch.ones(1)}, {"a": torch.ones(1)}, True),
+    ({"a": 1}, {"b": 1}, False), (np.array([1.0, 2.0]), [1.0, 2.0], True), (torch.ones(2), [1.0, 2.0], False),
+    ([1, [2]], np.array([1.0, 2.0]), False), ("x", "x", True), ("x", 1, False), (None, 1.0, False),
+    ([1, 2], [1], False), (math.nan, math.nan, True), (True, True, True)])
 def test_same(a, b, want): assert same(a, b) is want
 
 
@@ -259,11 +293,13 @@ def test_reveal_shows_source_escaped(shown):
 
 
 def test_a_quiz_keeps_its_answer_to_itself(shown):
-    quiz("Why <code>x</code>?", ("a &lt; <b>b</b>", True, "because"), ("c", False, "no"), ("d", False, "never"))
+    quiz("Why <code>x</code>?", ("a &lt; <b>b</b>", True, "because"), ("c", False, "no"),
+         ("d", False, "never"))
     page, text = shown[0]["text/html"], shown[0]["text/plain"]
     assert page.count("Not so") == 2 and page.count("Right") == 1 and "because" in page
     assert text.startswith("Why x?\n  a) ") and "a < b" in text and "3 choices" in text
-    assert not any(word in text for word in ("right", "wrong", "Right", "because", "no\n", "never", "True", "<b>"))
+    assert not any(word in text for word in ("right", "wrong", "Right", "because", "no\n", "never", "True",
+                                             "<b>"))
 
 
 def test_a_quiz_is_shuffled_by_its_question_alone(shown):
@@ -273,14 +309,18 @@ def test_a_quiz_is_shuffled_by_its_question_alone(shown):
         quiz(f"Question {i}?", *choices)
         places.append([line.strip()[3:] for line in shown[-1]["text/plain"].splitlines()[1:4]].index("first"))
     assert all(70 < places.count(place) < 130 for place in range(3))
-    code = "import IPython.display as d; d.display = lambda b, **o: print(b['text/plain']); from fedbook.lab import quiz; quiz('Question 0?', ('first', 1, ''), ('second', 0, ''), ('third', 0, ''))"
-    again = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ | {"PYTHONHASHSEED": "7"}).stdout
+    code = ("import IPython.display as d; d.display = lambda b, **o: print(b['text/plain']); from fedbook import lab; "
+            "lab.quiz('Question 0?', ('first', 1, ''), ('second', 0, ''), ('third', 0, ''))")
+    again = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
+                           env=os.environ | {"PYTHONHASHSEED": "7"}).stdout
     assert again.strip() == shown[0]["text/plain"].strip()
 
 
 def test_guess_runs_nothing_before_there_is_a_guess(shown, capsys):
     def measure(): raise AssertionError("measured")
-    for mine, said in ((..., "not attempted yet"), (None, "not attempted yet"), ("abc", "neither a number nor a list"), ([1, "x"], "neither a number"), ([], "neither a number"), (True, "neither a number"), (math.nan, "neither a number")):
+    for mine, said in ((..., "not attempted yet"), (None, "not attempted yet"),
+                       ("abc", "neither a number nor a list"), ([1, "x"], "neither a number"),
+                       ([], "neither a number"), (True, "neither a number"), (math.nan, "neither a number")):
         assert guess("How many?", mine, measure) is None
         assert said in capsys.readouterr().out
     assert not shown
@@ -289,12 +329,15 @@ def test_guess_runs_nothing_before_there_is_a_guess(shown, capsys):
 def test_guess_shows_both(shown, capsys):
     assert guess("How far?", 3, lambda: 4.5, "m") == 4.5
     assert capsys.readouterr().out == "How far? You guessed 3 m, measured is 4.5 m: 1.5 apart.\n"
-    assert guess("How many?", [1, 2, 5], lambda: {10: 1.5, 20: 2.0, 30: 3.0}, "points") == {10: 1.5, 20: 2.0, 30: 3.0}
+    assert guess("How many?", [1, 2, 5], lambda: {10: 1.5, 20: 2.0, 30: 3.0},
+                 "points") == {10: 1.5, 20: 2.0, 30: 3.0}
     assert capsys.readouterr().out == "Farthest apart at 30: 2 points.\n"
     lines = {line.get_label(): line.get_xydata().tolist() for line in shown[-1].axes[0].lines}
     assert lines == {"measured": [[10, 1.5], [20, 2.0], [30, 3.0]], "your guess": [[10, 1], [20, 2], [30, 5]]}
-    assert guess("How many?", (1, 2), lambda: [1.0, 2.5]) == [1.0, 2.5] and "Farthest apart at 1: 0.5." in capsys.readouterr().out
-    assert guess("How many?", [1, 2], lambda: [1.0, 2.5, 3.0]) == [1.0, 2.5, 3.0] and "expected a list of 3 numbers" in capsys.readouterr().out
+    assert guess("How many?", (1, 2), lambda: [1.0, 2.5]) == [1.0, 2.5]
+    assert "Farthest apart at 1: 0.5." in capsys.readouterr().out
+    assert guess("How many?", [1, 2], lambda: [1.0, 2.5, 3.0]) == [1.0, 2.5, 3.0]
+    assert "expected a list of 3 numbers" in capsys.readouterr().out
     assert guess("How many?", [1, 2], lambda: 3) == 3 and "expected one number" in capsys.readouterr().out
     import matplotlib.pyplot as plt
     assert not plt.get_fignums()
@@ -313,22 +356,27 @@ def test_progress_is_text_here_and_a_widget_in_an_open_notebook(monkeypatch, cap
     assert not lab._in_notebook()
     monkeypatch.delenv("FEDBOOK_STAMP")
     monkeypatch.setattr("tqdm.notebook.tqdm", lambda iterable, **options: (iterable, options))
-    assert progress("ab", "x", total=7, initial=3) == ("ab", dict(desc="x", total=7, initial=3, leave=False, mininterval=0.5))
+    assert progress("ab", "x", total=7, initial=3) == ("ab", dict(desc="x", total=7, initial=3, leave=False,
+                                                                  mininterval=0.5))
     fake.get_ipython = lambda: None
     assert not lab._in_notebook()
 
 
 def test_progress_imports_no_widgets():
-    code = "import sys; from fedbook.lab import progress; list(progress(range(3))); print([m for m in ('IPython', 'ipywidgets', 'matplotlib') if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    code = ("import sys; from fedbook.lab import progress; list(progress(range(3))); "
+            "print([m for m in ('IPython', 'ipywidgets', 'matplotlib') if m in sys.modules])")
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                          check=True).stdout.strip() == "[]"
 
 
 def test_flow_draws_one_arrow_per_verb_and_way():
     from types import SimpleNamespace as Entry
-    entries = [Entry(way=w, client=c, verb=v, nbytes=1500, tensors=(("weights", 1400), ("n", 8))) for v in ("fit", "scores") for w in ("down", "up") for c in range(3)]
+    entries = [Entry(way=w, client=c, verb=v, nbytes=1500, tensors=(("weights", 1400), ("n", 8)))
+               for v in ("fit", "scores") for w in ("down", "up") for c in range(3)]
     fig = lab.flow(entries)
     texts = [t.get_text() for t in fig.axes[0].texts]
-    assert sum("4.5 kB" in t for t in texts) == 4 and sum("weights 1.4 kB" in t for t in texts) == 4 and "3 clients" in texts
+    assert sum("4.5 kB" in t for t in texts) == 4 and sum("weights 1.4 kB" in t for t in texts) == 4
+    assert "3 clients" in texts
 
 
 def test_small_things():
@@ -340,11 +388,13 @@ def test_style_is_for_everyone_to_read():
     import matplotlib as mpl
     with mpl.rc_context():
         lab.style()
-        assert min(mpl.rcParams[k] for k in ("font.size", "axes.titlesize", "axes.labelsize", "xtick.labelsize", "ytick.labelsize", "legend.fontsize")) >= 9
+        assert min(mpl.rcParams[k] for k in ("font.size", "axes.titlesize", "axes.labelsize",
+                                             "xtick.labelsize", "ytick.labelsize", "legend.fontsize")) >= 9
 
 
 def test_play_draws_at_once_and_when_a_knob_is_moved_without_an_output_widget(monkeypatch, capsys):
-    """An Output widget makes nbclient write to the shell channel that it reads from, and a run may then wait for ever (nbclient issue 312)."""
+    """An Output widget makes nbclient write to the shell channel that it reads from, and a run may then wait for
+    ever (nbclient issue 312)."""
     import ipywidgets
     import matplotlib.pyplot as plt
     drawn, boxes = [], []
@@ -374,7 +424,8 @@ def test_play_draws_at_once_and_when_a_knob_is_moved_without_an_output_widget(mo
 
 def test_answers():
     assert [answers.seeds_for(*case) for case in ((2.0, 1.0), (1.0, 1.0), (10.0, 0.1))] == [4, 7, 3]
-    assert answers.paired_interval([1.0, 2.0], [1.0, 2.0]) == (0.0, 0.0) and answers.parse_bytes("1.5 kB") == 1500
+    assert answers.paired_interval([1.0, 2.0], [1.0, 2.0]) == (0.0, 0.0)
+    assert answers.parse_bytes("1.5 kB") == 1500
     shares = [answers.share_reproduced(n) for n in (3, 5, 10, 20)]
     assert shares == sorted(shares) and shares[0] < 0.25 and shares[-1] > 0.95
     power = [stats.nct.sf(stats.t.ppf(0.975, n - 1), n - 1, n ** 0.5) for n in (3, 5, 10, 20)]

@@ -15,8 +15,10 @@ ANSWERS = sorted((Path(__file__).parent.parent / "nbs" / "answers").glob("*.ipyn
 def test_chapter_runs(name, tmp_path):
     ran = run_chapter(chapters()[name], "smoke", os.environ.get("FEDBOOK_DEVICE", "auto"), out=tmp_path)
     assert ran["error"] is None, ran["error"]
-    assert ran["measured"] and json.loads((tmp_path / f"{name}-smoke-0" / "results.json").read_text())["profile"] == "smoke"
-    text = "".join(o.get("text", "") for c in nbformat.read(ran["notebook"], 4).cells for o in c.get("outputs", []))
+    assert ran["measured"]
+    assert json.loads((tmp_path / f"{name}-smoke-0" / "results.json").read_text())["profile"] == "smoke"
+    text = "".join(o.get("text", "") for c in nbformat.read(ran["notebook"], 4).cells
+                   for o in c.get("outputs", []))
     assert text.count("not attempted yet") >= 3, "exercises come unsolved"
 
 

@@ -23,7 +23,8 @@ def scaffold_cells():
     "The cells of chapter 04 that import, and those that define SCAFFOLD, where the README sends its reader."
     sources = code_cells(chapters()["04_fedavg"])
     imports = [source for source in sources if re.match(r"#\| (export|hide)\n(import|from) ", source)]
-    return "\n\n".join([*imports, *(source for source in sources if re.match(r"(def zeros|class Scaffold)", source))])
+    return "\n\n".join([*imports, *(source for source in sources
+                                    if re.match(r"(def zeros|class Scaffold)", source))])
 
 
 def method(block, **names):
@@ -65,7 +66,8 @@ def links(page):
     return [link for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()) if not link.startswith("http")]
 
 
-def anchors(page): return {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in re.findall(r"^#+ (.+)$", page.read_text(), re.M)}
+def anchors(page): return {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-")
+                           for title in re.findall(r"^#+ (.+)$", page.read_text(), re.M)}
 
 
 @pytest.mark.parametrize("page", ["README.md", "results/README.md"])
@@ -94,7 +96,8 @@ def test_the_papers_table_counts_the_kept_verdicts(tmp_path):
     copy = tmp_path / "README.md"
     copy.write_text(README)
     fill(copy, collect(ROOT / "results"))
-    assert copy.read_text() == README and len(re.findall(r"\| \[results\]\(results/README.md#1\d_\w+\) \|", README)) == 5
+    assert copy.read_text() == README
+    assert len(re.findall(r"\| \[results\]\(results/README.md#1\d_\w+\) \|", README)) == 5
 
 
 @METHODS

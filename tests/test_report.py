@@ -12,23 +12,28 @@ from hypothesis import given, settings
 from fedbook import report
 from fedbook.answers import report as answers
 from fedbook.lab import COLOURS, Results, UserError, verdict
-from fedbook.report import (History, as_html, claims_figure, collect, counts, drawn_from, failed_runs, figures_of, fill, keep,
-                            message, overview_figure, page, paper_effect, row_difference, run_of, write_report)
+from fedbook.report import (History, as_html, claims_figure, collect, counts, drawn_from, failed_runs,
+                            figures_of, fill, keep,
+                            message, overview_figure, page, paper_effect, row_difference, run_of,
+                            write_report)
 
 matplotlib.use("Agg")
 
 
 def claimed(text, values, **facts):
     facts = dict(at_least=None, at_most=None, paper="", source="", unit="") | facts
-    return facts | dict(claim=text, values=values, verdict=verdict(values, facts["at_least"], facts["at_most"]))
+    return facts | dict(claim=text, values=values, verdict=verdict(values, facts["at_least"],
+                                                                   facts["at_most"]))
 
 
 def result(*claims, name="99_demo", data="toy", headline="done", **facts):
-    return dict(name=name, profile="full", seed=0, sizes={"data": data}, scale="a toy", device="cpu", changes={},
+    return dict(name=name, profile="full", seed=0, sizes={"data": data}, scale="a toy", device="cpu",
+                changes={},
                 headline=headline, rows=[], claims=list(claims)) | facts
 
 
-SURE = claimed("b beats a", [0.05, 0.06, 0.052], at_least=0, unit="%", paper="61.2 - 59.3 %", source="Table 2")
+SURE = claimed("b beats a", [0.05, 0.06, 0.052], at_least=0, unit="%", paper="61.2 - 59.3 %",
+               source="Table 2")
 OPPOSITE = claimed("c beats a", [-0.05, -0.06, -0.052], at_least=0, unit="%", paper="0.2 to 2.2 %")
 NOISY = claimed("a <b> c", [0.05, -0.06, 0.02], at_least=-0.01, at_most=0.01, unit="%")
 FEW = claimed("few", [2.0], at_most=3)
@@ -43,9 +48,11 @@ def put(folder, *bodies):
 
 SOUND = dict(name="99_x", profile="full", seed=0, sizes={}, scale="", device="cpu", changes={})
 CLAIM = dict(claim="a", paper="", source="", unit="", verdict="measured", values=[1.0])
-BROKEN = [SOUND, SOUND | dict(claims=3), SOUND | dict(claims=[3]), SOUND | dict(claims=[CLAIM | dict(values=[])]),
+BROKEN = [SOUND, SOUND | dict(claims=3), SOUND | dict(claims=[3]),
+          SOUND | dict(claims=[CLAIM | dict(values=[])]),
           SOUND | dict(claims=[CLAIM | dict(values=["x"])]), SOUND | dict(claims=[CLAIM | dict(paper=3)]),
-          SOUND | dict(claims=[{k: v for k, v in CLAIM.items() if k != "unit"}]), SOUND | dict(claims=[], profile="huge"),
+          SOUND | dict(claims=[{k: v for k, v in CLAIM.items() if k != "unit"}]),
+          SOUND | dict(claims=[], profile="huge"),
           SOUND | dict(claims=[CLAIM | dict(at_least="0")])]
 
 
@@ -58,25 +65,33 @@ def test_a_broken_results_file_is_one_sentence(text, tmp_path):
 
 
 def test_collect_orders_and_keep_names(tmp_path):
-    bodies = [result(SURE, name="10_b"), result(SURE, name="04_a", data="z"), result(SURE, name="04_a", data="b"), result(name="03_c")]
+    bodies = [result(SURE, name="10_b"), result(SURE, name="04_a", data="z"),
+              result(SURE, name="04_a", data="b"), result(name="03_c")]
     for i, body in enumerate(bodies):
         (tmp_path / f"run{i}").mkdir()
         (tmp_path / f"run{i}" / "results.json").write_text(json.dumps(body))
-    assert [run_of(body) for body in collect(tmp_path)] == ["03_c-full-0-toy", "04_a-full-0-b", "04_a-full-0-z", "10_b-full-0-toy"]
+    assert [run_of(body) for body in collect(tmp_path)] == ["03_c-full-0-toy", "04_a-full-0-b",
+                                                            "04_a-full-0-z", "10_b-full-0-toy"]
     kept = keep(tmp_path, tmp_path / "results")
-    assert [path.name for path in kept] == ["04_a-full-0-b.json", "04_a-full-0-z.json", "10_b-full-0-toy.json"]
+    assert [path.name for path in kept] == ["04_a-full-0-b.json", "04_a-full-0-z.json",
+                                            "10_b-full-0-toy.json"]
     assert collect(tmp_path / "results") == [body for body in collect(tmp_path) if body["claims"]]
 
 
 def notebook(*errors, failed):
     outputs = [dict(output_type="error", ename=name, evalue="", traceback=[]) for name in errors]
-    return json.dumps(dict(metadata=dict(papermill=dict(exception=failed or None)), cells=[dict(outputs=outputs)]))
+    return json.dumps(dict(metadata=dict(papermill=dict(exception=failed or None)),
+                           cells=[dict(outputs=outputs)]))
 
 
 @pytest.mark.parametrize("book, results, why", [
-    (notebook(failed=False), result(SURE), None), (notebook("ZeroDivisionError", failed=True), result(SURE, headline=""), "a cell failed: ZeroDivisionError"),
-    (notebook("KeyboardInterrupt", failed=True), result(headline=""), "stopped before its end"), (notebook(failed=False), result(headline=""), "stopped before its end"),
-    (notebook(failed=False), None, "stopped before its end"), ("{", None, "stopped before its end"), (None, result(SURE), None), (None, None, None)])
+    (notebook(failed=False), result(SURE), None), (notebook("ZeroDivisionError", failed=True),
+                                                   result(SURE, headline=""),
+                                                   "a cell failed: ZeroDivisionError"),
+    (notebook("KeyboardInterrupt", failed=True), result(headline=""), "stopped before its end"),
+    (notebook(failed=False), result(headline=""), "stopped before its end"),
+    (notebook(failed=False), None, "stopped before its end"), ("{", None, "stopped before its end"),
+    (None, result(SURE), None), (None, None, None)])
 def test_which_runs_failed(book, results, why, tmp_path):
     run = tmp_path / "99_demo-full-0"
     run.mkdir()
@@ -86,15 +101,19 @@ def test_which_runs_failed(book, results, why, tmp_path):
 
 
 def test_counts_have_one_order():
-    assert counts([FEW, NOISY, SURE, SURE, PLAIN]) == "2 reproduced, 1 too noisy to say, 1 too few seeds, 1 measured"
+    assert counts([FEW, NOISY, SURE, SURE,
+                   PLAIN]) == "2 reproduced, 1 too noisy to say, 1 too few seeds, 1 measured"
     assert counts([]) == "no claims" and message(result(OPPOSITE)) == "99_demo on toy: 1 not reproduced"
 
 
 @pytest.mark.parametrize("text, want", [
-    ("61.2 - 59.3 %", (1.9, 1.9)), (".467 - .448", (0.019, 0.019)), ("0.2 to 2.2 %", (0.2, 2.2)), ("6 to 12 points", (6, 12)),
+    ("61.2 - 59.3 %", (1.9, 1.9)), (".467 - .448", (0.019, 0.019)), ("0.2 to 2.2 %", (0.2, 2.2)),
+    ("6 to 12 points", (6, 12)),
     (".04 to .08 over baselines", (0.04, 0.08)), ("about 98 %", (98, 98)), ("6.9 - 8.7 %", (-1.8, -1.8)),
-    *((words, None) for words in ("19.8 %", "19.8 %, a fifth of 99 %", "more than 4", "lower with more clients, 5 to 30",
-                                  "86.6 minus at most 21.65 %", "1.73 times (2^10 users) to 1.98 times (2^14)", "", ".486, .475, .478"))])
+    *((words, None) for words in ("19.8 %", "19.8 %, a fifth of 99 %", "more than 4",
+                                  "lower with more clients, 5 to 30",
+                                  "86.6 minus at most 21.65 %",
+                                  "1.73 times (2^10 users) to 1.98 times (2^14)", "", ".486, .475, .478"))])
 def test_only_a_size_of_effect_stands_beside_an_interval(text, want):
     got = paper_effect(text)
     assert got is None if want is None else got == pytest.approx(want)
@@ -106,7 +125,8 @@ def lines_of(ax): return [line for line in ax.lines if len(line.get_xdata())]
 def test_a_figure_shows_each_claim_against_bound_and_paper():
     fig = claims_figure(result(SURE, OPPOSITE, NOISY, FEW, PLAIN))
     percent, few, seconds = fig.axes
-    assert [ax.get_xlabel() for ax in fig.axes] == ["percent, or percentage points", "ratio, or as the claim says", "s"]
+    assert [ax.get_xlabel() for ax in fig.axes] == ["percent, or percentage points",
+                                                    "ratio, or as the claim says", "s"]
     assert [t.get_text() for t in percent.get_yticklabels()] == ["b beats a", "c beats a", "a <b> c"]
     mean, half = (100 * v for v in report.interval(SURE["values"]))
     bars = [tuple(line.get_xdata()) for line in lines_of(percent) if line.get_linewidth() == 6]
@@ -115,16 +135,19 @@ def test_a_figure_shows_each_claim_against_bound_and_paper():
     assert stars == [pytest.approx((1.9, 1.9)), pytest.approx((0.2, 2.2))]
     bounds = [line.get_xdata()[0] for line in lines_of(percent) if line.get_marker() in (8, 9)]
     assert bounds == pytest.approx([0, 0, -1, 1])
-    assert [line.get_marker() for line in lines_of(few) if line.get_marker() in (8, 9)] == [8], "at most: to the left"
+    assert [line.get_marker() for line in lines_of(few)
+            if line.get_marker() in (8, 9)] == [8], "at most: to the left"
     assert not [line for line in lines_of(few) if line.get_linewidth() == 6], "one seed has no interval"
     assert "1 reproduced, 1 not reproduced" in fig.get_suptitle()
 
 
 def test_the_overview_counts_every_claim():
-    ax, = overview_figure([result(SURE, OPPOSITE, NOISY), result(FEW, NOISY, PLAIN, NOISY, name="98_other")]).axes
+    ax, = overview_figure([result(SURE, OPPOSITE, NOISY),
+                           result(FEW, NOISY, PLAIN, NOISY, name="98_other")]).axes
     assert [t.get_text() for t in ax.get_yticklabels()] == ["99_demo on toy", "98_other on toy"]
     widths = {bars.get_label(): [bar.get_width() for bar in bars] for bars in ax.containers}
-    assert widths == {"reproduced": [1, 0], "not reproduced": [1, 0], "too noisy to say": [1, 2], "too few seeds": [0, 1], "measured": [0, 1]}
+    assert widths == {"reproduced": [1, 0], "not reproduced": [1, 0], "too noisy to say": [1, 2],
+                      "too few seeds": [0, 1], "measured": [0, 1]}
 
 
 def test_a_figure_can_be_read_by_all_and_changes_nobodys_settings():
@@ -133,15 +156,19 @@ def test_a_figure_can_be_read_by_all_and_changes_nobodys_settings():
     assert dict(matplotlib.rcParams) == before
     texts = [text for text in fig.findobj(matplotlib.text.Text) if text.get_text()]
     assert min(text.get_fontsize() for text in texts) >= 9
-    looks = {(line.get_marker(), line.get_color()) for line in fig.axes[0].lines if line.get_markersize() == 7}
+    looks = {(line.get_marker(), line.get_color()) for line in fig.axes[0].lines
+             if line.get_markersize() == 7}
     assert len(looks) == 3 == len({marker for marker, _ in looks}), "shape tells as much as colour"
     assert {colour for _, colour in looks} <= {*COLOURS, "#767676"}
 
 
 def test_the_page_has_a_section_for_each_chapter_and_the_scale_once():
-    text = page([result(SURE, OPPOSITE, name="04_a"), result(NOISY, name="04_a", data="other", scale="other scale"), result(name="05_b"), result(FEW, name="06_c")])
+    text = page([result(SURE, OPPOSITE, name="04_a"), result(NOISY, name="04_a", data="other",
+                                                             scale="other scale"), result(name="05_b"),
+                 result(FEW, name="06_c")])
     assert re.findall(r"^## (.*)", text, re.M) == ["04_a", "06_c"] and "05_b" not in text
-    assert text.count("other scale") == 1 and text.count("a toy") == 2 and "| b beats a | 61.2 - 59.3 % (Table 2) | 5.4 ± 0.53 % (3 seeds) | reproduced |" in text
+    assert text.count("other scale") == 1 and text.count("a toy") == 2
+    assert "| b beats a | 61.2 - 59.3 % (Table 2) | 5.4 ± 0.53 % (3 seeds) | reproduced |" in text
     assert "All in all: 1 reproduced, 1 not reproduced, 1 too noisy to say, 1 too few seeds." in text
     assert "| [04_a](#04_a) | full, other | 1 too noisy to say |" in text
 
@@ -151,7 +178,8 @@ def test_a_report_is_written_whole_and_figures_stay_until_their_claims_change(tm
     pages = write_report(tmp_path, [body])
     figure = tmp_path / "figures" / "99_demo-full-0-toy.png"
     assert [p.name for p in pages] == ["README.md", "report.html"]
-    assert {path.name: drawn_from(path) for path in figure.parent.iterdir()} == {n: stamp for n, (stamp, _) in figures_of([body]).items()}
+    stamps = {name: stamp for name, (stamp, _) in figures_of([body]).items()}
+    assert {path.name: drawn_from(path) for path in figure.parent.iterdir()} == stamps
     before = drawn_from(figure)
     assert all((tmp_path / link).exists() for link in re.findall(r"!\[.*?\]\((.*?)\)", pages[0].read_text()))
     figure.write_bytes(figure.read_bytes() + b"mark")
@@ -175,7 +203,8 @@ def test_html_is_escaped_and_has_all_parts():
 
 def test_fill_writes_the_last_cell_of_linked_rows(tmp_path):
     readme = tmp_path / "README.md"
-    readme.write_text("| [A](results/README.md#99_demo) | what | old |\n| [B](results/README.md#98_none) | x | old |\n| no | link |\n")
+    readme.write_text("| [A](results/README.md#99_demo) | what | old |\n"
+                      "| [B](results/README.md#98_none) | x | old |\n| no | link |\n")
     fill(readme, [result(SURE), result(NOISY, data="other")])
     assert readme.read_text() == ("| [A](results/README.md#99_demo) | what | 1 reproduced, 1 too noisy to say |\n"
                                   "| [B](results/README.md#98_none) | x | no claims |\n| no | link |\n")
@@ -184,14 +213,19 @@ def test_fill_writes_the_last_cell_of_linked_rows(tmp_path):
 
 
 def test_clocks_are_left_out_at_any_depth_and_as_whole_rows():
-    old = [dict(what="a", seed=0, numbers={"score": 1.0, "by": [{"seconds": 3, "n": 2}]}), dict(what="b", seed=0, numbers={"x": 1})]
-    new = [dict(what="a", seed=0, numbers={"score": 1.0, "by": [{"seconds": 4, "n": 2}]}), dict(what="b", seed=0, numbers={"x": 2})]
+    old = [dict(what="a", seed=0, numbers={"score": 1.0, "by": [{"seconds": 3, "n": 2}]}),
+           dict(what="b", seed=0, numbers={"x": 1})]
+    new = [dict(what="a", seed=0, numbers={"score": 1.0, "by": [{"seconds": 4, "n": 2}]}),
+           dict(what="b", seed=0, numbers={"x": 2})]
     assert row_difference(old, new, ("seconds", "b")) == ""
-    assert "seconds" in row_difference(old, new, ("b",)) and "row 'b'" in row_difference(old, new, ("seconds",))
+    assert "seconds" in row_difference(old, new, ("b",))
+    assert "row 'b'" in row_difference(old, new, ("seconds",))
 
 
-values = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(["float:nan", "float:x", "text:", "text:float:inf"]),
-                      lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3), max_leaves=6)
+texts = st.text() | st.sampled_from(["float:nan", "float:x", "text:", "text:float:inf"])
+plain = st.none() | st.booleans() | st.integers() | st.floats() | texts
+nested = lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
+values = st.recursive(plain, nested, max_leaves=6)
 
 
 def bits(value):
@@ -201,14 +235,16 @@ def bits(value):
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(st.dictionaries(st.text(max_size=6) | st.sampled_from(["self", "row", "name"]), values, max_size=4), max_size=4))
+@given(st.lists(st.dictionaries(st.text(max_size=6) | st.sampled_from(["self", "row", "name"]), values,
+                                max_size=4), max_size=4))
 def test_history_round_trip_is_exact_and_valid_json(rows):
     history = History(rows)
     def refuse(constant): raise AssertionError(constant)
     text = history.to_json()
     json.loads(text, parse_constant=refuse)
     back = History.from_json(text)
-    assert bits(back.rows) == bits(history.rows) == bits(rows) and back.to_json() == text and len(back) == len(rows)
+    assert bits(back.rows) == bits(history.rows) == bits(rows) and back.to_json() == text
+    assert len(back) == len(rows)
 
 
 def test_history_columns():
@@ -218,7 +254,8 @@ def test_history_columns():
     history.add(round=1, loss=0.5)
     history.add(round=2, accuracy=0.25)
     history.add(round=3, loss=None)
-    assert history.column("loss") == [0.5, None, None] and history.last("loss") == 0.5 and history.last("accuracy") == 0.25
+    assert history.column("loss") == [0.5, None, None] and history.last("loss") == 0.5
+    assert history.last("accuracy") == 0.25
     with pytest.raises(UserError, match="round, loss, accuracy"): history.column("acc")
     with pytest.raises(UserError, match="round, loss, accuracy"): history.plot("acc")
     with pytest.raises(UserError, match="round, loss, accuracy"): history.plot("loss", x="epoch")
@@ -228,14 +265,16 @@ def test_history_columns():
 def test_history_takes_tensors_and_arrays_and_refuses_the_rest():
     history = History()
     history.add(a=torch.tensor(2), b=np.float32(0.5), c=np.arange(2), d=(1, 2), e={"x": torch.tensor([1.5])})
-    assert history.rows == [{"a": 2, "b": 0.5, "c": [0, 1], "d": [1, 2], "e": {"x": [1.5]}}] and type(history.rows[0]["b"]) is float
+    assert history.rows == [{"a": 2, "b": 0.5, "c": [0, 1], "d": [1, 2], "e": {"x": [1.5]}}]
+    assert type(history.rows[0]["b"]) is float
     for wrong in (object(), {1: 2}, {1}, b"bytes", 1j, np.array([1j]), torch.optim.SGD([torch.zeros(1)])):
         with pytest.raises(UserError) as error: history.add(state=wrong)
         assert str(error.value).startswith("state") and "\n" not in str(error.value)
     assert len(history) == 1
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", "null", '{"rows": 3}', '{"rows": [3]}', '{"rows": [{"a": "float:x"}]}', '{"rows": {"a": 1}}', None])
+@pytest.mark.parametrize("text", ["", "[]", "{}", "null", '{"rows": 3}', '{"rows": [3]}',
+                                  '{"rows": [{"a": "float:x"}]}', '{"rows": {"a": 1}}', None])
 def test_what_is_no_history_is_refused(text):
     with pytest.raises(UserError, match="is not a history"): History.from_json(text)
 
@@ -250,11 +289,13 @@ def test_history_figure_skips_what_is_no_number():
 def test_history_table_is_short_and_safe():
     history = History([dict(round=r, note="<b>") for r in range(100)])
     page = history._repr_html_()
-    assert page.count("<tr>") == 8 and "&lt;b&gt;" in page and "<b>" not in page and ">99<" in page and ">50<" not in page
+    assert page.count("<tr>") == 8 and "&lt;b&gt;" in page and "<b>" not in page and ">99<" in page
+    assert ">50<" not in page
     assert History()._repr_html_() == "<table><tr></tr></table>"
 
 
 def test_answers():
     assert answers.tally([result(SURE, FEW), result(SURE)]) == {"reproduced": 2, "too few seeds": 1}
     assert answers.slowest({"rows": []}) is None
-    assert answers.changed(result(SURE, PLAIN), result(SURE | dict(verdict="measured"), FEW)) == {"b beats a": ("reproduced", "measured")}
+    assert answers.changed(result(SURE, PLAIN), result(SURE | dict(verdict="measured"),
+                                                       FEW)) == {"b beats a": ("reproduced", "measured")}

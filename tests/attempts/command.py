@@ -16,7 +16,8 @@ def users__wrong_first_line_only(sources, module):
     return sorted(name for name, text in sources.items() if re.match(rf"from fedbook\.{module} ", text))
 
 def users__right_syntax_tree(sources, module):
-    imports = lambda text: [node.module for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)]
+    imports = lambda text: [node.module for node in ast.walk(ast.parse(text))
+                            if isinstance(node, ast.ImportFrom)]
     return sorted(name for name, text in sources.items() if f"fedbook.{module}" in imports(text))
 
 

@@ -11,15 +11,20 @@ def _smallest(width, start=3):
     return next(n for n in range(start, 10_000) if width(n))
 
 
-def seeds_for__wrong_normal_quantile(gap, noise): return _smallest(lambda n: 1.96 * noise / n ** 0.5 < gap)
+def seeds_for__wrong_normal_quantile(gap, noise):
+    return _smallest(lambda n: 1.96 * noise / n ** 0.5 < gap)
 
-def seeds_for__wrong_degrees_of_freedom(gap, noise): return _smallest(lambda n: stats.t.ppf(0.975, n) * noise / n ** 0.5 < gap)
+def seeds_for__wrong_degrees_of_freedom(gap, noise):
+    return _smallest(lambda n: stats.t.ppf(0.975, n) * noise / n ** 0.5 < gap)
 
-def seeds_for__wrong_one_sided(gap, noise): return _smallest(lambda n: stats.t.ppf(0.95, n - 1) * noise / n ** 0.5 < gap)
+def seeds_for__wrong_one_sided(gap, noise):
+    return _smallest(lambda n: stats.t.ppf(0.95, n - 1) * noise / n ** 0.5 < gap)
 
-def seeds_for__wrong_two_seeds_will_do(gap, noise): return _smallest(lambda n: stats.t.ppf(0.975, n - 1) * noise / n ** 0.5 < gap, 2)
+def seeds_for__wrong_two_seeds_will_do(gap, noise):
+    return _smallest(lambda n: stats.t.ppf(0.975, n - 1) * noise / n ** 0.5 < gap, 2)
 
-def seeds_for__wrong_forgets_the_root(gap, noise): return _smallest(lambda n: stats.t.ppf(0.975, n - 1) * noise / n < gap)
+def seeds_for__wrong_forgets_the_root(gap, noise):
+    return _smallest(lambda n: stats.t.ppf(0.975, n - 1) * noise / n < gap)
 
 def seeds_for__right_array(gap, noise):
     n = np.arange(3, 1000)
@@ -27,8 +32,8 @@ def seeds_for__right_array(gap, noise):
 
 
 def paired_interval__wrong_unpaired(a, b):
-    half = math.sqrt(statistics.variance(a) / len(a) + statistics.variance(b) / len(b)) * stats.t.ppf(0.975, len(a) - 1)
-    return statistics.mean(a) - statistics.mean(b), half
+    error = math.sqrt(statistics.variance(a) / len(a) + statistics.variance(b) / len(b))
+    return statistics.mean(a) - statistics.mean(b), error * stats.t.ppf(0.975, len(a) - 1)
 
 def paired_interval__wrong_way_round(a, b):
     d = np.subtract(b, a)

@@ -42,7 +42,8 @@ def changed__wrong_by_place(old, new):
 
 def changed__wrong_counts_what_is_gone(old, new):
     now = {claim["claim"]: claim["verdict"] for claim in new["claims"]}
-    return {c["claim"]: (c["verdict"], now.get(c["claim"])) for c in old["claims"] if now.get(c["claim"]) != c["verdict"]}
+    return {c["claim"]: (c["verdict"], now.get(c["claim"])) for c in old["claims"]
+            if now.get(c["claim"]) != c["verdict"]}
 
 def changed__wrong_way_round(old, new):
     before = {claim["claim"]: claim["verdict"] for claim in old["claims"]}
@@ -53,5 +54,6 @@ def changed__right_two_loops(old, new):
     found = {}
     for a in old["claims"]:
         for b in new["claims"]:
-            if a["claim"] == b["claim"] and a["verdict"] != b["verdict"]: found[a["claim"]] = a["verdict"], b["verdict"]
+            if a["claim"] != b["claim"] or a["verdict"] == b["verdict"]: continue
+            found[a["claim"]] = a["verdict"], b["verdict"]
     return found
