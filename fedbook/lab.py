@@ -165,7 +165,7 @@ def _source(kind):
     try: return inspect.getsource(kind)
     except (OSError, TypeError):
         cells = ["".join(entry[2]) for entry in linecache.cache.values() if len(entry) > 2]
-        return next((cell for cell in reversed(cells) if f"class {kind.__name__}(" in cell), "")
+        return next((cell for cell in reversed(cells) if re.search(rf"^class {kind.__name__}[(:]", cell, re.M)), "")
 
 def meanings(kind: type) -> dict[str, str]:
     "What each field of a `Profile` means: name to the comment beside it, in the order of the fields."

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SIZES', 'VERDICTS', 'History', 'read_results', 'collect', 'run_of', 'failed_runs', 'keep', 'row_difference', 'counts',
-           'paper_effect', 'claims_figure', 'message', 'overview_figure', 'page', 'digest', 'drawn_from', 'figures_of',
+           'message', 'paper_effect', 'claims_figure', 'overview_figure', 'page', 'digest', 'drawn_from', 'figures_of',
            'write_report', 'as_html', 'row_cells', 'fill']
 
 # %% ../nbs/workshop/w9_report.ipynb #9a01c3d3
@@ -222,6 +222,14 @@ def counts(claims: Iterable[dict]) -> str:
     found = Counter(claim["verdict"] for claim in claims)
     return ", ".join(f"{found[verdict]} {verdict}" for verdict in VERDICTS if found[verdict]) or "no claims"
 
+def _run_label(body: dict) -> str:
+    data = body["sizes"].get("data")
+    return f"{body['name']} on {data}" if data else body["name"]
+
+def message(body: dict) -> str:
+    "The message of a result in one line: its chapter and data, and how its claims turned out."
+    return f"{_run_label(body)}: {counts(body['claims'])}"
+
 # %% ../nbs/workshop/w9_report.ipynb #9a01c3e5
 def paper_effect(text: str) -> tuple[float, float] | None:
     """The size of effect in a paper's figure `text` as (low, high), in the unit that it has: a difference
@@ -295,10 +303,6 @@ def claims_figure(body: dict) -> Any:
         fig.suptitle(message(body), x=0.01, ha="left", fontsize=11)
     return fig
 
-def message(body: dict) -> str:
-    "The message of a result in one line: its chapter and data, and how its claims turned out."
-    return f"{_run_label(body)}: {counts(body['claims'])}"
-
 # %% ../nbs/workshop/w9_report.ipynb #9a01c408
 def overview_figure(bodies: Sequence[dict]) -> Any:
     "How many claims of each of the results `bodies` have which verdict, as a bar for each."
@@ -326,10 +330,6 @@ def overview_figure(bodies: Sequence[dict]) -> Any:
 _BARS = {"reproduced": COLOURS[0], "not reproduced": COLOURS[1], "too noisy to say": "#c8c8c8",
          "too few seeds": "#e8e8e8", "measured": "#404040"}
 
-def _run_label(body: dict) -> str:
-    data = body["sizes"].get("data")
-    return f"{body['name']} on {data}" if data else body["name"]
-
 # %% ../nbs/workshop/w9_report.ipynb #9a01c3f1
 _HOW_TO_READ = """A claim has a bound, and values, one per seed. It is *reproduced* if the whole 95% interval
 of their mean (Student's t) lies on the right side of the bound, *not reproduced* if all of it lies on the wrong
@@ -345,7 +345,7 @@ def page(bodies: Sequence[dict], folder: str | Path = "results") -> str:
     claiming = [body for body in bodies if body["claims"]]
     first = f"Written by `fedbook report {Path(folder).name}` from the files here; do not edit it."
     every = counts(claim for body in claiming for claim in body["claims"])
-    figure = f"![All claims: {every}](figures/overview.png)"
+    figure = f"![All claims: {every}](figures/overview.png)" if claiming else "Nothing is claimed."
     blocks = ["# Results", first, _HOW_TO_READ, f"All in all: {every}.", figure, _overview(claiming)]
     for name in dict.fromkeys(body["name"] for body in claiming):
         blocks += [f"## {name}", *(_section(body) for body in claiming if body["name"] == name)]
@@ -381,7 +381,8 @@ def figures_of(bodies: Sequence[dict]) -> dict[str, tuple[str, Callable[[], Any]
     "File name of each figure of a report to its `digest` and to the function that draws it."
     claiming = [body for body in bodies if body["claims"]]
     stamp = digest([[message(body), body["claims"]] for body in claiming])
-    figures = {"overview.png": (stamp, partial(overview_figure, claiming))}
+    figures: dict[str, tuple[str, Callable[[], Any]]] = {}
+    if claiming: figures["overview.png"] = (stamp, partial(overview_figure, claiming))
     for body in claiming:
         stamp = digest([message(body), body["claims"]])
         figures[f"{run_of(body)}.png"] = (stamp, partial(claims_figure, body))

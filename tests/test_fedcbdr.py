@@ -14,18 +14,18 @@ from hypothesis import given, settings, strategies as st
 from torch import nn
 
 from fedbook.continual import (Expandable, FedAvg, Stream, StreamExperiment, expandable_cnn,
-                               expandable_resnet18, herding, labelled, run_stream, widen)
+                               expandable_resnet18, run_stream, widen)
+from fedbook.exemplars import herding
+from fedbook.wire import Msg, Refused, labelled, pack, unpack
 from fedbook.engine import Faults, line_of, prove
 from fedbook.fedavg import Federation, Here
-from fedbook.fedcbdr import settings as settings_of
 from fedbook.fedcbdr import (FedCBDR, FedCBDRAggregator, FedCBDRClient, FedCBDRServer, FedCBDRSizes,
-                             FedCBDRTrainer, ReplayBuffer, configured, default_network, profiles, tts_loss,
-                             variant)
+                             FedCBDRTrainer, ReplayBuffer, configured, default_network, profiles, settings as
+                             settings_of, tts_loss, variant)
 from fedbook.lab import UserError, choose
 from fedbook.leverage import draw_samples, features, leverage_scores, sampling_probabilities
 from fedbook.local import build, generator
 from fedbook.score import accuracy
-from fedbook.wire import Msg, Refused, pack, unpack
 
 
 def normal(*shape, seed=0):
