@@ -1,4 +1,4 @@
-"""Encoders: preprocessing, features against the libraries' own, weights from files, the cache, and what goes wrong."""
+"""Encoders: preprocessing, features against the libraries' own, weights from files, and the cache."""
 import copy
 import subprocess
 import sys
@@ -12,7 +12,8 @@ from torch.nn import functional as F
 
 from fedbook import encoders
 from fedbook.answers import encoders as answers
-from fedbook.encoders import (ENCODERS, at_hand, data_hash, find_weights, image_encoder, read_features, resize_and_crop,
+from fedbook.encoders import (ENCODERS, at_hand, data_hash, find_weights, image_encoder, read_features,
+                              resize_and_crop,
                               write_features)
 from fedbook.lab import UserError
 from fedbook.world import Pictures, class_means, fashion_mnist_small, nearest_mean
@@ -44,7 +45,8 @@ class Lazy:
 
     def __init__(self, n=10, seed=0, stop=None):
         rng = np.random.default_rng(seed)
-        self.images = [torch.from_numpy(rng.integers(0, 256, (1 if i % 3 == 0 else 3, 20 + i, 45 - i), dtype=np.uint8))
+        self.images = [torch.from_numpy(rng.integers(0, 256, (1 if i % 3 == 0 else 3, 20 + i, 45 - i),
+                                                     dtype=np.uint8))
                        for i in range(n)]
         self.reads, self.stop = [], stop
 
@@ -120,7 +122,8 @@ def test_tensors_of_the_package_are_in_timms_order():
     theirs = encoders.read_weights(at_hand("efficientnet-lite0"))
     own = timm.create_model("tf_efficientnet_lite0").state_dict()
     assert len(theirs) == len(own) == 296
-    for (a, t), (b, s) in zip(theirs.items(), own.items()): assert t.shape == s.shape and a.split(".")[-1] == b.split(".")[-1]
+    for (a, t), (b, s) in zip(theirs.items(), own.items()):
+        assert t.shape == s.shape and a.split(".")[-1] == b.split(".")[-1]
 
 
 def test_batch_size_does_not_change_features(lite):
@@ -132,7 +135,8 @@ def test_lazy_pictures_of_differing_sizes(lite):
     lazy = Lazy()
     features = lite.encode(lazy, batch=3, cache=None)
     one_by_one = torch.cat([lite.encode(image[None], cache=None) for image in lazy.images])
-    assert features.shape == (10, 1280) and close(features, one_by_one, 1e-3) and lazy.reads == list(range(10))
+    assert features.shape == (10, 1280) and close(features, one_by_one,
+                                                  1e-3) and lazy.reads == list(range(10))
 
 
 def test_features_can_train_a_head(lite):
@@ -171,7 +175,8 @@ def test_gradients_reach_the_input(fresh):
 
 
 @pytest.mark.parametrize("images, says", [
-    (GREY.float(), "uint8"), (GREY[0], "uint8"), (GREY.expand(-1, 2, -1, -1), "1 or 3 channels"), ([GREY[0], GREY[0].float()], "images[1]"),
+    (GREY.float(), "uint8"), (GREY[0], "uint8"), (GREY.expand(-1, 2, -1, -1), "1 or 3 channels"),
+    ([GREY[0], GREY[0].float()], "images[1]"),
     ([GREY[0], "text"], "images[1]"), (GREY.numpy(), "images[0]"), (None, "sequence")])
 def test_wrong_pictures(lite, images, says):
     with pytest.raises(UserError) as error: lite.encode(images, cache=None)
@@ -179,7 +184,8 @@ def test_wrong_pictures(lite, images, says):
 
 
 def test_pictures_instead_of_images(lite):
-    with pytest.raises(UserError, match="give the field images"): lite.encode(Pictures(GREY, torch.zeros(6, dtype=torch.int64), ["a"], "", "", ""))
+    with pytest.raises(UserError, match="give the field images"):
+        lite.encode(Pictures(GREY, torch.zeros(6, dtype=torch.int64), ["a"], "", "", ""))
 
 
 def test_wrong_batch(lite):
@@ -188,15 +194,19 @@ def test_wrong_batch(lite):
 
 # Other networks
 
-@pytest.mark.parametrize("name, size, dim, n_params", [("dinov2-s", 28, 384, 22_056_192), ("resnet50", 32, 2048, 23_508_032),
-                                                       ("efficientnet-lite0", 40, 1280, 3_371_008)])
+@pytest.mark.parametrize("name, size, dim, n_params",
+                         [("dinov2-s", 28, 384, 22_056_192), ("resnet50", 32, 2048, 23_508_032),
+                          ("efficientnet-lite0", 40, 1280, 3_371_008)])
 def test_shapes_with_random_weights(name, size, dim, n_params):
     encoder = image_encoder(name, None, size=size)
-    assert encoder.random and "random" in repr(encoder) and encoder.n_params == n_params and encoder.dim == dim
+    assert encoder.random and "random" in repr(encoder) and encoder.n_params == n_params
+    assert encoder.dim == dim
     features, maps = encoder.encode(GREY[:2], cache=None), encoder.pyramid(GREY[:2])
-    assert features.shape == (2, dim) and features.isfinite().all() and not torch.equal(features[0], features[1])
+    assert features.shape == (2,
+                              dim) and features.isfinite().all() and not torch.equal(features[0], features[1])
     assert len(maps) == 4 and [m.shape[1] for m in maps] == list(encoder.channels)
-    assert [m.shape[2] for m in maps] == [-(-size // s) for s in encoder.strides] if name != "dinov2-s" else [8, 4, 2, 1]
+    assert [m.shape[2] for m in maps] == [-(-size // s)
+                                          for s in encoder.strides] if name != "dinov2-s" else [8, 4, 2, 1]
 
 
 def test_pyramid_is_what_pools_to_the_features():
@@ -213,7 +223,8 @@ def test_pyramid_of_efficientnet_is_timms(lite):
     network = timm.create_model("tf_efficientnet_lite0", features_only=True, out_indices=(1, 2, 3, 4)).eval()
     network.load_state_dict({k: v for k, v in lite.module.state_dict().items() if k in network.state_dict()})
     with torch.no_grad(): want = network(lite.preprocess(GREY))
-    for a, b, channels in zip(lite.pyramid(GREY), want, lite.channels): assert a.shape[1] == channels and close(a, b, 1e-3)
+    for a, b, channels in zip(lite.pyramid(GREY), want, lite.channels):
+        assert a.shape[1] == channels and close(a, b, 1e-3)
 
 
 def test_pyramid_of_a_vit_is_its_last_map_made_larger_and_smaller():
@@ -236,7 +247,8 @@ def test_random_weights_are_the_same_and_leave_the_generator_alone():
 
 def test_real_weights_beat_random_ones():
     train, test = (fashion_mnist_small(s) for s in ("train", "test"))
-    first = lambda data, n: data.take(np.concatenate([np.flatnonzero(data.labels == c)[:n] for c in range(10)]))
+    first = lambda data, n: data.take(np.concatenate([np.flatnonzero(data.labels == c)[:n]
+                                                      for c in range(10)]))
     train, test = first(train, 10), first(test, 20)
     def accuracy(encoder):
         x, z = (encoder.encode(d.images, cache=None) for d in (train, test))
@@ -301,7 +313,8 @@ def test_clip_before_the_projection_and_all_tokens(clip, clip_files):
     want = clip.get_logits(x, open_clip.tokenize(["cat", "dog"]))[0]
     assert all(close(logits, want, 1e-3) for logits in narrow)
     maps = every.pyramid(RGB[:2])
-    assert close(maps[2].flatten(2).transpose(1, 2), tokens[:, 1:], 1e-3) and [m.shape[2] for m in maps] == [28, 14, 7, 4]
+    assert close(maps[2].flatten(2).transpose(1, 2), tokens[:, 1:],
+                 1e-3) and [m.shape[2] for m in maps] == [28, 14, 7, 4]
 
 
 def test_auto_looks_into_the_data_folder_first(clip_files, tmp_path):
@@ -338,7 +351,8 @@ def test_a_hub_that_does_not_answer_is_asked_once(monkeypatch):
             raise TimeoutError("timed out")
     monkeypatch.setattr("huggingface_hub.get_session", Session)
     with pytest.raises(UserError, match="timed out"): find_weights("dinov2-s", patience=2)
-    assert asked == [("https://huggingface.co/timm/vit_small_patch14_dinov2.lvd142m/resolve/main/model.safetensors", 2)]
+    hub = "https://huggingface.co/timm"
+    assert asked == [(f"{hub}/vit_small_patch14_dinov2.lvd142m/resolve/main/model.safetensors", 2)]
 
 
 def test_a_hub_that_refuses(monkeypatch):
@@ -358,7 +372,8 @@ def test_files_named_in_the_table_are_those_of_the_libraries():
     repository, file = ENCODERS["clip-vit-b32"]["hub"]
     facts = open_clip.get_pretrained_cfg("ViT-B-32-quickgelu", "openai")
     assert facts["hf_hub"] == f"{repository}/" and file == HF_SAFE_WEIGHTS_NAME
-    assert facts["mean"] == ENCODERS["clip-vit-b32"]["mean"] and facts["std"] == ENCODERS["clip-vit-b32"]["std"]
+    assert facts["mean"] == ENCODERS["clip-vit-b32"]["mean"]
+    assert facts["std"] == ENCODERS["clip-vit-b32"]["std"]
     facts = timm.get_pretrained_cfg("vit_small_patch14_dinov2")
     assert facts.hf_hub_id == ENCODERS["dinov2-s"]["hub"][0]
     assert facts.mean == ENCODERS["dinov2-s"]["mean"] and facts.std == ENCODERS["dinov2-s"]["std"]
@@ -383,7 +398,8 @@ def test_resnet_and_dino_from_files_with_their_heads(tmp_path):
     torch.save(network.state_dict(), tmp_path / "resnet.pth")
     encoder = image_encoder("resnet50", tmp_path / "resnet.pth", size=32)
     assert torch.equal(encoder.module.layer4[2].conv3.weight, network.layer4[2].conv3.weight)
-    with torch.no_grad(): assert close(network.fc(encoder.encode(RGB, cache=None)), network(encoder.preprocess(RGB)), 1e-3)
+    with torch.no_grad():
+        assert close(network.fc(encoder.encode(RGB, cache=None)), network(encoder.preprocess(RGB)), 1e-3)
     dino = image_encoder("dinov2-s", None, size=28)
     torch.save({**dino.module.state_dict(), "mask_token": torch.zeros(1, 384)}, tmp_path / "dino.pth")
     assert image_encoder("dinov2-s", tmp_path / "dino.pth", size=28).weights_hash == dino.weights_hash
@@ -394,7 +410,8 @@ def state_of(encoder): return {k: v.contiguous() for k, v in encoder.module.stat
 
 @pytest.mark.parametrize("change, says", [
     (lambda s: s.pop("conv_stem.weight"), "1 tensors are missing, the first is conv_stem.weight"),
-    (lambda s: s.update({"bn1.weight": torch.ones(3)}), "another shape"), (lambda s: s.update(new=torch.ones(3)), "unknown")])
+    (lambda s: s.update({"bn1.weight": torch.ones(3)}), "another shape"),
+    (lambda s: s.update(new=torch.ones(3)), "unknown")])
 def test_weights_that_do_not_fit(lite, tmp_path, change, says):
     state = state_of(lite)
     change(state)
@@ -427,8 +444,10 @@ def test_package_that_is_not_installed(monkeypatch):
 
 
 @pytest.mark.parametrize("name, options, says", [
-    ("vgg", {}, "choose one of efficientnet-lite0"), ("clip-vit-b32", {"size": 96}, "size=96"), ("dinov2-s", {"size": 100}, "multiple of 14"),
-    ("resnet50", {"size": 2.5}, "size=2.5"), ("resnet50", {"tokens": 50}, "tokens=50"), ("clip-vit-b32", {"width": 512, "tokens": 50}, "width=512"),
+    ("vgg", {}, "choose one of efficientnet-lite0"), ("clip-vit-b32", {"size": 96}, "size=96"),
+    ("dinov2-s", {"size": 100}, "multiple of 14"),
+    ("resnet50", {"size": 2.5}, "size=2.5"), ("resnet50", {"tokens": 50}, "tokens=50"),
+    ("clip-vit-b32", {"width": 512, "tokens": 50}, "width=512"),
     ("clip-vit-b32", {"width": 100}, "width=100"), ("resnet50", {"device": "tpu"}, "device='tpu'")])
 def test_options_that_do_not_exist(name, options, says):
     with pytest.raises(UserError) as error: image_encoder(name, None, **options)
@@ -441,7 +460,8 @@ def test_second_call_is_a_lookup(fresh, tmp_path, monkeypatch):
     first = fresh.encode(GREY, cache=tmp_path / "features")
     monkeypatch.setattr(fresh.module, "forward", must_not_run)
     assert torch.equal(fresh.encode(GREY, cache=str(tmp_path / "features")), first)
-    assert torch.equal(fresh.encode(list(GREY), batch=2, cache=tmp_path / "features"), first), "the same pixels as a list"
+    assert torch.equal(fresh.encode(list(GREY), batch=2, cache=tmp_path / "features"),
+                       first), "the same pixels as a list"
     with pytest.raises(AssertionError): fresh.encode(GREY, cache=None)
     with pytest.raises(AssertionError): fresh.encode(GREY.expand(-1, 3, -1, -1), cache=tmp_path / "features")
 
@@ -462,7 +482,8 @@ def test_key_covers_weights_data_and_options(fresh, tmp_path):
     assert new(fresh, GREY) == 1 and new(fresh, GREY) == 0
     other = GREY.clone()
     other[5, 0, 27, 27] ^= 1
-    assert new(fresh, other) == 1 and new(fresh, GREY.flip(0)) == 1 and new(fresh, GREY.reshape(6, 1, 14, 56)) == 1
+    assert new(fresh, other) == 1 and new(fresh,
+                                          GREY.flip(0)) == 1 and new(fresh, GREY.reshape(6, 1, 14, 56)) == 1
     assert new(image_encoder(size=40), GREY) == 1 and new(image_encoder(weights=None, size=32), GREY) == 1
     fresh.module.conv_stem.weight[0, 0, 0, 0] += 1
     assert new(fresh, GREY) == 1
@@ -475,7 +496,9 @@ def test_data_hash_tells_shapes_apart():
     assert data_hash(GREY[:, :, ::2]) == data_hash(GREY[:, :, ::2].contiguous())
 
 
-@pytest.mark.parametrize("damage", [lambda b: b[:-9], lambda b: b[:-1] + bytes([b[-1] ^ 1]), lambda b: b"", lambda b: b"x" * 40])
+@pytest.mark.parametrize("damage",
+                         [lambda b: b[:-9], lambda b: b[:-1] + bytes([b[-1] ^ 1]), lambda b: b"",
+                          lambda b: b"x" * 40])
 def test_a_damaged_file_is_computed_again(fresh, tmp_path, damage):
     first = fresh.encode(GREY, cache=tmp_path / "c")
     file, = (tmp_path / "c").glob("*")
@@ -487,14 +510,16 @@ def test_a_damaged_file_is_computed_again(fresh, tmp_path, damage):
 
 def test_features_of_another_shape_are_no_features(tmp_path):
     assert write_features(tmp_path / "f.safetensors", torch.ones(2, 3)) == ""
-    assert read_features(tmp_path / "f.safetensors", (3, 2)) is None and read_features(tmp_path / "g", (2, 3)) is None
+    assert read_features(tmp_path / "f.safetensors",
+                         (3, 2)) is None and read_features(tmp_path / "g", (2, 3)) is None
     assert torch.equal(read_features(tmp_path / "f.safetensors", (2, 3)), torch.ones(2, 3))
 
 
 def test_a_folder_that_cannot_be_written_loses_nothing(fresh, tmp_path):
     (tmp_path / "taken").write_text("a file is in the way")
     fresh.chunk = 2
-    with pytest.warns(UserWarning, match="features are not kept") as told: features = fresh.encode(GREY, cache=tmp_path / "taken")
+    with pytest.warns(UserWarning, match="features are not kept") as told:
+        features = fresh.encode(GREY, cache=tmp_path / "taken")
     assert len(told) == 1 and close(features, fresh.encode(GREY, cache=None), 1e-3)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -521,17 +546,21 @@ def test_pieces_bound_the_memory():
 # The rest
 
 def test_importing_is_light():
-    code = "import sys, fedbook.encoders; print([m for m in ('timm', 'open_clip', 'torchvision', 'matplotlib', 'ipywidgets', 'sklearn', 'huggingface_hub') if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    heavy = ("timm", "open_clip", "torchvision", "matplotlib", "ipywidgets", "sklearn", "huggingface_hub")
+    code = f"import sys, fedbook.encoders; print([m for m in {heavy} if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                          check=True).stdout.strip() == "[]"
 
 
 def test_quiet(tmp_path):
-    code = "import torch, sys; from fedbook.encoders import image_encoder as e; [e(n, None).encode(torch.zeros(1, 1, 28, 28, dtype=torch.uint8), cache=None) for n in sys.argv[1:]]"
+    code = ("import torch, sys; from fedbook.encoders import image_encoder as e; "
+            "[e(n, None).encode(torch.zeros(1, 1, 28, 28, dtype=torch.uint8), cache=None) for n in sys.argv[1:]]")
     ran = subprocess.run([sys.executable, "-c", code, *ENCODERS], capture_output=True, text=True, check=True)
     assert ran.stdout == "" and ran.stderr == ""
 
 
 def test_answers():
     assert answers.nearest_angle(torch.tensor([[3.0, 0.1]]), torch.tensor([[1.0, 0.0], [0.0, 100.0]])) == [0]
-    assert answers.hypercolumn([torch.tensor([[[[1.0, 3.0]]]]), torch.ones(1, 2, 1, 1)]).tolist() == [[2, 1, 1]]
+    assert answers.hypercolumn([torch.tensor([[[[1.0, 3.0]]]]),
+                                torch.ones(1, 2, 1, 1)]).tolist() == [[2, 1, 1]]
     assert [answers.break_even(100, 10, r) for r in (1, 3)] == [11, 31]

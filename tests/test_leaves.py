@@ -9,6 +9,12 @@ from fedbook.leaves import (CONDITIONS, CROPS, LEAF_CLASSES, VIEWS, half_width, 
                             answers, line, long_tail, noise, outline, paint_leaf, plant, render_leaf,
                             smooth_step, spots, veins, view)
 from fedbook.lab import UserError
+<<<<<<< HEAD
+=======
+from fedbook.leaves import (CONDITIONS, CROPS, LEAF_CLASSES, VIEWS, half_width, leaf_places, leaves, line,
+                            long_tail, noise, outline, paint_leaf,
+                            plant, render_leaf, smooth_step, spots, veins, view)
+>>>>>>> h_world
 
 AT = (np.arange(96, dtype=np.float32) + 0.5) / 48 - 1
 X, Y = np.meshgrid(1.3 * AT, 1.3 * AT)
@@ -21,9 +27,11 @@ def rng(*key): return np.random.default_rng([7, *key])
 
 def test_pictures_are_what_they_say():
     data = leaves([3, 0, 2], 3, 40, 5, "test")
-    assert data.images.dtype == torch.uint8 and data.images.shape == (5, 3, 40, 40) and data.labels.tolist() == [0, 0, 0, 2, 2]
+    assert data.images.dtype == torch.uint8 and data.images.shape == (5, 3, 40, 40)
+    assert data.labels.tolist() == [0, 0, 0, 2, 2]
     assert data.classes == ["maize healthy", "wheat rust", "bean blight"] and data.split == ["test"] * 5
-    assert set(data.domain) <= {"soil", "sky"} and data.identity.shape == (5,) and "Apache-2.0" in data.licence
+    assert set(data.domain) <= {"soil",
+                                "sky"} and data.identity.shape == (5,) and "Apache-2.0" in data.licence
     assert len(leaves(0, 2, 16)) == 0
 
 
@@ -37,10 +45,15 @@ def test_the_first_thirty_classes_hold_every_crop_and_every_condition_five_times
 def test_a_picture_depends_on_its_key_alone():
     few, more = leaves([2, 1], 2, 32, 3), leaves([7, 9, 1], 3, 32, 3)
     own = [0, 1, 7]
-    assert torch.equal(few.images, more.images[own]) and torch.equal(few.identity, more.identity[own]) and few.domain == [more.domain[i] for i in own]
+    assert torch.equal(few.images,
+                       more.images[own])
+    assert torch.equal(few.identity,
+                                                         more.identity[own])
+    assert few.domain == [more.domain[i] for i in own]
     global_state = np.random.get_state()[1].copy(), torch.get_rng_state()
     assert torch.equal(few.images, leaves([2, 1], 2, 32, 3).images)
-    assert np.array_equal(global_state[0], np.random.get_state()[1]) and torch.equal(global_state[1], torch.get_rng_state())
+    assert np.array_equal(global_state[0],
+                          np.random.get_state()[1]) and torch.equal(global_state[1], torch.get_rng_state())
 
 
 def test_seed_split_class_and_number_all_matter():
@@ -75,10 +88,14 @@ def test_the_same_scene_at_any_size():
 def test_sizes_need_not_be_powers_of_two(size): assert leaves(1, 6, size).images.shape == (6, 3, size, size)
 
 
-@pytest.mark.parametrize("wrong", [dict(per_class=-1), dict(per_class=2.5), dict(per_class="3"), dict(per_class=[1, 2]), dict(per_class=None), dict(per_class=True),
-                                   dict(classes=0), dict(classes=37), dict(size=7), dict(size=64.0), dict(seed=-1), dict(seed=0.5), dict(split="val")])
+@pytest.mark.parametrize("wrong",
+                         [dict(per_class=-1), dict(per_class=2.5), dict(per_class="3"),
+                          dict(per_class=[1, 2]), dict(per_class=None), dict(per_class=True),
+                          dict(classes=0), dict(classes=37), dict(size=7), dict(size=64.0), dict(seed=-1),
+                          dict(seed=0.5), dict(split="val")])
 def test_bad_arguments(wrong):
-    with pytest.raises(UserError, match=next(iter(wrong))): leaves(**{"per_class": 1, "classes": 3, "size": 16, **wrong})
+    with pytest.raises(UserError, match=next(iter(wrong))):
+        leaves(**{"per_class": 1, "classes": 3, "size": 16, **wrong})
 
 
 # ---- its parts
@@ -104,9 +121,13 @@ def test_half_width_peaks_where_the_product_rule_says():
     crop = CROPS["apple"]._replace(depth=0.0)
     lobe, t = crop.lobes[0], np.linspace(0, 1, 2001)
     widths = half_width(crop, lobe, t)
-    assert np.isclose(widths.max(), lobe.width, rtol=1e-4) and np.isclose(t[widths.argmax()], lobe.low / (lobe.low + lobe.high), atol=1e-3)
+    assert np.isclose(widths.max(), lobe.width,
+                      rtol=1e-4) and np.isclose(t[widths.argmax()], lobe.low / (lobe.low + lobe.high),
+                                                atol=1e-3)
     toothed = half_width(CROPS["apple"], lobe, t)
-    assert (toothed <= widths + 1e-12).all() and (toothed >= widths * (1 - CROPS["apple"].depth) - 1e-12).all() and toothed.max() > 0.98 * lobe.width
+    assert (toothed <= widths + 1e-12).all()
+    assert (toothed >= widths * (1 - CROPS["apple"].depth) - 1e-12).all()
+    assert toothed.max() > 0.98 * lobe.width
 
 
 def test_a_thin_line_keeps_its_weight():
@@ -124,7 +145,8 @@ def test_veins_lie_between_zero_and_one():
 def test_noise_has_deviation_one_at_any_size():
     fields = np.stack([noise(rng(s), 60, 12) for s in range(60)])
     assert abs(fields.std() - 1) < 0.06 and abs(fields.mean()) < 0.05
-    assert np.abs(noise(rng(1), 240, 6).reshape(60, 4, 60, 4).mean((1, 3)) - noise(rng(1), 60, 6)).max() < 0.05
+    assert np.abs(noise(rng(1), 240, 6).reshape(60, 4, 60, 4).mean((1, 3)) - noise(rng(1), 60,
+                                                                                   6)).max() < 0.05
 
 
 def test_spots_stay_in_their_cells():
@@ -139,10 +161,13 @@ def test_spots_stay_in_their_cells():
 
 @pytest.mark.parametrize("crop", CROPS)
 def test_each_condition_does_its_work(crop):
-    def painted(condition, severity): return paint_leaf(CROPS[crop], CONDITIONS[condition], severity, plant(rng(1)), view(rng(2)), rng(3), 96)
+    def painted(condition, severity):
+        return paint_leaf(CROPS[crop], CONDITIONS[condition], severity, plant(rng(1)), view(rng(2)), rng(3),
+                          96)
     sound, leaf_rgb = painted("healthy", 0.5), {name: painted(name, 0.9) for name in CONDITIONS}
     on = sound.cover > 0.9
-    red, green, blue = ((leaf.rgb - sound.rgb)[:, on].mean(1) for leaf in (leaf_rgb["rust"], leaf_rgb["mildew"], leaf_rgb["chlorosis"]))
+    red, green, blue = ((leaf.rgb - sound.rgb)[:, on].mean(1)
+                        for leaf in (leaf_rgb["rust"], leaf_rgb["mildew"], leaf_rgb["chlorosis"]))
     assert red[0] > 0.03 and red[1] < red[0]
     assert green.min() > 0.05 and blue[0] > 0.05 and blue[2] < blue[0]
     assert leaf_rgb["blight"].rgb[:, on].mean(1)[0] > leaf_rgb["blight"].rgb[:, on].mean(1)[1] - 0.12
@@ -152,15 +177,18 @@ def test_each_condition_does_its_work(crop):
 def test_severity_is_drawn_or_given():
     own = plant(rng(1))
     early, late = (render_leaf("vine", "mildew", own, [1, 2], 48, s) for s in (0.0, 1.0))
-    assert late.mean() > early.mean() + 5 and render_leaf("vine", "mildew", own, [1, 2], 48).shape == (3, 48, 48)
-    assert np.array_equal(render_leaf("vine", "healthy", own, [1, 2], 48, 0.0), render_leaf("vine", "healthy", own, [1, 2], 48, 1.0))
+    assert late.mean() > early.mean() + 5 and render_leaf("vine", "mildew", own, [1, 2],
+                                                          48).shape == (3, 48, 48)
+    assert np.array_equal(render_leaf("vine", "healthy", own, [1, 2], 48, 0.0),
+                          render_leaf("vine", "healthy", own, [1, 2], 48, 1.0))
 
 
 def test_places_follow_the_matrix():
     camera = view(rng(4))
     x, y, pixel = leaf_places(camera, 50)
     matrix = np.reshape(camera.matrix, (2, 2))
-    assert np.allclose(matrix @ ((np.array([31, 8]) + 0.5) / 25 - 1 - camera.at), (x[8, 31], y[8, 31]), atol=1e-5)
+    assert np.allclose(matrix @ ((np.array([31, 8]) + 0.5) / 25 - 1 - camera.at), (x[8, 31], y[8, 31]),
+                       atol=1e-5)
     assert np.isclose(pixel, np.sqrt(abs(np.linalg.det(matrix))) / 25)
 
 
@@ -168,20 +196,28 @@ def test_places_follow_the_matrix():
 
 def test_long_tail():
     counts = long_tail(30, 160, 40, 1)
-    assert sorted(counts) == np.rint(np.geomspace(40, 160, 30)).astype(int).tolist() and counts != sorted(counts, reverse=True)
-    assert counts == long_tail(30, 160, 40, 1) != long_tail(30, 160, 40, 2) and long_tail(1, 9, 3) == [9] and long_tail(3, 5, 5) == [5] * 3
-    assert all(type(n) is int for n in counts) and len(leaves(long_tail(3, 4, 1), 3, 8)) == sum(long_tail(3, 4, 1))
+    assert sorted(counts) == np.rint(np.geomspace(40, 160,
+                                                  30)).astype(int).tolist()
+    assert counts != sorted(counts, reverse=True)
+    assert counts == long_tail(30, 160, 40, 1) != long_tail(30, 160, 40,
+                                                            2)
+    assert long_tail(1, 9, 3) == [9] and long_tail(3, 5, 5) == [5] * 3
+    assert all(type(n) is int for n in counts) and len(leaves(long_tail(3, 4, 1), 3,
+                                                              8)) == sum(long_tail(3, 4, 1))
     for wrong in ((0, 5, 1), (3, 1, 5), (3, 5, 0), (3, 5.0, 1)):
         with pytest.raises(UserError): long_tail(*wrong)
 
 
 def test_answers():
-    assert answers.hold_out([1, 9, 9, 3], 2) == [False, True, True, True] and answers.hold_out([1], 0) == [False]
+    assert answers.hold_out([1, 9, 9, 3], 2) == [False, True, True,
+                                                 True] and answers.hold_out([1], 0) == [False]
     assert answers.eaten([[2.0]], [[0.5]]) == 0.75 and answers.eaten([[0]], [[0]]) == 0
-    assert answers.head([1, 8, 1], 0.8) == 1 and answers.head([1, 8, 1], 0.81) == 2 and answers.head([1, 8, 1], 1.0) == 3
+    assert answers.head([1, 8, 1], 0.8) == 1 and answers.head([1, 8, 1],
+                                                              0.81) == 2 and answers.head([1, 8, 1], 1.0) == 3
 
 
 def test_imports_little():
     heavy = ["matplotlib", "ipywidgets", "torchvision", "open_clip", "timm", "sklearn", "scipy"]
     code = f"import sys, fedbook.leaves; print([m for m in {heavy} if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                          check=True).stdout.strip() == "[]"

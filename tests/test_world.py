@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from fedbook import world
 from fedbook.answers import world as answers
 from fedbook.lab import UserError
-from fedbook.world import (SETS, Boxes, Files, Pictures, Selected, advice, arc_of_turn, as_float, check_boxes, fashion_mnist_small,
+from fedbook.world import (SETS, Boxes, Files, Pictures, Selected, advice, arc_of_turn, as_float, check_boxes,
+                           fashion_mnist_small,
                            inventory, known_set, largest, set_folder, split_by_group)
 
 settings.register_profile("untimed", deadline=None)
@@ -24,8 +25,10 @@ NPZ = Path(world.__file__).parent / "data" / "fashion_mnist_small.npz"
 
 def toy(n=6, lazy=False):
     images = torch.arange(n, dtype=torch.uint8).reshape(n, 1, 1, 1).repeat(1, 3, 2, 2)
-    return Pictures(list(images) if lazy else images, torch.arange(n) % 2, ["even", "odd"], "toy", "", "", boxes=[torch.zeros(i, 4) for i in range(n)],
-                    identity=torch.arange(n), camera=np.arange(n) * 10, domain=[f"d{i}" for i in range(n)], split=["train"] * n)
+    return Pictures(list(images) if lazy else images, torch.arange(n) % 2, ["even", "odd"], "toy", "", "",
+                    boxes=[torch.zeros(i, 4) for i in range(n)],
+                    identity=torch.arange(n), camera=np.arange(n) * 10, domain=[f"d{i}" for i in range(n)],
+                    split=["train"] * n)
 
 
 # ---- the embedded data
@@ -68,7 +71,8 @@ def test_checksum_sees_values_shapes_types_and_names():
     a = np.arange(6, dtype=np.uint8)
     same = world.array_checksum({"a": a})
     assert same == world.array_checksum({"a": a.copy()})
-    for other in ({"a": a.reshape(2, 3)}, {"a": a.astype(np.int8)}, {"b": a}, {"a": a[::-1]}): assert world.array_checksum(other) != same
+    for other in ({"a": a.reshape(2, 3)}, {"a": a.astype(np.int8)}, {"b": a}, {"a": a[::-1]}):
+        assert world.array_checksum(other) != same
 
 
 def test_damaged_embedded_file_is_refused(monkeypatch):
@@ -92,7 +96,11 @@ def test_the_script_makes_the_embedded_file(tmp_path):
 def test_take_moves_everything(lazy):
     part = toy(lazy=lazy).take([4, 1]).take(torch.tensor([1, 0]))
     assert len(part) == 2 and part.labels.tolist() == [1, 0] and part.identity.tolist() == [1, 4]
-    assert part.camera.tolist() == [10, 40] and part.domain == ["d1", "d4"] and [len(b) for b in part.boxes] == [1, 4] and part.split == ["train"] * 2
+    assert part.camera.tolist() == [10,
+                                    40]
+    assert part.domain == ["d1",
+                                                            "d4"]
+    assert [len(b) for b in part.boxes] == [1, 4] and part.split == ["train"] * 2
     assert isinstance(part.images, Selected) == lazy
     x, y = part.tensors()
     assert x.dtype == torch.uint8 and x[:, 0, 0, 0].tolist() == [1, 4] and y.dtype == torch.int64
@@ -118,7 +126,8 @@ def test_lazy_pictures_are_decoded_only_when_asked_for():
     part = data.take([5, 3, 1]).take([2])
     assert Counting.read == 0
     assert part.tensors()[0][0, 0, 0, 0] == 1 and Counting.read == 1
-    assert isinstance(part.images.images, Counting), "a selection of a selection looks up in the first sequence"
+    assert isinstance(part.images.images,
+                      Counting), "a selection of a selection looks up in the first sequence"
 
 
 @pytest.mark.parametrize("indices", [[6], [-1], [0.5], [[0, 1]], ["a"], [True, False]])
@@ -127,9 +136,12 @@ def test_take_refuses(indices):
 
 
 @pytest.mark.parametrize("change, says", [
-    (dict(images=torch.zeros(6, 3, 2, 2)), "uint8"), (dict(images=torch.zeros(6, 4, dtype=torch.uint8)), "N|n, C, H, W"),
-    (dict(labels=torch.zeros(5, dtype=torch.int64)), "one label per picture"), (dict(labels=torch.zeros(6, dtype=torch.int32)), "int64"),
-    (dict(labels=np.zeros(6, dtype=np.int64)), "int64 tensor"), (dict(labels=torch.full((6,), 2)), "2 classes"), (dict(labels=torch.full((6,), -1)), "2 classes"),
+    (dict(images=torch.zeros(6, 3, 2, 2)), "uint8"),
+    (dict(images=torch.zeros(6, 4, dtype=torch.uint8)), "N|n, C, H, W"),
+    (dict(labels=torch.zeros(5, dtype=torch.int64)), "one label per picture"),
+    (dict(labels=torch.zeros(6, dtype=torch.int32)), "int64"),
+    (dict(labels=np.zeros(6, dtype=np.int64)), "int64 tensor"),
+    (dict(labels=torch.full((6,), 2)), "2 classes"), (dict(labels=torch.full((6,), -1)), "2 classes"),
     (dict(camera=[1, 2]), "camera has 2 entries, expected 6"), (dict(boxes=[]), "boxes")])
 def test_pictures_refuse(change, says):
     with pytest.raises(UserError, match=says) as error: Pictures(**{**vars(toy()), **change})
@@ -137,7 +149,8 @@ def test_pictures_refuse(change, says):
 
 
 def test_tensors_of_unequal_or_no_pictures():
-    mixed = Pictures([torch.zeros(3, 2, 2, dtype=torch.uint8), torch.zeros(3, 2, 4, dtype=torch.uint8)], torch.tensor([0, 0]), ["a"], "mixed", "", "")
+    mixed = Pictures([torch.zeros(3, 2, 2, dtype=torch.uint8), torch.zeros(3, 2, 4, dtype=torch.uint8)],
+                     torch.tensor([0, 0]), ["a"], "mixed", "", "")
     for data in (mixed, mixed.take([])):
         with pytest.raises(UserError, match="one size"): data.tensors()
     assert mixed.take([1]).tensors()[0].shape == (1, 3, 2, 4)
@@ -173,7 +186,8 @@ def test_contact_sheet_has_a_row_per_class():
 
 
 def boxes_of(*rows):
-    return Boxes(torch.tensor([row[:4] for row in rows], dtype=torch.float32).reshape(-1, 4), torch.tensor([row[4] for row in rows], dtype=torch.int64))
+    return Boxes(torch.tensor([row[:4] for row in rows], dtype=torch.float32).reshape(-1, 4),
+                 torch.tensor([row[4] for row in rows], dtype=torch.int64))
 
 
 def test_check_boxes_clips_and_keeps():
@@ -183,20 +197,29 @@ def test_check_boxes_clips_and_keeps():
     assert empty.xyxy.shape == (0, 4) and empty.labels.dtype == torch.int64
 
 
-@pytest.mark.parametrize("row, message", [((400, 0, 500, 9, 1), "meets the picture"), ((0, 190, 9, 200, 1), "meets the picture"), ((-9, 0, 0, 9, 1), "meets the picture"), ((5, 5, 5, 9, 1), "x1 < x2"),
-                                       ((5, 9, 8, 9, 1), "x1 < x2"), ((0, 0, math.nan, 9, 1), "finite"), ((0, 0, math.inf, 9, 1), "finite"), ((0, 0, 9, 9, 5), "label 5"), ((0, 0, 9, 9, -1), "label -1")])
+@pytest.mark.parametrize("row, message",
+                         [((400, 0, 500, 9, 1), "meets the picture"),
+                          ((0, 190, 9, 200, 1), "meets the picture"), ((-9, 0, 0, 9, 1), "meets the picture"),
+                          ((5, 5, 5, 9, 1), "x1 < x2"),
+                       ((5, 9, 8, 9, 1), "x1 < x2"), ((0, 0, math.nan, 9, 1), "finite"),
+                          ((0, 0, math.inf, 9, 1), "finite"), ((0, 0, 9, 9, 5), "label 5"),
+                          ((0, 0, 9, 9, -1), "label -1")])
 def test_check_boxes_refuses(row, message):
-    with pytest.raises(UserError, match=r"truth\[1\]") as error: check_boxes(boxes_of((0, 0, 5, 5, 0), row), (180, 320), 5, "truth")
+    with pytest.raises(UserError, match=r"truth\[1\]") as error:
+        check_boxes(boxes_of((0, 0, 5, 5, 0), row), (180, 320), 5, "truth")
     assert message in str(error.value)
 
 
 def test_check_boxes_shapes():
-    with pytest.raises(UserError, match="shapes"): check_boxes((torch.zeros(2, 3), torch.zeros(2)), (45, 80), 5)
-    with pytest.raises(UserError, match="shapes"): check_boxes((torch.ones(2, 4), torch.zeros(3)), (45, 80), 5)
+    with pytest.raises(UserError, match="shapes"):
+        check_boxes((torch.zeros(2, 3), torch.zeros(2)), (45, 80), 5)
+    with pytest.raises(UserError, match="shapes"):
+        check_boxes((torch.ones(2, 4), torch.zeros(3)), (45, 80), 5)
 
 
 def test_largest():
-    assert largest(boxes_of((0, 0, 4, 4, 2), (0, 0, 5, 3, 1), (0, 0, 3, 5.5, 0))) == 0 and largest(boxes_of()) == 0
+    assert largest(boxes_of((0, 0, 4, 4, 2), (0, 0, 5, 3, 1),
+                            (0, 0, 3, 5.5, 0))) == 0 and largest(boxes_of()) == 0
 
 
 # ---- the table of sets
@@ -211,10 +234,14 @@ def test_data_folder(monkeypatch, tmp_path):
     assert world.data_folder() == Path.home() / ".cache" / "fedbook"
 
 
-def idx(array): return bytes([0, 0, 8, array.ndim]) + b"".join(int(n).to_bytes(4, "big") for n in array.shape) + array.tobytes()
+def idx(array):
+    return bytes([0, 0, 8, array.ndim]) + b"".join(int(n).to_bytes(4, "big")
+                                                   for n in array.shape) + array.tobytes()
 
 
-@pytest.mark.parametrize("data", [b"", b"\0\0\x08", b"\0\0\x09\x01\0\0\0\x01\0", idx(np.zeros((2, 2), np.uint8))[:-1]])
+@pytest.mark.parametrize("data",
+                         [b"", b"\0\0\x08", b"\0\0\x09\x01\0\0\0\x01\0",
+                          idx(np.zeros((2, 2), np.uint8))[:-1]])
 def test_damaged_idx_is_refused(tmp_path, data):
     (tmp_path / "bad").write_bytes(data)
     with pytest.raises(UserError, match="idx"): world.read_idx(tmp_path, "bad")
@@ -224,7 +251,8 @@ def test_damaged_idx_is_refused(tmp_path, data):
 
 def test_the_table_of_sets():
     kinds = [known.kind for known in SETS.values()]
-    assert [kinds.count(kind) for kind in ("pictures", "people", "streets")] == [7, 8, 3] == [kinds.count(k) for k in dict.fromkeys(kinds)]
+    counts = {kind: kinds.count(kind) for kind in kinds}
+    assert counts == {"pictures": 7, "people": 8, "streets": 3}
     people = {name: known for name, known in SETS.items() if known.kind == "people"}
     assert list(people) == ["duke", "market1501", "cuhk03", "prid2011", "cuhk01", "viper", "3dpes", "ilids"]
     assert [sum(known.counts[k] for known in people.values()) for k in range(3)] == [43837, 8728, 45058]
@@ -265,7 +293,8 @@ def test_inventory(folder):
     assert all(set(row) == {"name", "state", "advice"} and "\n" not in row["advice"] for row in rows)
     assert [row["name"] for row in rows] == ["fashion_mnist_small", *SETS, "EfficientNet-Lite0 weights"]
     states = {row["name"]: row["state"] for row in rows}
-    assert states["fashion_mnist_small"] == "embedded" and states["cifar10"] == states["cifar100"] == "can be downloaded"
+    assert states["fashion_mnist_small"] == "embedded"
+    assert states["cifar10"] == states["cifar100"] == "can be downloaded"
     (folder / "cifar10-jpg.zip").touch()
     assert {row["name"]: row["state"] for row in inventory()}["cifar10"] == "found"
 
@@ -277,7 +306,8 @@ def test_inventory_knows_when_the_weights_are_missing(folder, monkeypatch):
 
 def test_import_is_light():
     code = ("import sys, fedbook.world as w; w.inventory(); w.fashion_mnist_small(); "
-            "print([m for m in ('torchvision', 'matplotlib', 'sklearn', 'ipywidgets', 'IPython') if m in sys.modules])")
+            "print([m for m in ('torchvision', 'matplotlib', 'sklearn', 'ipywidgets', 'IPython') if m in "
+            "sys.modules])")
     env = {k: v for k, v in os.environ.items() if k != "FEDBOOK_DATA"}
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True)
     assert run.stdout.strip() == "[]"
@@ -291,15 +321,19 @@ def grouped(sizes):
     labels = [c for c, groups in enumerate(sizes) for n in groups for _ in range(n)]
     identity = [f"{c}/{g}" for c, groups in enumerate(sizes) for g, n in enumerate(groups) for _ in range(n)]
     order = np.random.default_rng(0).permutation(len(labels))
-    return Pictures(torch.zeros(len(labels), 1, 1, 1, dtype=torch.uint8), torch.tensor(labels)[order], [str(c) for c in range(len(sizes))], "grouped", "", "",
+    return Pictures(torch.zeros(len(labels), 1, 1, 1, dtype=torch.uint8), torch.tensor(labels)[order],
+                    [str(c) for c in range(len(sizes))], "grouped", "", "",
                     identity=[identity[i] for i in order])
 
 
-@given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=8), min_size=1, max_size=4), st.floats(0.05, 0.95), st.integers(0, 99))
+@given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=8), min_size=1, max_size=4),
+       st.floats(0.05, 0.95), st.integers(0, 99))
 def test_split_by_group_never_cuts_a_group(sizes, share, seed):
     data = grouped(sizes)
     train, test = split_by_group(data, share, seed)
-    assert sorted([*train, *test]) == list(range(len(data))) and list(train) == sorted(train) and list(test) == sorted(test)
+    assert sorted([*train,
+                   *test]) == list(range(len(data)))
+    assert list(train) == sorted(train) and list(test) == sorted(test)
     sides = [set(data.take(part).identity) for part in (train, test)]
     assert not sides[0] & sides[1]
     for c, groups in enumerate(sizes):
@@ -330,9 +364,11 @@ def test_split_by_group_refuses():
 
 def test_split_by_group_takes_numbers():
     data = grouped([[2, 2], [2, 2]])
-    data.identity = torch.unique(torch.tensor([int(name[0]) * 10 + int(name[2]) for name in data.identity]), return_inverse=True)[1]
+    data.identity = torch.unique(torch.tensor([int(name[0]) * 10 + int(name[2]) for name in data.identity]),
+                                 return_inverse=True)[1]
     train, test = split_by_group(data, 0.5)
-    assert len(train) == len(test) == 4 and not set(data.identity[train].tolist()) & set(data.identity[test].tolist())
+    assert len(train) == len(test) == 4
+    assert not set(data.identity[train].tolist()) & set(data.identity[test].tolist())
 
 
 def test_arc_of_turn_keeps_a_gap():
@@ -342,7 +378,8 @@ def test_arc_of_turn_keeps_a_gap():
     assert angles["test"].tolist() == list(range(180, 270)) and len(angles["gap"]) == 60
     apart = np.abs(angles["train"][:, None] - angles["test"][None])
     assert np.minimum(apart, 360 - apart).min() > world.GAP - 1, "also round the circle"
-    assert arc_of_turn(np.arange(0, 180, 2)).tolist().count("test") in (22, 23), "the largest number decides how long a turn is"
+    part = arc_of_turn(np.arange(0, 180, 2)).tolist()
+    assert part.count("test") in (22, 23), "the largest number decides how long a turn is"
 
 
 # ---- answers
@@ -361,8 +398,12 @@ def test_an_album_is_walked_once_with_few_pictures_held():
     pictures = torch.zeros(30, 1, 4, 4, dtype=torch.uint8)
     assert sum(picture.shape == (1, 4, 4) for picture in answers.Album(pictures)) == 30
     assert answers.running_statistics(answers.Album(pictures)) == ([-1.0], [0.0])
-    for held in (lambda album: list(album), lambda album: [picture[0] for picture in album], lambda album: [world.as_float(picture) for picture in album], lambda album: [world.as_float(picture).numpy() for picture in album], lambda album: [part for picture in album for part in picture.double().unbind()]):
-        with pytest.raises(UserError, match="11 pictures, or what was computed from them, are held at once"): held(answers.Album(pictures))
+    for held in (lambda album: list(album), lambda album: [picture[0] for picture in album],
+                 lambda album: [world.as_float(picture) for picture in album],
+                 lambda album: [world.as_float(picture).numpy() for picture in album],
+                 lambda album: [part for picture in album for part in picture.double().unbind()]):
+        with pytest.raises(UserError, match="11 pictures, or what was computed from them, are held at once"):
+            held(answers.Album(pictures))
     album = answers.Album(pictures)
     assert len([0 for _ in album]) == 30
     with pytest.raises(UserError, match="a second time"): next(iter(album))

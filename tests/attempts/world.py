@@ -34,18 +34,21 @@ def running_statistics__wrong_grows_one_tensor(images):
 def running_statistics__wrong_walks_twice(images):
     n, total = 0, 0
     for image in images: n, total = n + image[0].numel(), total + as_float(image).double().flatten(1).sum(1)
-    squares = sum(((as_float(image).double().flatten(1) - (total / n)[:, None]) ** 2).sum(1) for image in images)
+    squares = sum(((as_float(image).double().flatten(1) - (total / n)[:, None]) ** 2).sum(1)
+                  for image in images)
     return (total / n).tolist(), (squares / n).sqrt().tolist()
 
 def running_statistics__wrong_mean_of_means(images):
-    each = [(as_float(image).double().mean((1, 2)), as_float(image).double().std((1, 2), correction=0)) for image in images]
+    each = [(as_float(image).double().mean((1, 2)), as_float(image).double().std((1, 2), correction=0))
+            for image in images]
     return [torch.stack(column).mean(0).tolist() for column in zip(*each)]
 
 def running_statistics__wrong_sample_deviation(images):
     n = 0
     for image in images:
         x = as_float(image).double().flatten(1)
-        n, total, squares = n + x.shape[1], x.sum(1) + (total if n else 0), (x * x).sum(1) + (squares if n else 0)
+        n, total, squares = n + x.shape[1], x.sum(1) + (total if n
+                                                        else 0), (x * x).sum(1) + (squares if n else 0)
     mean = total / n
     return mean.tolist(), ((squares - n * mean ** 2).clamp(min=0) / max(n - 1, 1)).sqrt().tolist()
 
@@ -81,13 +84,17 @@ def confused_pair__right_matrix(labels, predicted):
     return [int(i) for i in np.unravel_index(both.argmax(), both.shape)]
 
 
-def first_of_each__wrong_by_class(labels, k): return [i for c in sorted(set(labels)) for i in [j for j, label in enumerate(labels) if label == c][:k]]
+def first_of_each__wrong_by_class(labels, k):
+    return [i for c in sorted(set(labels)) for i in [j for j, label in enumerate(labels) if label == c][:k]]
 
-def first_of_each__wrong_last_ones(labels, k): return sorted(i for c in set(labels) for i in [j for j, label in enumerate(labels) if label == c][-k:])
+def first_of_each__wrong_last_ones(labels, k):
+    return sorted(i for c in set(labels) for i in [j for j, label in enumerate(labels) if label == c][-k:])
 
-def first_of_each__wrong_one_too_many(labels, k): return [i for i, label in enumerate(labels) if labels[:i].count(label) <= k]
+def first_of_each__wrong_one_too_many(labels, k):
+    return [i for i, label in enumerate(labels) if labels[:i].count(label) <= k]
 
-def first_of_each__wrong_only_full_classes(labels, k): return [i for i, label in enumerate(labels) if labels[:i].count(label) < k <= labels.count(label)]
+def first_of_each__wrong_only_full_classes(labels, k):
+    return [i for i, label in enumerate(labels) if labels[:i].count(label) < k <= labels.count(label)]
 
 def first_of_each__right_numpy(labels, k):
     labels = np.asarray(labels)
