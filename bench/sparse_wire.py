@@ -1,15 +1,20 @@
-"""What a pruned ResNet-50 costs on the wire and how fast it is packed, and how fast SAS averages eight of them.
+"""What a pruned ResNet-50 costs on the wire and how fast it is packed, and how fast SAS averages eight of
+them.
 
-    python bench/sparse_wire.py [--sparsities 0 0.35 0.7] [--clients 8] [--repeats 3] [--positions 20000] [--threads torch's own choice]
+    python bench/sparse_wire.py [--sparsities 0 0.35 0.7] [--clients 8] [--repeats 3] [--positions 20000]
+                                [--threads N]
 
-The network is the re-identification one, without a classifier, at random weights (their bits deflate about as badly as trained ones'), pruned by magnitude.
-Ways: the dense tensors in one safetensors file, the unit of all shares and speeds; `pack` of the dense tensors, which looks for zeros itself; `pack` of the
-kept values alone, the mask being known, and with the mask aboard; scipy's CSR of each weight matrix (out, rest), float32 values with int32 indices; zlib's
-deflate of the dense file. Ways alternate in the same run, every answer is checked bit for bit; medians, deflate timed once. MB are millions of bytes, MB/s are
-those of the dense file, whatever the way makes of it.
+The network is the re-identification one, without a classifier, at random weights (their bits deflate about
+as badly as trained ones'), pruned by magnitude. Ways: the dense tensors in one safetensors file, the unit
+of all shares and speeds; `pack` of the dense tensors, which looks for zeros itself; `pack` of the kept
+values alone, the mask being known, and with the mask aboard; scipy's CSR of each weight matrix (out, rest),
+float32 values with int32 indices; zlib's deflate of the dense file. Ways alternate in the same run, every
+answer is checked bit for bit; medians, deflate timed once. MB are millions of bytes, MB/s are those of the
+dense file, whatever the way makes of it.
 
-SAS: `sparse_average` of clients that kept from all to 30 % of their weights, against a stack of all clients in float64, tensor by tensor, and against a Python
-loop over positions, timed on `--positions` of them and scaled up to all.
+SAS: `sparse_average` of clients that kept from all to 30 % of their weights, against a stack of all clients
+in float64, tensor by tensor, and against a Python loop over positions, timed on `--positions` of them and
+scaled up to all.
 """
 import argparse
 import os
@@ -45,7 +50,8 @@ def to_csr(state):
     tensors = dict(state)
     for name in prunable(state):
         matrix = csr_array(tensors.pop(name).flatten(1).numpy())
-        for kind in ("data", "indices", "indptr"): tensors[f"{name}/{kind}"] = torch.from_numpy(getattr(matrix, kind))
+        for kind in ("data", "indices", "indptr"):
+            tensors[f"{name}/{kind}"] = torch.from_numpy(getattr(matrix, kind))
     return save(tensors)
 
 
@@ -54,7 +60,8 @@ def from_csr(data, shapes):
     tensors = load(data)
     for name, shape in shapes.items():
         three = [tensors.pop(f"{name}/{kind}").numpy() for kind in ("data", "indices", "indptr")]
-        tensors[name] = torch.from_numpy(csr_array(tuple(three), shape=(shape[0], shape[1:].numel())).toarray()).view(shape)
+        tensors[name] = torch.from_numpy(csr_array(tuple(three),
+                                                   shape=(shape[0], shape[1:].numel())).toarray()).view(shape)
     return tensors
 
 
@@ -63,7 +70,8 @@ def with_mask(state, mask): return Msg({**compress(state, mask), **labelled(mask
 
 def from_msg(msg):
     "Undo `with_mask`."
-    return restore({name: t for name, t in msg.tensors.items() if not name.startswith("mask/")}, part(msg.tensors, "mask"))
+    return restore({name: t for name, t in msg.tensors.items() if not name.startswith("mask/")},
+                   part(msg.tensors, "mask"))
 
 
 def ways(state, mask):
@@ -71,10 +79,14 @@ def ways(state, mask):
     shapes = {name: state[name].shape for name in prunable(state)}
     yield Way("dense, safetensors", lambda: save(state), load)
     yield Way("dense, pack", lambda: pack(Msg(state)), lambda data: unpack(data).tensors)
-    yield Way("kept values, pack", lambda: pack(Msg(compress(state, mask))), lambda data: restore(unpack(data).tensors, mask))
-    yield Way("kept values and mask, pack", lambda: pack(with_mask(state, mask)), lambda data: from_msg(unpack(data)))
+    yield Way("kept values, pack", lambda: pack(Msg(compress(state, mask))),
+              lambda data: restore(unpack(data).tensors, mask))
+    yield Way("kept values and mask, pack", lambda: pack(with_mask(state, mask)),
+              lambda data: from_msg(unpack(data)))
     yield Way("scipy CSR", lambda: to_csr(state), partial(from_csr, shapes=shapes))
-    for level in (1, 6): yield Way(f"deflate, level {level}", partial(deflate, state, level), lambda data: load(zlib.decompress(data)), slow=True)
+    for level in (1, 6):
+        yield Way(f"deflate, level {level}", partial(deflate, state, level),
+                  lambda data: load(zlib.decompress(data)), slow=True)
 
 
 def deflate(state, level): return zlib.compress(save(state), level)
@@ -117,9 +129,11 @@ def show_wire(whole, sparsities, repeats):
         dense = rows["dense, safetensors"][0]
         for name, (size, *times) in rows.items():
             packing, unpacking = (dense / 1e6 / each for each in times)
-            print(f"{pruning_ratio(mask):8.1%}  {name:27}{size / 1e6:8.2f}{size / dense:10.1%}{packing:11.0f}{unpacking:13.0f}")
+            print(f"{pruning_ratio(mask):8.1%}  {name:27}{size / 1e6:8.2f}{size / dense:10.1%}{packing:11.0f}"
+                  f"{unpacking:13.0f}")
         ours = rows["kept values and mask, pack"]
-        shares = (f"{ours[0] / rows[name][0]:.1%} of {name}" for name in ("dense, safetensors", "scipy CSR", "deflate, level 6"))
+        shares = (f"{ours[0] / rows[name][0]:.1%} of {name}"
+                  for name in ("dense, safetensors", "scipy CSR", "deflate, level 6"))
         print(f"          kept values and mask: {'; '.join(shares)}", flush=True)
 
 
@@ -171,29 +185,36 @@ def ratio(slow, fast):
 
 def show_average(whole, clients, repeats, positions):
     states, masks, weights = federation(whole, clients)
-    name, count = max(prunable(whole), key=lambda name: whole[name].numel()), sum(t.numel() for t in whole.values())
+    name, count = max(prunable(whole), key=lambda name: whole[name].numel()), sum(t.numel()
+                                                                                  for t in whole.values())
     values, kept = slices(states, masks, name, positions)
     ours, stack, loop = [], [], []
     for _ in range(repeats):
         (a, mean), (b, wanted) = (seconds(job, states, masks, weights) for job in (sparse_average, by_stack))
         c, numbers = seconds(by_position, values, kept, weights)
-        away = max(gap(mean, wanted), gap({"": mean[name].flatten()[:positions]}, {"": torch.tensor(numbers)}))
+        away = max(gap(mean, wanted),
+                   gap({"": mean[name].flatten()[:positions]}, {"": torch.tensor(numbers)}))
         if not away <= 1e-6: raise SystemExit(f"averages differ by {away:.1e}")
         for times, each in ((ours, a), (stack, b), (loop, c * count / len(numbers))): times.append(each)
-    print(f"\nSAS over {clients} clients of {count:,} numbers: sparse_average {statistics.median(ours):.3f} s, a stack per tensor {statistics.median(stack):.3f} s, "
+    print(f"\nSAS over {clients} clients of {count:,} numbers: sparse_average "
+          f"{statistics.median(ours):.3f} s, a stack per tensor {statistics.median(stack):.3f} s, "
           f"a loop over positions {statistics.median(loop):.1f} s (scaled up from {len(numbers):,})")
-    print(f"sparse_average is {ratio(stack, ours)} as fast as the stack, {ratio(loop, ours)} as fast as the loop; results at most {away:.1e} apart")
+    print(f"sparse_average is {ratio(stack, ours)} as fast as the stack, "
+          f"{ratio(loop, ours)} as fast as the loop; results at most {away:.1e} apart")
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sparsities", type=float, nargs="+", default=[0, 0.35, 0.7])
-    for name, default in (("clients", 8), ("repeats", 3), ("positions", 20_000), ("threads", torch.get_num_threads())):
+    for name, default in (("clients", 8), ("repeats", 3), ("positions", 20_000),
+                          ("threads", torch.get_num_threads())):
         parser.add_argument(f"--{name}", type=int, default=default)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     whole = snapshot(build(partial(resnet, "resnet50"), 0))
-    print(f"ResNet-50, {sum(t.numel() for t in whole.values()):,} numbers; torch {torch.__version__}, numpy {np.__version__}, zlib {zlib.ZLIB_RUNTIME_VERSION}; "
+    print(f"ResNet-50, {sum(t.numel() for t in whole.values()):,} numbers; "
+          f"torch {torch.__version__}, numpy {np.__version__}, zlib {zlib.ZLIB_RUNTIME_VERSION}; "
           f"{args.threads} threads, {os.cpu_count()} cores; median of {args.repeats}", flush=True)
     show_wire(whole, args.sparsities, args.repeats)
     show_average(whole, args.clients, args.repeats, args.positions)

@@ -65,6 +65,28 @@ def shortest__wrong_never_positions(n, left): return min(4 * n, 4 * left + math.
 def shortest__wrong_values_alone(n, left): return 4 * left
 
 
+def agreement__wrong_equal_positions(a, b): return float((a == b).mean())
+
+
+def agreement__wrong_of_all_positions(a, b): return float((a & b).mean())
+
+
+def agreement__wrong_of_the_first(a, b): return float((a & b).sum() / a.sum()) if a.any() else 1.0
+
+
+def agreement__wrong_of_the_mean_size(a, b):
+    return float(2 * (a & b).sum() / (a.sum() + b.sum())) if (a | b).any() else 1.0
+
+
+def agreement__wrong_nothing_kept_is_no_agreement(a, b):
+    return float((a & b).sum() / (a | b).sum()) if (a | b).any() else 0.0
+
+
+def agreement__right_with_sets(a, b):
+    first, second = (set(np.flatnonzero(mask).tolist()) for mask in (a, b))
+    return len(first & second) / len(first | second) if first | second else 1.0
+
+
 def shortest__right_with_arrays(n, left):
     values = np.zeros(left, np.float32)
     mask = np.packbits(np.arange(n) < left)

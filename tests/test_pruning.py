@@ -1,0 +1,316 @@
+"""Pruning: masks and their average against slow versions, what crosses the wire bit for bit, clients and
+servers whose masks stay in step."""
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+from torch import nn
+from torch.nn.utils import prune
+
+from conftest import normal, seeded
+from fedbook.continual import snapshot
+from fedbook.engine import Faults, prove, trial
+from fedbook.fedavg import weighted_average
+from fedbook.lab import UserError
+from fedbook.local import build
+from fedbook.pruning import (MaskedClient, MaskedServer, PruningExperiment, PruningSizes, compress,
+                             digits_net, digits_world, keep_for, magnitude_prune, mask_distance, masked,
+                             profiles, prunable, pruning_ratio, restore, sparse_average, to_shares)
+from fedbook.reid import small_net
+from fedbook.wire import Msg, Refused, pack, unpack
+
+pytestmark = pytest.mark.usefixtures("one_process")
+
+def bits(t): return t.contiguous().view(torch.int32 if t.dtype == torch.float32 else t.dtype)
+
+def equal(a, b): return a.keys() == b.keys() and all(torch.equal(bits(a[name]), bits(b[name])) for name in a)
+
+def close(a, b, tol=1e-6): return torch.allclose(a, b, rtol=0, atol=tol)
+
+SIZES = replace(profiles["smoke"], clients=2, rounds=4, step=0.3)
+
+# ---- SAS
+
+TOY = [torch.tensor(row) for row in ([1.0, 0, 3, 0], [2.0, 4, 0, 0], [3.0, 8, 0, 0])]
+
+TOY_MASKS = [torch.tensor(row, dtype=torch.bool) for row in ([1, 0, 1, 0], [1, 1, 0, 0], [1, 1, 0, 0])]
+
+def average(states, masks, weights):
+    return sparse_average([{"w": t} for t in states], [{"w": m} for m in masks], weights)["w"]
+
+def test_the_toy_case():
+    assert close(average(TOY, TOY_MASKS, [0.5, 0.3, 0.2]), torch.tensor([1.7, 5.6, 3.0, 0.0]))
+    assert close(weighted_average([{"w": t} for t in TOY], [0.5, 0.3, 0.2])["w"],
+                 torch.tensor([1.7, 2.8, 1.5, 0.0]))
+
+def several(seed, clients=3, n=24, keep=0.5):
+    states = [normal(n, seed=seed + 50 * k) for k in range(clients)]
+    return states, [torch.rand(n, generator=seeded(seed + 50 * k + 7)) < keep for k in range(clients)]
+
+WEIGHTS = st.lists(st.one_of(st.just(0.0), st.floats(1e-6, 1e3)), min_size=1, max_size=5)
+
+@settings(deadline=None, max_examples=60)
+@given(weights=WEIGHTS, seed=st.integers(0, 999), keep=st.floats(0, 1))
+def test_the_mean_of_those_who_kept_it_position_by_position(weights, seed, keep):
+    "Against a loop over positions; the plain mean where every keeper has weight 0, and 0 without keepers."
+    states, masks = several(seed, len(weights), keep=keep)
+    got = average([masked({"w": t}, {"w": m})["w"] for t, m in zip(states, masks)], masks, weights)
+    shares = weights if any(weights) else [1.0] * len(weights)
+    for j, value in enumerate(got.tolist()):
+        kept = [(w, t[j].item()) for t, m, w in zip(states, masks, shares) if m[j]]
+        if not any(w for w, _ in kept): kept = [(1.0, v) for _, v in kept]
+        wanted = sum(w * v for w, v in kept) / sum(w for w, _ in kept) if kept else 0.0
+        assert value == pytest.approx(wanted, abs=1e-6)
+        if kept: assert min(v for _, v in kept) - 1e-6 <= value <= max(v for _, v in kept) + 1e-6
+
+def test_a_position_kept_by_one_is_bit_for_bit_the_keepers():
+    states, _ = several(0)
+    owner = torch.arange(24) % 3
+    got = average(states, [owner == k for k in range(3)], [0.7, 0.2, 0.1])
+    assert torch.equal(got, torch.stack(states).gather(0, owner[None])[0])
+
+@pytest.mark.parametrize("weights", [[1, 1, 1], [0.1, 0.2, 0.7], [0, 0, 5]])
+def test_identical_models_give_that_model(weights):
+    same, (_, masks) = normal(24), several(3)
+    kept = torch.stack(masks).any(0)
+    assert torch.equal(average([same] * 3, masks, weights), same.masked_fill(~kept, 0))
+
+def test_with_masks_of_ones_or_none_it_is_the_weighted_average():
+    states, _ = several(1)
+    plain = weighted_average([{"w": t} for t in states], [0.5, 0.3, 0.2])
+    assert close(average(states, [torch.ones(24, dtype=torch.bool)] * 3, [0.5, 0.3, 0.2]), plain["w"], 1e-7)
+    assert equal(sparse_average([{"w": t} for t in states], [{}] * 3, [0.5, 0.3, 0.2]), plain)
+
+@pytest.mark.parametrize("scale", [1e-12, 3, 1e12])
+def test_the_scale_of_the_weights_does_not_matter(scale):
+    states, masks = several(2)
+    assert close(average(states, masks, [0.5, 0.3, 0.2]),
+                 average(states, masks, [scale * w for w in (0.5, 0.3, 0.2)]))
+
+def test_what_nobody_kept_is_zero_and_nothing_is_nan():
+    states, masks = several(4, keep=0.2)
+    nobody = ~torch.stack(masks).any(0)
+    got = average(states, masks, [1, 0, 0])
+    assert nobody.any() and (got[nobody] == 0).all() and torch.isfinite(got).all()
+    assert (got[~nobody] != 0).all()
+
+def test_keepers_of_weight_zero_give_their_plain_mean():
+    keepers = [torch.tensor([m]) for m in (False, True, True)]
+    assert average([torch.tensor([v]) for v in (9.0, 1.0, 3.0)], keepers, [1, 0, 0]).item() == 2.0
+
+def test_the_mask_counts_and_not_the_value():
+    ones = torch.ones(1, dtype=torch.bool)
+    assert average([torch.zeros(1), torch.full((1,), 2.0)], [ones, ones], [1, 1]).item() == 1.0
+    # a value under a mask is not looked at
+    assert average([torch.full((1,), 5.0), torch.full((1,), 2.0)], [~ones, ones], [1, 1]).item() == 2.0
+
+def test_averaging_leaves_its_arguments_alone():
+    states, masks = several(5)
+    before = [t.clone() for t in states + masks]
+    average(states, masks, [0.0, 1.0, 2.0])
+    assert all(map(torch.equal, before, states + masks))
+
+def test_tensors_without_a_mask_are_averaged_plainly_and_keep_their_dtype():
+    states = [{"w": torch.ones(2, 2), "bn": torch.tensor([float(k)]), "count": torch.tensor(3 * k)}
+              for k in (1, 2)]
+    masks = [{"w": torch.tensor([[True, False], [True, False]])}, {}]
+    got = sparse_average(states, masks, [3, 1])
+    assert got["bn"].item() == 1.25 and got["count"].item() == 4 and got["count"].dtype == torch.int64
+    assert torch.equal(got["w"], torch.ones(2, 2))
+
+# ---- masks
+
+def layers(seed=0):
+    return {"a.weight": normal(8, 6, seed=seed), "a.bias": normal(8, seed=seed),
+            "b.weight": normal(5, 3, 3, 3, seed=seed + 1), "count": torch.tensor(4)}
+
+def kept(mask): return {name: int(m.sum()) for name, m in mask.items()}
+
+def test_what_can_be_pruned():
+    assert prunable(layers()) == ["a.weight", "b.weight"]
+    names = prunable(build(partial(small_net, 4), 0).state_dict())
+    assert names and not any("neck" in name or "num_batches" in name for name in names)
+
+@settings(deadline=None, max_examples=40)
+@given(seed=st.integers(0, 99), step=st.floats(0, 1), target=st.floats(0, 1))
+def test_each_step_takes_the_floor_and_never_brings_back(seed, step, target):
+    state, mask = layers(seed), {}
+    for _ in range(5):
+        now = magnitude_prune(state, mask, step, target)
+        for name, m in now.items():
+            old = mask.get(name, torch.ones_like(m))
+            alive, n = int(old.sum()), m.numel()
+            assert not (m & ~old).any()
+            assert alive - int(m.sum()) == max(0,
+                                               min(math.floor(step * alive + 1e-9),
+                                                   math.floor(target * n + 1e-9) - (n - alive)))
+            out, left = state[name].abs()[old & ~m], state[name].abs()[m]
+            assert not len(out) or not len(left) or out.max() <= left.min()
+        mask = now
+
+@pytest.mark.parametrize("step", [0.1, 0.37])
+def test_the_same_weights_go_as_with_torchs_pruning(step):
+    layer = nn.Conv2d(3, 5, 3, bias=False)
+    layer.weight.data, mask, state = normal(5, 3, 3, 3), {}, {"w": normal(5, 3, 3, 3)}
+    for _ in range(4):
+        alive = int(mask["w"].sum()) if mask else 135
+        prune.l1_unstructured(layer, "weight", amount=math.floor(step * alive))
+        mask = magnitude_prune(state, mask, step, 1)
+        assert torch.equal(mask["w"], layer.weight_mask.bool())
+
+@pytest.mark.parametrize("step, target", [(0.1, 0.7), (0.15, 0.7), (0.3, 0.9), (1.0, 0.5)])
+def test_the_target_is_met_and_not_passed(step, target):
+    state, mask, ratios = {"a": normal(40, 25), "b": normal(20, 30, seed=1)}, {}, [0.0]
+    while not mask or pruning_ratio(mask) > ratios[-1]:
+        if mask: ratios.append(pruning_ratio(mask))
+        mask = magnitude_prune(state, mask, step, target)
+    assert kept(mask) == {name: t.numel() - math.floor(target * t.numel() + 1e-9)
+                          for name, t in state.items()}
+    assert ratios[-1] == pytest.approx(target) and max(ratios) <= target
+    assert math.isclose(ratios[1], min(step, target), abs_tol=2e-3)
+
+def test_ties_go_in_their_order():
+    mask = magnitude_prune({"w": torch.ones(4, 5) * torch.tensor([1.0, -1, 1, -1, 1])}, {}, 0.4, 1)["w"]
+    assert mask.flatten().tolist() == [False] * 8 + [True] * 12
+
+def test_a_weight_that_is_out_stays_out_even_if_it_were_large():
+    state = {"w": torch.arange(1.0, 11)[None]}
+    mask = magnitude_prune(state, {}, 0.2, 1)
+    later = magnitude_prune({"w": state["w"].flip(1)}, mask, 0.25, 1)
+    assert later["w"].flatten().tolist() == [False] * 2 + [True] * 6 + [False] * 2
+
+def test_ratio_of_a_mask():
+    assert pruning_ratio({}) == 0
+    assert pruning_ratio({"a": torch.tensor([True, False, False, False]),
+                          "b": torch.tensor([True] * 4)}) == 3 / 8
+
+def test_masked_has_exact_zeros_and_the_rest_bit_for_bit():
+    state = layers()
+    mask = magnitude_prune(state, {}, 0.5, 1)
+    got = masked(state, mask)
+    for name, m in mask.items():
+        assert (bits(got[name])[~m] == 0).all() and torch.equal(got[name][m], state[name][m]) and (~m).any()
+    assert got["a.bias"] is state["a.bias"] and equal(state, layers())
+
+def test_distance_of_masks():
+    mask = magnitude_prune(layers(), {}, 0.5, 1)
+    assert mask_distance(mask, mask) == 0 and mask_distance(mask, {name: ~m for name, m in mask.items()}) == 1
+
+MISFITS = {"another shape": {"a.weight": torch.ones(6, 8, dtype=torch.bool)},
+           "no bool": {"a.weight": torch.ones(8, 6)},
+           "another name": {"c.weight": torch.ones(8, 6, dtype=torch.bool)}}
+
+@pytest.mark.parametrize("name", MISFITS)
+def test_masks_that_do_not_fit(name):
+    state, mask = layers(), MISFITS[name]
+    for job in (lambda: masked(state, mask), lambda: magnitude_prune(state, mask, 0.1, 0.7),
+                lambda: compress(state, mask), lambda: sparse_average([state], [mask], [1])):
+        with pytest.raises(UserError, match=next(iter(mask))) as error: job()
+        assert "\n" not in str(error.value)
+
+def test_bad_arguments_of_averaging_and_pruning():
+    with pytest.raises(UserError, match="2 states, 1 masks"): sparse_average([layers()] * 2, [{}], [1, 1])
+    with pytest.raises(UserError, match="names"):
+        sparse_average([layers(), {"a.weight": normal(8, 6)}], [{}, {}], [1, 1])
+    with pytest.raises(UserError, match="weights"): sparse_average([layers()], [{}], [-1])
+    for options, name in (((1.2, 0.7), "step"), ((0.1, -0.1), "target"), ((math.nan, 0.7), "step")):
+        with pytest.raises(UserError, match=name): magnitude_prune(layers(), {}, *options)
+
+def test_compressed_and_restored_bit_for_bit():
+    state = layers()
+    state["a.weight"][0, :3] = torch.tensor([-0.0, 0.0, -0.0])
+    mask = magnitude_prune(state, {}, 0.5, 1)
+    mask["a.weight"][0, :3] = True
+    small = unpack(pack(Msg(compress(state, mask)))).tensors
+    back = restore(small, mask)
+    assert small["a.weight"].shape == (int(mask["a.weight"].sum()),) and equal(back, masked(state, mask))
+    assert torch.signbit(back["a.weight"][0, :3]).tolist() == [True, False, True]
+    assert equal(restore(compress(state, {}), {}), state)
+
+@pytest.mark.parametrize("wrong", [lambda t: t[1:], lambda t: torch.cat([t, t]), lambda t: t[None],
+                                   lambda t: t[:0]])
+def test_values_that_do_not_fit_a_mask(wrong):
+    mask = magnitude_prune(layers(), {}, 0.5, 1)
+    small = compress(layers(), mask)
+    with pytest.raises(Refused, match="a.weight"):
+        restore(small | {"a.weight": wrong(small["a.weight"])}, mask)
+
+# ---- client and server
+
+def client_of(**changes):
+    return MaskedClient(0, build(digits_net, 0), digits_world(0, 2)[0], replace(SIZES, **changes), 0)
+
+def sent(mask=None): return Msg(compress(build(digits_net, 0).state_dict(), mask or {}), {"masks": False})
+
+def test_a_client_prunes_after_the_warm_up_and_says_so_once():
+    client, new = client_of(warmup=2, step=0.5, target=0.5), []
+    for _ in range(4): new.append(client.fit(sent(client.mask)).meta["masks"])
+    assert new == [False, False, True, False] and pruning_ratio(client.mask) == pytest.approx(0.5)
+
+def test_a_client_takes_the_mask_that_is_sent():
+    client, mask = client_of(warmup=9), magnitude_prune(sent().tensors, {}, 0.5, 0.5)
+    message = Msg({**sent(mask).tensors, **{f"mask/{name}": m for name, m in mask.items()}}, {"masks": True})
+    reply = client.fit(message)
+    assert equal(client.mask, mask) and reply.meta == {"n": len(client.data.x), "masks": False}
+    for name, m in mask.items(): assert (client.model.state_dict()[name][~m] == 0).all()
+
+def test_average_is_by_number_of_pictures():
+    server, ones = MaskedServer(build(digits_net, 0)), build(digits_net, 0).state_dict()
+    replies = [(id, Msg({name: torch.full_like(t, id) for name, t in ones.items()}, dict(n=n)))
+               for id, n in ((0, 30), (1, 10))]
+    server.merge(iter(replies), [0, 1])
+    assert all(close(t, torch.full_like(t, 0.25)) for t in server.weights.values())
+    assert {id: report["share"] for id, report in server.reports.items()} == {0: 0.75, 1: 0.25}
+
+def test_what_an_absent_client_alone_kept_stays():
+    a, b = torch.tensor([True, False, False]), torch.tensor([False, True, False])
+    full = keep_for([{"w": a}], {"w": torch.full((3,), 7.0)}, {"w": torch.tensor([0.0, 2.0, 0.0])},
+                    [{"w": b}])
+    assert full["w"].tolist() == [7.0, 2.0, 0.0]
+
+def test_an_unknown_average():
+    with pytest.raises(UserError, match="average='median'"):
+        MaskedServer(build(digits_net, 0), average="median")
+
+@pytest.mark.parametrize("values", [[], [1, -1], [math.nan], [math.inf, 1]])
+def test_numbers_that_make_no_shares(values):
+    with pytest.raises(UserError, match="lots"): to_shares("lots", values)
+
+def test_shares_sum_to_one_however_large_the_numbers_are():
+    assert to_shares("n", [1, 3]) == [0.25, 0.75] and to_shares("n", [0, 0]) == [0.5, 0.5]
+    assert to_shares("n", [1e308, 1e308, 0]) == [0.5, 0.5, 0]
+
+@pytest.mark.parametrize("name, changes",
+                         {"always": {}, "plain": dict(average="plain"), "dense": dict(step=0.0)}.items())
+def test_a_run_is_a_function_of_sizes_and_seed(name, changes):
+    experiment = PruningExperiment(replace(SIZES, **changes), 0)
+    prove(experiment, kills=2)
+    done = trial(experiment)
+    assert not done.federation.ledger.absent and 0.5 < done.history.last("accuracy") <= 1
+    assert done.history.last("ratio") == pytest.approx(0 if name == "dense" else 1 - 0.7**3, abs=0.01)
+
+def test_a_run_may_begin_with_one_mask_for_all():
+    done = trial(PruningExperiment(replace(SIZES, step=0.0), 0, pruned=0.5))
+    assert done.history.last("ratio") == pytest.approx(0.5) and equal(*done.server.masks.values())
+
+def test_masks_stay_in_step_when_replies_are_lost():
+    class Lost(Faults):
+        def strike(self, round, verb, id): return "silent" if (round, id) == (2, 0) else None
+    server = trial(PruningExperiment(replace(SIZES, rounds=4), 0), faults=Lost()).server
+    assert pruning_ratio(server.masks[0]) < pruning_ratio(server.masks[1]) and not server.resend
+
+def test_bad_sizes():
+    for name, value in (("clients", 0), ("step", 1.1), ("target", -0.1), ("average", "median"), ("lr", 0.0)):
+        with pytest.raises(UserError, match=f"^{name}="): PruningSizes(**{name: value})
+
+def test_importing_it_imports_little():
+    heavy = ["matplotlib", "ipywidgets", "torchvision", "sklearn", "papermill", "flwr", "nbdev"]
+    code = f"import sys, fedbook.pruning; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
