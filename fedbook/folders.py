@@ -63,7 +63,8 @@ def class_folder(path: str | Path, name: str | None = None, licence: str = "", s
     if not root.is_dir(): raise UserError(f"path={str(root)!r} is not a folder with a folder per class in it")
     classes = sorted(f.name for f in root.iterdir() if f.is_dir() and not f.name.startswith("."))
     if classes and all(_SPLIT.fullmatch(c) for c in classes):
-        raise UserError(f"path={str(root)!r} holds {', '.join(classes)}, which are splits and not classes; choose one "
+        raise UserError(f"path={str(root)!r} holds {', '.join(classes)}, which are splits and not classes; "
+                        "choose one "
                         f"as split, such as {classes[0]!r}, or give both to pictures as splits")
     rows = [(f, c) for c, class_ in enumerate(classes) for f in sorted((root / class_).rglob("*"))
             if f.suffix.lower() in _KINDS]

@@ -206,8 +206,8 @@ def run_name(name: str, profile: str, seed: int, changes: dict | None = None) ->
     return re.sub(r"[^\w.=,-]", "_", "-".join(parts))
 
 def runs_folder(out: str | Path = "runs") -> Path:
-    """The folder of runs that `out` means: a relative one lies in the working folder, but beside the folder of
-    the chapters where one was opened there."""
+    """The folder of runs that `out` means: a relative one lies in the working folder, but beside the folder
+    of the chapters where one was opened there."""
     here = Path.cwd()
     wing = next((folder for folder in (here, here.parent) if (folder / "00_start.ipynb").exists()), None)
     return (wing.parent if wing else here) / out
@@ -245,8 +245,8 @@ def write_atomically(path: str | Path, data: bytes | str) -> None:
 
 # %% ../nbs/workshop/w1_lab.ipynb #c8951d9d
 def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float]:
-    """Equation (1): mean of `values` and half the width of its confidence interval (infinite for fewer than two
-    values)."""
+    """Equation (1): mean of `values` and half the width of its confidence interval (infinite for fewer than
+    two values)."""
     n, mean = len(values), math.fsum(values) / len(values)
     if n < 2: return mean, math.inf
     needs("scipy")
@@ -286,6 +286,7 @@ class Results:
         self.rows: list[dict] = []
         self.claims: list[dict] = []
         self.headline, self.clock = "", list(clock)
+        self._asked: set[tuple] = set()
         self._keep_old_rows()
 
     def _keep_old_rows(self):
@@ -301,6 +302,7 @@ class Results:
         """The numbers (a dict that JSON can hold) of `what` with `seed`: as kept from before, else
         `measure()`, timed and written at once. A kept row that is marked `again` is measured once more, in
         its place."""
+        self._asked.add((what, seed))
         places = [(row["what"], row["seed"]) for row in self.rows]
         at = places.index((what, seed)) if (what, seed) in places else len(places)
         if at < len(self.rows) and not self.rows[at].get("again"): return self.rows[at]["numbers"]
@@ -340,8 +342,10 @@ class Results:
         write_atomically(self.folder / "results.json", json.dumps(body, indent=1) + "\n")
 
     def finish(self, headline: str) -> None:
-        "Keep `headline`, the sentence that the command's table shows, and print it."
+        """Keep `headline`, the sentence that the command's table shows, and print it. Rows from before that this
+        run did not ask for go."""
         self.headline = headline
+        self.rows = [row for row in self.rows if (row["what"], row["seed"]) in self._asked]
         self.save()
         print(headline)
 
@@ -428,8 +432,8 @@ def _first_unlike(got, want, tolerance, where=""):
 
 # %% ../nbs/workshop/w1_lab.ipynb #48b1a282
 def _intact(before, after):
-    """Whether `after` still holds what `before` holds. What is neither number, text, array nor container counts
-    as intact."""
+    """Whether `after` still holds what `before` holds. What is neither number, text, array nor container
+    counts as intact."""
     if hasattr(before, "shape"):
         return before.shape == after.shape and bool(((before == after) | (before != before)).all())
     if isinstance(before, dict):

@@ -50,12 +50,12 @@ class Lobe(NamedTuple):
     high: float
 
 class Crop(NamedTuple):
-    """A crop's leaf: `lobes`, kind of `veins` (parallel or pinnate) and their `count`, number of `teeth`
-    along a lobe, their `depth` (share of the width) and `sharp`ness (0 wave, 1 saw), `colour` (red, green,
-    blue in 0..1), `stalk` length."""
+    """A crop's leaf: `lobes`, kind of `veins` (parallel or pinnate) and their number (`ribs`), number of
+    `teeth` along a lobe, their `depth` (share of the width) and `sharp`ness (0 wave, 1 saw), `colour` (red,
+    green, blue in 0..1), `stalk` length."""
     lobes: tuple
     veins: str
-    count: int
+    ribs: int
     teeth: int
     depth: float
     sharp: float
@@ -67,17 +67,20 @@ def _pair(x, y, angle, *shape):
 
 # %% ../nbs/workshop/w4_leaves.ipynb #3440631e
 CROPS = {
-    "maize": Crop((Lobe((-1.35, 0), 0, 2.6, 0.31, 0.4, 0.7),), "parallel", 7, 7, 0.05, 0.0, (0.37, 0.55, 0.20), 0.0),
+    "maize": Crop((Lobe((-1.35, 0), 0, 2.6, 0.31, 0.4, 0.7),), "parallel", 7, 7, 0.05, 0.0,
+                  (0.37, 0.55, 0.20), 0.0),
     "wheat": Crop((Lobe((-1.1, 0), 0, 2.2, 0.13, 0.35, 0.7), *_pair(-1.05, 0.02, 0.3, 1.95, 0.12, 0.35, 0.7)),
                   "parallel", 3, 0, 0.0, 0.0, (0.46, 0.60, 0.33), 0.0),
     "bean": Crop((Lobe((-0.5, 0), 0, 1.4, 0.62, 0.42, 0.95), *_pair(-0.5, 0, 2.0, 0.62, 0.36, 0.6, 0.5)),
                  "pinnate", 6, 0, 0.0, 0.0, (0.27, 0.52, 0.17), 0.5),
-    "apple": Crop((Lobe((-0.85, 0), 0, 1.75, 0.52, 0.6, 0.75),), "pinnate", 8, 26, 0.09, 1.0, (0.21, 0.42, 0.19), 0.8),
+    "apple": Crop((Lobe((-0.85, 0), 0, 1.75, 0.52, 0.6, 0.75),), "pinnate", 8, 26, 0.09, 1.0,
+                  (0.21, 0.42, 0.19), 0.8),
     "tomato": Crop((Lobe((0, 0), 0, 1.1, 0.37, 0.6, 0.8), *_pair(-0.05, 0.02, 1.05, 0.85, 0.29, 0.6, 0.8),
                     *_pair(-0.62, 0.02, 1.25, 0.75, 0.26, 0.6, 0.8)),
                    "pinnate", 5, 5, 0.35, 0.35, (0.28, 0.46, 0.19), 0.0),
     "vine": Crop((Lobe((-0.4, 0), 0, 1.3, 0.46, 0.75, 0.5), *_pair(-0.4, 0, 0.92, 1.15, 0.44, 0.75, 0.5),
-                  *_pair(-0.4, 0, 1.95, 0.85, 0.38, 0.7, 0.5)), "pinnate", 5, 8, 0.24, 0.8, (0.43, 0.58, 0.21), 0.4),
+                  *_pair(-0.4, 0, 1.95, 0.85, 0.38, 0.7, 0.5)), "pinnate", 5, 8, 0.24, 0.8,
+                 (0.43, 0.58, 0.21), 0.4),
 }
 
 # %% ../nbs/workshop/w4_leaves.ipynb #89205acb
@@ -87,7 +90,7 @@ def _teeth(crop, t, shift):
     saw = np.where(turn < 0.75, turn / 0.75, (1 - turn) / 0.25)
     return (1 - crop.sharp) * (0.5 - 0.5 * np.cos(2 * math.pi * turn)) + crop.sharp * saw
 
-def half_width(crop, lobe, t, shift=0.0):
+def half_width(crop: Crop, lobe: Lobe, t: np.ndarray, shift: float = 0.0) -> np.ndarray:
     "Equation (1) at `t` (array in 0..1), in units of half the picture; `shift` (0..1) moves the teeth."
     peak = lobe.low / (lobe.low + lobe.high)
     top = peak ** lobe.low * (1 - peak) ** lobe.high
@@ -125,10 +128,10 @@ def _lobe(crop, lobe, x, y, shift):
     edge, slope = (table.take(k) for table in _table(crop, lobe, shift))
     return (edge - np.abs(s)) * slope - lobe.length * np.abs(along - t), t, s, edge
 
-def outline(crop, x, y, shift=0.0):
+def outline(crop: Crop, x: np.ndarray, y: np.ndarray, shift: float = 0.0) -> Blade:
     """Equation (2): the `Blade` of `crop` (`Crop`) at places `x`, `y` (float32 arrays of one shape) of the
     leaf's plane. The picture spans about -1..1, the tip is at the right."""
-    blade = None
+    blade: Any = None
     for i, lobe in enumerate(crop.lobes):
         found = _lobe(crop, lobe, x, y, shift + 0.3 * i)
         if blade is None: blade = found
@@ -138,32 +141,32 @@ def outline(crop, x, y, shift=0.0):
     return Blade(*blade)
 
 # %% ../nbs/workshop/w4_leaves.ipynb #100f1885
-def smooth_step(value, low, high):
+def smooth_step(value: np.ndarray, low: float, high: float) -> np.ndarray:
     "Equation (3)'s smooth step: 0 below `low`, 1 above `high`, 3z² - 2z³ between them."
     z = np.clip((value - low) * (1 / (high - low)), 0, 1)
     return z * z * (3 - 2 * z)
 
 # %% ../nbs/workshop/w4_leaves.ipynb #1866d9a3
-def line(distance, width, pixel):
+def line(distance: np.ndarray, width: float | np.ndarray, pixel: float) -> np.ndarray:
     """How much of a pixel (side `pixel`) a line of half `width` covers at `distance` from its middle, about
     0..1."""
     wide = np.maximum(width, 0.7 * pixel)
     return np.clip(1.5 - distance / wide, 0, 1) * (width / wide)
 
-def phase(crop, blade, shift=0.0):
+def phase(crop: Crop, blade: Blade, shift: float = 0.0) -> np.ndarray:
     "Equation (4) at each place; veins lie where it is a whole number."
-    if crop.veins == "parallel": return crop.count * blade.s / np.maximum(blade.edge, 0.02)
+    if crop.veins == "parallel": return crop.ribs * blade.s / np.maximum(blade.edge, 0.02)
     across = np.abs(blade.s)
     offset = np.where(blade.s > 0, np.float32(shift), np.float32(shift + 0.45))
-    return (crop.count + 1) * blade.t - 1.1 * crop.count * across * (1 - 0.35 * across) + offset
+    return (crop.ribs + 1) * blade.t - 1.1 * crop.ribs * across * (1 - 0.35 * across) + offset
 
-def veins(crop, blade, pixel, shift=0.0):
+def veins(crop: Crop, blade: Blade, pixel: float, shift: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
     """Two float32 arrays: how much vein there is (0..1), and how far the next vein is (0 on it, 1 in the
     middle between two)."""
     at = phase(crop, blade, shift)
     between = 2 * np.abs(at - np.rint(at))
     parallel = crop.veins == "parallel"
-    gap = np.maximum(blade.edge, 0.02) / crop.count if parallel else 0.6 / crop.count
+    gap = np.maximum(blade.edge, 0.02) / crop.ribs if parallel else 0.6 / crop.ribs
     side = line(0.5 * between * gap, 0.004 if parallel else 0.007, pixel) * (blade.t > 0.01)
     rib = line(np.abs(blade.s), 0.022 * (1.1 - 0.9 * blade.t), pixel)
     return np.maximum(rib, 0.6 * side), between
@@ -177,7 +180,7 @@ def _spline(size, cells):
     z = np.abs(place[:, None] - np.arange(-1, cells + 2))
     return np.where(z < 1, 2 / 3 - z ** 2 + z ** 3 / 2, (2 - z).clip(0) ** 3 / 6).astype(np.float32)
 
-def noise(rng, size, cells):
+def noise(rng: np.random.Generator, size: int, cells: int) -> np.ndarray:
     """Equation (5): smooth noise (size, size), mean 0 and deviation 1; `cells` bumps fit along a side,
     whatever the `size`."""
     b = _spline(size, cells)
@@ -186,7 +189,8 @@ def noise(rng, size, cells):
 # %% ../nbs/workshop/w4_leaves.ipynb #acdefffb
 _CELLS = 32
 
-def spots(rng, x, y, cell, share, small, large):
+def spots(rng: np.random.Generator, x: np.ndarray, y: np.ndarray, cell: float, share: float, small: float,
+          large: float) -> np.ndarray:
     """Equation (6): depth inside the spot of each place's cell, above 0 inside. A `share` of the square cells
     of side `cell` has a spot, with a radius from `small` to `large` (at most 0.5) cells. The lattice repeats
     after _CELLS cells."""
@@ -195,7 +199,8 @@ def spots(rng, x, y, cell, share, small, large):
     a, b = (0.5 + (rng.random((_CELLS, _CELLS)) - 0.5) * room for _ in range(2))
     radius, a, b = (v.astype(np.float32).ravel() for v in (np.where(there, sizes, -1), a, b))
     x, y = x * (1 / cell) + 10 * _CELLS, y * (1 / cell) + 10 * _CELLS
-    i, j = x.astype(np.int32), y.astype(np.int32)
+    i: np.ndarray = x.astype(np.int32)
+    j: np.ndarray = y.astype(np.int32)
     k = (i % _CELLS) * _CELLS + j % _CELLS
     return (radius.take(k) - np.hypot(x - i - a.take(k), y - j - b.take(k))) * np.float32(cell)
 
@@ -212,16 +217,16 @@ class Leaf(NamedTuple):
     pixel: float
 
     @property
-    def size(self): return self.cover.shape[0]
+    def size(self) -> int: return self.cover.shape[0]
 
-def mix(rgb, colour, share):
+def mix(rgb: np.ndarray, colour: Any, share: np.ndarray) -> None:
     "Move `rgb` (3, S, S), in place, towards `colour` (three numbers in 0..1) by `share` (S, S)."
     rgb += share * (np.asarray(colour, np.float32)[:, None, None] - rgb)
 
 # %% ../nbs/workshop/w4_leaves.ipynb #b59943d5
-def rust(leaf, severity, rng):
+def rust(leaf: Leaf, severity: float, rng: np.random.Generator) -> None:
     "Orange pustules in yellow rings, of two sizes; severity is their number."
-    turn, ox, oy = rng.uniform(0, (math.pi, 3, 3))
+    turn, ox, oy = np.asarray(rng.uniform(0, (math.pi, 3, 3)))
     x = (leaf.x * math.cos(turn) + leaf.y * math.sin(turn) + ox).astype(np.float32)
     y = (leaf.y * math.cos(turn) - leaf.x * math.sin(turn) + oy).astype(np.float32)
     soft = max(leaf.pixel, 0.012)
@@ -230,27 +235,29 @@ def rust(leaf, severity, rng):
         mix(leaf.rgb, (0.62, 0.58, 0.14), 0.65 * smooth_step(depth, -0.035, 0.0))
         mix(leaf.rgb, (0.68, 0.31, 0.07), 0.95 * smooth_step(depth, -soft, soft))
 
-def blight(leaf, severity, rng):
+def blight(leaf: Leaf, severity: float, rng: np.random.Generator) -> None:
     "Dead brown patches from the tips inwards, dark at the rim, behind a yellow front."
     outwards = rng.uniform(0.5, 1.3) * np.hypot(leaf.x, leaf.y)
-    depth = 0.55 * noise(rng, leaf.size, 5) + 0.2 * noise(rng, leaf.size, 16) + outwards + 0.95 * severity - 1.1
+    depth = 0.55 * noise(rng, leaf.size, 5) + 0.2 * noise(rng, leaf.size,
+                                                          16) + outwards + 0.95 * severity - 1.1
     mix(leaf.rgb, (0.66, 0.62, 0.22), 0.75 * smooth_step(depth, -0.35, 0.0))
     mix(leaf.rgb, (0.38, 0.25, 0.14), 0.95 * smooth_step(depth, -0.03, 0.09))
     mix(leaf.rgb, (0.60, 0.47, 0.31), 0.8 * smooth_step(depth, 0.18, 0.55))
 
 # %% ../nbs/workshop/w4_leaves.ipynb #02b333b3
-def mildew(leaf, severity, rng):
+def mildew(leaf: Leaf, severity: float, rng: np.random.Generator) -> None:
     "White, powdery blotches; severity is their area."
     blotch = 0.7 * noise(rng, leaf.size, 7) + 0.45 * noise(rng, leaf.size, 17)
     powder = 0.78 + 0.2 * noise(rng, leaf.size, 46)
-    mix(leaf.rgb, (0.90, 0.91, 0.88), np.clip(powder * smooth_step(blotch, 0.6 - 1.3 * severity, 1.4 - 0.9 * severity), 0, 1))
+    mix(leaf.rgb, (0.90, 0.91, 0.88),
+        np.clip(powder * smooth_step(blotch, 0.6 - 1.3 * severity, 1.4 - 0.9 * severity), 0, 1))
 
-def chlorosis(leaf, severity, rng):
+def chlorosis(leaf: Leaf, severity: float, rng: np.random.Generator) -> None:
     "Yellow between the veins, uneven over the leaf; severity is how yellow."
     patch = smooth_step(noise(rng, leaf.size, 4), -1.5 - severity, 0.8 - 1.5 * severity)
     mix(leaf.rgb, (0.86, 0.82, 0.26), (0.4 + 0.55 * severity) * smooth_step(leaf.between, 0.0, 0.38) * patch)
 
-def chewed(leaf, severity, rng):
+def chewed(leaf: Leaf, severity: float, rng: np.random.Generator) -> None:
     "Holes and bites of two sizes with ragged, dry rims; severity is their number."
     ox, oy = rng.uniform(0, 3, 2)
     x, y = (leaf.x + ox).astype(np.float32), (leaf.y + oy).astype(np.float32)
@@ -260,9 +267,10 @@ def chewed(leaf, severity, rng):
     mix(leaf.rgb, (0.45, 0.36, 0.16), 0.8 * smooth_step(hole, -0.045, -0.01))
     leaf.cover[...] *= 1 - smooth_step(hole, -leaf.pixel, leaf.pixel)
 
-def healthy(leaf, severity, rng): "Nothing befalls it."
+def healthy(leaf: Leaf, severity: float, rng: np.random.Generator) -> None: "Nothing befalls it."
 
-CONDITIONS = {"healthy": healthy, "rust": rust, "blight": blight, "mildew": mildew, "chlorosis": chlorosis, "chewed": chewed}
+CONDITIONS = {"healthy": healthy, "rust": rust, "blight": blight, "mildew": mildew, "chlorosis": chlorosis,
+              "chewed": chewed}
 
 # %% ../nbs/workshop/w4_leaves.ipynb #78347105
 class Plant(NamedTuple):
@@ -279,12 +287,14 @@ class Plant(NamedTuple):
     domain: str
     ground: tuple
 
-def plant(rng):
+def plant(rng: np.random.Generator) -> Plant:
     "Draw a `Plant` with the generator `rng`."
     tint = np.exp(rng.normal(0, (0.05, 0.07, 0.05)) + rng.normal(0, 0.12))
     ground = np.array((0.42, 0.32, 0.23)) * np.exp(rng.normal(0, 0.22) + rng.normal(0, 0.06, 3))
-    return Plant(tuple(tint.tolist()), math.exp(rng.normal(0, 0.17)), rng.random(), rng.normal(0, 0.13), rng.random(),
-                 math.exp(rng.normal(-0.07, 0.17)), rng.normal(0, 0.07), "soil" if rng.random() < 0.6 else "sky",
+    return Plant(tuple(tint.tolist()), math.exp(rng.normal(0, 0.17)), rng.random(), rng.normal(0, 0.13),
+                 rng.random(),
+                 math.exp(rng.normal(-0.07, 0.17)), rng.normal(0, 0.07),
+                 "soil" if rng.random() < 0.6 else "sky",
                  tuple(ground.tolist()))
 
 # %% ../nbs/workshop/w4_leaves.ipynb #008a1ac5
@@ -299,17 +309,19 @@ class View(NamedTuple):
     wave: float
     sun: float
 
-def _rotation(angle): return np.array([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]])
+def _rotation(angle):
+    return np.array([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]])
 
-def view(rng):
+def view(rng: np.random.Generator) -> View:
     "Draw a `View`: any turn, a zoom of about 0.95, foreshortening down to 0.66, a small shift."
-    turn, about = rng.uniform(0, (2 * math.pi, math.pi))
+    turn, about = np.asarray(rng.uniform(0, (2 * math.pi, math.pi)))
     zoom, short = 0.94 * math.exp(rng.normal(0, 0.10)), rng.uniform(0.66, 1)
     matrix = _rotation(about).T @ np.diag([1, 1 / short]) @ _rotation(about) @ _rotation(turn) / zoom
-    return View(turn, tuple(matrix.ravel().tolist()), tuple(rng.normal(0, 0.08, 2).tolist()), rng.normal(0, 0.10),
+    return View(turn, tuple(matrix.ravel().tolist()), tuple(rng.normal(0, 0.08, 2).tolist()),
+                rng.normal(0, 0.10),
                 rng.uniform(0, 6), rng.uniform(0, 2 * math.pi))
 
-def leaf_places(view, size):
+def leaf_places(view: View, size: int) -> tuple[np.ndarray, np.ndarray, float]:
     """Equation (7) for all pixels of a picture: `x`, `y` (size, size) in the leaf's plane, float32, and the
     side of a pixel there."""
     at = (np.arange(size, dtype=np.float32) + 0.5) * (2 / size) - 1
@@ -333,7 +345,8 @@ def _stalk(crop, x, y, pixel):
     return smooth_step(np.minimum(0.03 - np.abs(y), long), -pixel, pixel)
 
 # %% ../nbs/workshop/w4_leaves.ipynb #7ca8a618
-def paint_leaf(crop, condition, severity, plant, view, rng, size):
+def paint_leaf(crop: Crop, condition: Callable, severity: float, plant: Plant, view: View,
+               rng: np.random.Generator, size: int) -> Leaf:
     "The `Leaf` of `crop` (`Crop`) in `condition` (a function of this chapter) before light falls on it."
     x, y, pixel = leaf_places(view, size)
     y = _bent(crop, plant, view, x, y)
@@ -351,7 +364,7 @@ def paint_leaf(crop, condition, severity, plant, view, rng, size):
         np.maximum(leaf.cover, stalk, out=leaf.cover)
     return leaf
 
-def shade_leaf(leaf, view, rng):
+def shade_leaf(leaf: Leaf, view: View, rng: np.random.Generator) -> None:
     "Let the sun fall on `leaf`, in place: its two halves, the bulges between veins, the edge, a sheen."
     side = 0.13 * math.sin(view.sun - view.turn)
     lit = 1 + side * np.clip(8 * leaf.blade.s, -1, 1) + 0.08 * (leaf.between - 0.5)
@@ -360,7 +373,7 @@ def shade_leaf(leaf, view, rng):
     leaf.rgb[...] *= lit * (1 + np.float32(rng.uniform(0, 0.2)) * np.exp(-5 * across * across))
 
 # %% ../nbs/workshop/w4_leaves.ipynb #12909982
-def soil(rng, size, ground):
+def soil(rng: np.random.Generator, size: int, ground: Any) -> np.ndarray:
     "Soil of the colour `ground` with clods, stones and sometimes weeds: float32 (3, size, size)."
     clods = np.exp(0.14 * noise(rng, size, 4) + 0.13 * noise(rng, size, 13) + 0.15 * noise(rng, size, 40))
     rgb = np.asarray(ground, np.float32)[:, None, None] * clods
@@ -369,14 +382,15 @@ def soil(rng, size, ground):
     if rng.random() < 0.4: mix(rgb, (0.24, 0.34, 0.15), 0.85 * smooth_step(weeds, bound, 1.4))
     return rgb
 
-def sky(rng, size, ground):
+def sky(rng: np.random.Generator, size: int, ground: Any) -> np.ndarray:
     "Sky with clouds, and trees at the lower border: float32 (3, size, size). `ground` is not seen."
     down = ((np.arange(size, dtype=np.float32) + 0.5) / size)[:, None] * np.ones((1, size), np.float32)
     rgb = np.ones((3, size, size), np.float32) * np.asarray((0.36, 0.58, 0.86), np.float32)[:, None, None]
     mix(rgb, (0.78, 0.87, 0.94), down * np.float32(rng.uniform(0.4, 1)))
     cloud = noise(rng, size, 3) + 0.4 * noise(rng, size, 9) + 0.15 * noise(rng, size, 22)
     mix(rgb, (0.93, 0.93, 0.93), 0.85 * smooth_step(cloud, rng.uniform(-0.8, 1), 1.6))
-    trees = down - np.float32(rng.uniform(0.75, 1.6)) + 0.10 * noise(rng, size, 5) + 0.03 * noise(rng, size, 20)
+    trees = down - np.float32(rng.uniform(0.75,
+                                          1.6)) + 0.10 * noise(rng, size, 5) + 0.03 * noise(rng, size, 20)
     mix(rgb, (0.25, 0.33, 0.20), 0.9 * smooth_step(trees, -0.06, 0.06))
     return rgb
 
@@ -399,7 +413,8 @@ def _shadow(crop, plant, view, far, size):
     return b @ dark @ b.T
 
 # %% ../nbs/workshop/w4_leaves.ipynb #210b20ad
-def render_leaf(crop, condition, plant, key, size=128, severity=None):
+def render_leaf(crop: str, condition: str, plant: Plant, key: Sequence[int], size: int = 128,
+                severity: float | None = None) -> np.ndarray:
     """One picture: uint8 (3, size, size). `crop` and `condition` are names, `plant` is a `Plant`, `key` (list
     of whole numbers) decides pose, light and place; `severity` (0..1) is drawn if it is None."""
     poser, painter, lighter, placer = (np.random.default_rng([*key, stage]) for stage in (1, 2, 3, 4))
@@ -435,15 +450,19 @@ def _check_leaves(per_class, classes, size, seed, split):
     if split not in _SPLITS: raise UserError(f"split={split!r} is unknown; choose train or test")
     if not _whole(classes) or not 1 <= classes <= len(LEAF_CLASSES):
         raise UserError(f"classes={classes!r} must be a whole number from 1 to {len(LEAF_CLASSES)}")
-    if not _whole(size) or not 8 <= size <= 4096: raise UserError(f"size={size!r} must be a whole number of pixels from 8 to 4096")
+    if not _whole(size) or not 8 <= size <= 4096:
+        raise UserError(f"size={size!r} must be a whole number of pixels from 8 to 4096")
     if not _whole(seed) or seed < 0: raise UserError(f"seed={seed!r} must be a whole number, 0 or more")
-    counts = [per_class] * classes if _whole(per_class) else list(per_class) if np.iterable(per_class) else [None]
+    if _whole(per_class): per_class = [per_class] * classes
+    counts = list(per_class) if np.iterable(per_class) else [None]
     if len(counts) != classes or not all(_whole(n) and n >= 0 for n in counts):
-        raise UserError(f"per_class={per_class!r:.60} must be a whole number, or a list of {classes} whole numbers, 0 or more")
+        raise UserError(f"per_class={per_class!r:.60} must be a whole number, or a list of {classes} whole "
+                        "numbers, 0 or more")
     return [int(n) for n in counts]
 
 # %% ../nbs/workshop/w4_leaves.ipynb #7f93654c
-def leaves(per_class, classes=30, size=128, seed=0, split="train"):
+def leaves(per_class: int | Sequence[int], classes: int = 30, size: int = 128, seed: int = 0,
+           split: str = "train") -> Pictures:
     """Rendered leaves as `Pictures`: uint8 (n, 3, size, size), sorted by class, named like "tomato rust".
 
     `per_class`: pictures of each class, one number or a list with one for each. `identity` is the number of
@@ -451,24 +470,29 @@ def leaves(per_class, classes=30, size=128, seed=0, split="train"):
     depends on `seed`, `split`, class, j and `size` only, and shows the same scene at any size. Raises
     `UserError` for arguments that make no data set."""
     counts = _check_leaves(per_class, classes, size, seed, split)
-    images, labels = torch.empty(sum(counts), 3, size, size, dtype=torch.uint8), np.repeat(np.arange(classes), counts)
+    images = torch.empty(sum(counts), 3, size, size, dtype=torch.uint8)
+    labels: np.ndarray = np.repeat(np.arange(classes), counts)
     identity, domain = [], []
     for i, (c, j) in enumerate((c, j) for c, n in enumerate(counts) for j in range(n)):
         picture, place, own = _leaf_picture(c, j, size, seed, split)
         images[i] = torch.from_numpy(picture)
         identity.append(own)
         domain.append(place)
-    return Pictures(images, torch.from_numpy(labels.astype(np.int64)), [" ".join(LEAF_CLASSES[c]) for c in range(classes)],
+    return Pictures(images, torch.from_numpy(labels.astype(np.int64)),
+                    [" ".join(LEAF_CLASSES[c]) for c in range(classes)],
                     f"leaves ({size} px)", "Apache-2.0 (rendered by fedbook)", "fedbook.leaves",
-                    identity=torch.tensor(identity, dtype=torch.int64), domain=domain, split=[split] * len(domain))
+                    identity=torch.tensor(identity, dtype=torch.int64), domain=domain,
+                    split=[split] * len(domain))
 
 # %% ../nbs/workshop/w4_leaves.ipynb #230e916d
-def long_tail(classes, largest, smallest, seed=0):
+def long_tail(classes: int, largest: int, smallest: int, seed: int = 0) -> list[int]:
     """Equation (8): how many pictures each of `classes` classes gets, from `largest` down to `smallest`,
     shuffled by `seed`. A list of whole numbers; raises `UserError` unless 1 <= smallest <= largest."""
-    if not _whole(classes) or classes < 1: raise UserError(f"classes={classes!r} must be a whole number, 1 or more")
+    if not _whole(classes) or classes < 1:
+        raise UserError(f"classes={classes!r} must be a whole number, 1 or more")
     if not (_whole(largest) and _whole(smallest) and 1 <= smallest <= largest):
-        raise UserError(f"smallest={smallest!r}, largest={largest!r} must be whole numbers with 1 <= smallest <= largest")
+        raise UserError(f"smallest={smallest!r}, largest={largest!r} must be whole numbers with 1 <= "
+                        "smallest <= largest")
     place = np.arange(classes) / max(classes - 1, 1)
     counts = np.rint(largest * (smallest / largest) ** place).astype(int)
     return np.random.default_rng(seed).permutation(counts).tolist()

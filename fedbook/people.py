@@ -50,13 +50,13 @@ class PersonCanvas(NamedTuple):
     pixel: float
     light: float
 
-def pixel_places(size):
+def pixel_places(size: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
     "The middles of the pixels of a picture of `size` (height, width): `x` (1, W) and `y` (H, 1), float32."
     h, w = size
     return (((np.arange(w, dtype=np.float32) + 0.5) / w - 0.5)[None],
             ((np.arange(h, dtype=np.float32) + 0.5) * (2 / h) - 1)[:, None])
 
-def coverage(depth, pixel):
+def coverage(depth: np.ndarray, pixel: float) -> np.ndarray:
     "Equation (2): the covered share at `depth` (array), 0 at -pixel and 1 at pixel."
     z = np.clip(depth * (0.5 / pixel) + 0.5, 0, 1)
     return z * z * (3 - 2 * z)
@@ -78,7 +78,7 @@ def _paint(canvas, i, j, cover, across, colour):
     part += cover * (colour * (1 + 0.25 * canvas.light * across) - part)
 
 # %% ../nbs/workshop/w5_people.ipynb #5c6834f2
-def limb(canvas, start, end, thick, thin, colour):
+def limb(canvas: PersonCanvas, start: Any, end: Any, thick: float, thin: float, colour: Any) -> None:
     """Equation (1): paint from `start` to `end` (x, y), with radius `thick` at the start and `thin` at the
     end."""
     (ax, ay), (bx, by), r = start, end, max(thick, thin)
@@ -90,7 +90,8 @@ def limb(canvas, start, end, thick, thin, colour):
     _paint(canvas, i, j, coverage(depth, canvas.pixel), px * (1 / r), colour)
 
 # %% ../nbs/workshop/w5_people.ipynb #4d217cfd
-def panel(canvas, middle, top, bottom, wide, narrow, colour, corner=0.0):
+def panel(canvas: PersonCanvas, middle: float, top: float, bottom: float, wide: float, narrow: float,
+          colour: Any, corner: float = 0.0) -> None:
     """Paint a panel around x = `middle` from y = `top` to `bottom`; half its breadth is `wide` at the top and
     `narrow` at the bottom, `corner` the radius of its corners. `colour` may be a function of across (-1..1)
     and down (0..1)."""
@@ -104,7 +105,8 @@ def panel(canvas, middle, top, bottom, wide, narrow, colour, corner=0.0):
         rounded = corner - np.hypot(np.maximum(corner - a, 0), np.maximum(corner - b, 0))
         depth = np.where(depth < corner, rounded, depth)
     across = (x - middle) / half
-    _paint(canvas, i, j, coverage(depth, canvas.pixel), across, colour(across, down) if callable(colour) else colour)
+    _paint(canvas, i, j, coverage(depth, canvas.pixel), across,
+           colour(across, down) if callable(colour) else colour)
 
 # %% ../nbs/workshop/w5_people.ipynb #9bbf2886
 class Person(NamedTuple):
@@ -145,13 +147,17 @@ _BEIGE, _BROWN, _PURPLE, _PINK = (.72, .62, .46), (.36, .24, .16), (.42, .22, .4
 _ORANGE, _BLOND = (.86, .44, .14), (.70, .56, .32)
 
 STYLES = (
-    Style("campus in summer", (_WHITE, _RED, _BLUE, _GREY, _BLACK), (_NAVY, _BEIGE, _BLACK, _BLUE), 0.9, (.3, .55, .15),
+    Style("campus in summer", (_WHITE, _RED, _BLUE, _GREY, _BLACK), (_NAVY, _BEIGE, _BLACK, _BLUE), 0.9,
+          (.3, .55, .15),
           ("grass", "street", "wall")),
-    Style("street in winter", (_BLACK, _NAVY, _GREY, _BROWN, _RED, _BEIGE, _GREEN), (_BLACK, _NAVY, _GREY, _BROWN, _BEIGE),
+    Style("street in winter", (_BLACK, _NAVY, _GREY, _BROWN, _RED, _BEIGE, _GREEN),
+          (_BLACK, _NAVY, _GREY, _BROWN, _BEIGE),
           0.05, (.9, .0, .1), ("street", "shop", "wall")),
-    Style("shopping mall", (_WHITE, _PINK, _GREY, _TEAL, _BLACK, _PURPLE), (_BLACK, _BLUE, _WHITE, _BEIGE), 0.5, (.5, .15, .35),
+    Style("shopping mall", (_WHITE, _PINK, _GREY, _TEAL, _BLACK, _PURPLE), (_BLACK, _BLUE, _WHITE, _BEIGE),
+          0.5, (.5, .15, .35),
           ("shop", "wall")),
-    Style("railway station", (_GREY, _BEIGE, _NAVY, _ORANGE, _WHITE, _BLACK), (_BLACK, _GREY, _BLUE, _BEIGE), 0.3, (.8, .1, .1),
+    Style("railway station", (_GREY, _BEIGE, _NAVY, _ORANGE, _WHITE, _BLACK), (_BLACK, _GREY, _BLUE, _BEIGE),
+          0.3, (.8, .1, .1),
           ("wall", "street", "shop")),
 )
 
@@ -163,7 +169,7 @@ def _near(rng, colour, spread):
     factors = np.exp(rng.normal(0, spread) + rng.normal(0, spread / 2, 3))
     return tuple(np.clip(np.asarray(colour) * factors, 0.03, 0.97).tolist())
 
-def person(rng, style):
+def person(rng: np.random.Generator, style: Style) -> Person:
     "Draw a `Person` in the clothes of `style` (`Style`) with the generator `rng`."
     top, second = (style.tops[i] for i in rng.choice(len(style.tops), 2, replace=False))
     return Person(
@@ -171,9 +177,11 @@ def person(rng, style):
         skin=_near(rng, _one(rng, ((.86, .67, .55), (.76, .56, .42), (.50, .34, .24))), 0.06),
         head=_one(rng, ("short", "long", "bald", "cap", "hood"), (.4, .3, .08, .14, .08)),
         hair=_near(rng, _one(rng, (_BLACK, _BROWN, _BLOND, _GREY)), 0.1), top=_near(rng, top, 0.12),
-        pattern=_one(rng, ("plain", "stripes", "block", "logo"), (.4, .2, .2, .2)), second=_near(rng, second, 0.1),
+        pattern=_one(rng, ("plain", "stripes", "block", "logo"), (.4, .2, .2, .2)),
+        second=_near(rng, second, 0.1),
         sleeves="short" if rng.random() < style.short else "long",
-        legs=_one(rng, ("trousers", "shorts", "skirt"), style.legs), bottom=_near(rng, _one(rng, style.bottoms), 0.12),
+        legs=_one(rng, ("trousers", "shorts", "skirt"), style.legs),
+        bottom=_near(rng, _one(rng, style.bottoms), 0.12),
         shoes=_near(rng, _one(rng, (_BLACK, _WHITE, _BROWN, _RED)), 0.1),
         bag=_one(rng, ("none", "backpack", "handbag"), (.45, .3, .25)),
         bag_colour=_near(rng, _one(rng, (_BLACK, _RED, _BROWN, _BLUE)), 0.1))
@@ -194,12 +202,13 @@ class Body(NamedTuple):
     person: Person
     place: Pose
 
-    def at(self, aside, ahead, down):
+    def at(self, aside: float, ahead: float, down: float) -> tuple[float, float]:
         "Equation (3): (x, y) in the picture of a place on the body."
         p = self.place
-        return p.x + p.scale * (aside * math.cos(p.turn) + ahead * math.sin(p.turn)), p.y + p.scale * (down - 0.5)
+        across = aside * math.cos(p.turn) + ahead * math.sin(p.turn)
+        return p.x + p.scale * across, p.y + p.scale * (down - 0.5)
 
-    def broad(self, front, side):
+    def broad(self, front: float, side: float) -> float:
         """Equation (4): half the breadth in the picture of a part of the body with half axes `front` and
         `side`."""
         p = self.place
@@ -212,8 +221,10 @@ def _leg(canvas, body, side):
     hip, knee = body.at(side * .045 * w, 0, .50), body.at(side * .045 * w, .07 * swing + .02, .73)
     foot = body.at(side * .045 * w, .13 * swing - .02 * abs(swing), .945 - lift)
     toe = body.at(side * .05 * w, .13 * swing + .04, .965 - lift)
-    limb(canvas, knee, foot, .032 * s * w, .022 * s * w, person.bottom if person.legs == "trousers" else person.skin)
-    limb(canvas, hip, knee, .052 * s * w, .036 * s * w, person.skin if person.legs == "skirt" else person.bottom)
+    limb(canvas, knee, foot, .032 * s * w, .022 * s * w,
+         person.bottom if person.legs == "trousers" else person.skin)
+    limb(canvas, hip, knee, .052 * s * w, .036 * s * w,
+         person.skin if person.legs == "skirt" else person.bottom)
     limb(canvas, foot, toe, .024 * s, .022 * s, person.shoes)
 
 def _arm(canvas, body, side):
@@ -245,7 +256,8 @@ def _torso(canvas, body):
     long, spread = (.72, 1.45) if person.legs == "skirt" else (.57, 1.02)
     panel(canvas, x, body.at(0, 0, .46)[1], body.at(0, 0, long)[1], hips, spread * hips, person.bottom)
     limb(canvas, body.at(0, 0, .12), body.at(0, 0, .17), .028 * s, .04 * s, person.skin)
-    panel(canvas, x, body.at(0, 0, .158)[1], body.at(0, 0, .52)[1], body.broad(.118, .072), body.broad(.092, .072),
+    panel(canvas, x, body.at(0, 0, .158)[1], body.at(0, 0, .52)[1], body.broad(.118, .072),
+          body.broad(.092, .072),
           _cloth(person, body.place.turn, canvas.pixel), corner=.04 * s)
 
 # %% ../nbs/workshop/w5_people.ipynb #64e6f6b5
@@ -258,7 +270,8 @@ def _head(canvas, body):
         face, r = x + .022 * s * side, s * (0.75 + 0.25 * front)
         limb(canvas, (face, y + .002 * s), (face, y + .022 * s), .040 * r, .034 * r, person.skin)
     if person.head == "cap":
-        panel(canvas, x + .012 * s * side, y - .062 * s, y - .018 * s, .040 * s, .056 * s, person.second, corner=.02 * s)
+        panel(canvas, x + .012 * s * side, y - .062 * s, y - .018 * s, .040 * s, .056 * s, person.second,
+              corner=.02 * s)
 
 def _long_hair(canvas, body):
     if body.person.head != "long": return
@@ -270,21 +283,24 @@ def _bag(canvas, body):
     person, s, w = body.person, body.place.scale, body.person.width
     if person.bag == "backpack":
         x, y = body.at(0, -.085 * w, .19)
-        panel(canvas, x, y, body.at(0, 0, .43)[1], body.broad(.078, .045), body.broad(.085, .055), person.bag_colour,
+        panel(canvas, x, y, body.at(0, 0, .43)[1], body.broad(.078, .045), body.broad(.085, .055),
+              person.bag_colour,
               corner=.03 * s)
     if person.bag == "handbag":
         x, y = body.at(.135 * w, .02, .47)
         limb(canvas, body.at(.09 * w, 0, .19), (x, y), .008 * s, .008 * s, person.bag_colour)
-        panel(canvas, x, y, body.at(0, 0, .60)[1], body.broad(.045, .065) + .02 * s, body.broad(.05, .07) + .02 * s,
+        panel(canvas, x, y, body.at(0, 0, .60)[1], body.broad(.045, .065) + .02 * s,
+              body.broad(.05, .07) + .02 * s,
               person.bag_colour)
 
 def _straps(canvas, body):
     w, r = body.person.width, .012 * body.place.scale
     for side in (-1, 1):
-        limb(canvas, body.at(.055 * side * w, .04, .175), body.at(.07 * side * w, .04, .36), r, r, body.person.bag_colour)
+        limb(canvas, body.at(.055 * side * w, .04, .175), body.at(.07 * side * w, .04, .36), r, r,
+             body.person.bag_colour)
 
 # %% ../nbs/workshop/w5_people.ipynb #3e6db353
-def draw_person(canvas, person, place):
+def draw_person(canvas: PersonCanvas, person: Person, place: Pose) -> None:
     "Paint `person` (`Person`) at `place` (`Pose`) on the `canvas` (`PersonCanvas`), in place."
     body, front = Body(person, place), math.cos(place.turn) > 0
     near = 1 if math.sin(place.turn) < 0 else -1
@@ -322,7 +338,7 @@ _GROUNDS = {"wall": ((.58, .56, .52), (.42, .41, .39)), "grass": ((.54, .55, .49
            "street": ((.54, .52, .49), (.41, .41, .41)), "shop": ((.61, .58, .53), (.47, .46, .44))}
 _TURNS = (0.2, math.pi - 0.3, math.pi / 2)
 
-def camera(rng, style, number):
+def camera(rng: np.random.Generator, style: Style, number: int) -> SiteCamera:
     """Draw camera `number` of a site of `style` (`Style`) with the generator `rng`; three in a row look from
     three sides."""
     ground = style.grounds[number % len(style.grounds)]
@@ -330,20 +346,21 @@ def camera(rng, style, number):
         cast=tuple(np.exp(rng.normal(0, 0.08) + rng.normal(0, 0.05, 3)).tolist()),
         gamma=math.exp(rng.normal(0, 0.075)),
         turn=_TURNS[number % 3] + rng.normal(0, 0.2), scale=rng.uniform(0.94, 1.04),
-        shift=tuple(rng.normal(0, (0.015, 0.02)).tolist()), blur=rng.uniform(0.006, 0.024), ground=ground,
+        shift=tuple(np.asarray(rng.normal(0, (0.015, 0.02))).tolist()), blur=rng.uniform(0.006, 0.024),
+        ground=ground,
         colours=tuple(_near(rng, colour, 0.06) for colour in _GROUNDS[ground]), light=rng.uniform(-1, 1),
         hidden=rng.uniform(0.05, 0.15))
 
 # %% ../nbs/workshop/w5_people.ipynb #ceac667a
 @lru_cache(maxsize=64)
-def blur(n, deviation):
+def blur(n: int, deviation: float) -> np.ndarray:
     """The matrix (n, n), float32, that blurs a line of n pixels with a Gaussian of `deviation` pixels (0.3 at
     least)."""
     d = np.arange(n)[:, None] - np.arange(n)
     g = np.exp(-0.5 * (d / max(deviation, 0.3)) ** 2)
     return (g / g.sum(1, keepdims=True)).astype(np.float32)
 
-def expose(rgb, cam, bright=1.0):
+def expose(rgb: np.ndarray, cam: SiteCamera, bright: float = 1.0) -> np.ndarray:
     """Equation (5): what the camera `cam` makes of the scene `rgb` (3, H, W) float32, times `bright`; uint8
     (3, H, W)."""
     h, w = rgb.shape[1:]
@@ -358,7 +375,7 @@ def _spline(size, cells):
     z = np.abs(((np.arange(size) + 0.5) / size * cells)[:, None] - np.arange(-1, cells + 2))
     return np.where(z < 1, 2 / 3 - z ** 2 + z ** 3 / 2, (2 - z).clip(0) ** 3 / 6).astype(np.float32)
 
-def texture(rng, size, cells):
+def texture(rng: np.random.Generator, size: Sequence[int], cells: int) -> np.ndarray:
     """Smooth noise of `size` (height, width), deviation about 1, `cells` bumps along the height and half as
     many across."""
     rows, columns = _spline(size[0], cells), _spline(size[1], cells // 2)
@@ -375,7 +392,7 @@ def _windows(x, y, edge, rng, strength):
     return 1 + (0.5 - grid) * strength * coverage(edge - 0.05 - y, 0.02)
 
 @lru_cache(maxsize=64)
-def scenery(cam, key, size):
+def scenery(cam: SiteCamera, key: tuple, size: tuple[int, int]) -> np.ndarray:
     """What `cam` (`SiteCamera`) sees without people: float32 (3, H, W). `key` (whole numbers) makes its
     texture; not to be changed."""
     rng, (x, y) = np.random.default_rng(key), pixel_places(size)
@@ -389,12 +406,14 @@ def scenery(cam, key, size):
     return rgb
 
 # %% ../nbs/workshop/w5_people.ipynb #25ac584f
-_BICYCLE = (((-.26, .72), (-.1, .42)), ((-.1, .42), (.2, .45)), ((.26, .72), (.16, .30)), ((-.1, .42), (0., .72)),
+_BICYCLE = (((-.26, .72), (-.1, .42)), ((-.1, .42), (.2, .45)), ((.26, .72), (.16, .30)),
+            ((-.1, .42), (0., .72)),
            ((0., .72), (.2, .45)))
 
 def _bicycle(canvas, x):
     for side in (-0.26, 0.26):
-        rim = [(x + side + 0.19 * math.cos(a), 0.72 + 0.19 * math.sin(a)) for a in np.linspace(0, 2 * math.pi, 11)]
+        rim = [(x + side + 0.19 * math.cos(a), 0.72 + 0.19 * math.sin(a))
+               for a in np.linspace(0, 2 * math.pi, 11)]
         for a, b in zip(rim, rim[1:]): limb(canvas, a, b, 0.016, 0.016, _BLACK)
     for a, b in _BICYCLE: limb(canvas, (x + a[0], a[1]), (x + b[0], b[1]), 0.016, 0.016, _GREY)
 
@@ -418,7 +437,8 @@ def _caught(cam, person, track, rng):
                  cam.shift[0] + track[1] + 0.012 * x, cam.shift[1] + track[2] + 0.016 * y,
                  1.80 * cam.scale * person.height * math.exp(0.015 * zoom))
 
-def take_picture(person, cam, track, rng, size, spot):
+def take_picture(person: Person, cam: SiteCamera, track: Any, rng: np.random.Generator,
+                 size: tuple[int, int], spot: tuple) -> np.ndarray:
     """One picture of `person` by `cam`, uint8 (3, H, W). `track` (turn, x, y) is where the person walks,
     `spot` (whole numbers) the place behind, and `rng` draws what changes from picture to picture."""
     place = _caught(cam, person, track, rng)
@@ -435,9 +455,9 @@ def take_picture(person, cam, track, rng, size, spot):
 _SPLITS = ("train", "test")
 _SPOTS = 3
 
-def site_style(site): return STYLES[site % len(STYLES)]
+def site_style(site: int) -> Style: return STYLES[site % len(STYLES)]
 
-def site_cameras(cameras, seed=0, site=0):
+def site_cameras(cameras: int, seed: int = 0, site: int = 0) -> list[SiteCamera]:
     "The `SiteCamera`s 0..cameras-1 of a `site`, a list."
     return [camera(np.random.default_rng([seed, site, 7, c]), site_style(site), c) for c in range(cameras)]
 
@@ -459,19 +479,22 @@ def _whole(value, least):
 def _check_whole(**named):
     "Raise `UserError` unless each value, given as (value, least), is a whole number of at least `least`."
     for name, (value, least) in named.items():
-        if not _whole(value, least): raise UserError(f"{name}={value!r} must be a whole number, {least} or more")
+        if not _whole(value, least):
+            raise UserError(f"{name}={value!r} must be a whole number, {least} or more")
 
 def _check_people(identities, cameras, per_camera, size, seed, site, split):
     _check_whole(identities=(identities, 1), cameras=(cameras, 1), per_camera=(per_camera, 1), seed=(seed, 0),
                  site=(site, 0))
     if identities > 9999 or site > 999:
-        raise UserError(f"identities={identities}, site={site} must be at most 9999 and 999, or two people would get one number")
+        raise UserError(f"identities={identities}, site={site} must be at most 9999 and 999, or two people "
+                        "would get one number")
     if not (isinstance(size, (tuple, list)) and len(size) == 2 and all(_whole(s, 8) for s in size)):
         raise UserError(f"size={size!r} must be (height, width), two whole numbers of 8 or more")
     if split not in _SPLITS: raise UserError(f"split={split!r} is unknown; choose train or test")
 
 # %% ../nbs/workshop/w5_people.ipynb #ca9f1544
-def people(identities, cameras=2, per_camera=4, size=(128, 64), seed=0, site=0, split="train"):
+def people(identities: int, cameras: int = 2, per_camera: int = 4, size: tuple[int, int] = (128, 64),
+           seed: int = 0, site: int = 0, split: str = "train") -> Pictures:
     """Rendered pedestrians as `Pictures`, uint8 (n, 3, *size) with n = identities * cameras * per_camera,
     ordered by identity, camera and picture.
 
@@ -485,14 +508,15 @@ def people(identities, cameras=2, per_camera=4, size=(128, 64), seed=0, site=0, 
     images = [x for i in range(identities) for x in _pictures_of(cams, per_camera, tuple(size), (*key, i))]
     first, name = 20_000_000 * seed + 20_000 * site + 10_000 * key[2] + 1, site_style(site).name
     labels = torch.arange(identities).repeat_interleave(cameras * per_camera)
-    return Pictures(torch.from_numpy(np.stack(images)), labels, [f"{first + i:04d}" for i in range(identities)],
+    return Pictures(torch.from_numpy(np.stack(images)), labels,
+                    [f"{first + i:04d}" for i in range(identities)],
                     f"rendered people, {name}", "Apache-2.0 (made by fedbook.people)", "fedbook.people",
                     identity=labels + first,
                     camera=torch.arange(cameras).repeat_interleave(per_camera).repeat(identities),
                     domain=[name] * len(images), split=[split] * len(images))
 
 # %% ../nbs/workshop/w5_people.ipynb #4665cd15
-def query_gallery(data):
+def query_gallery(data: Pictures) -> tuple[np.ndarray, np.ndarray]:
     """Positions `(query, gallery)` in `data` (`Pictures`), sorted int64 arrays: the first picture of each
     identity in each camera asks, the others are searched. Raises `UserError` without identities and
     cameras."""
@@ -512,10 +536,13 @@ def rendered_sizes(count: int, largest: int, smallest: int) -> list[int]:
 
 # %% ../nbs/workshop/w5_people.ipynb #25baf0da
 def _renamed(data, split):
-    return Pictures(data.images, data.labels, data.classes, data.name, data.licence, data.source, identity=data.identity,
+    return Pictures(data.images, data.labels, data.classes, data.name, data.licence, data.source,
+                    identity=data.identity,
                     camera=data.camera, domain=data.domain, split=[split] * len(data))
 
-def render_site(site, train_images, test_identities=30, cameras=2, per_camera=4, size=(64, 32), seed=0):
+def render_site(site: int, train_images: int, test_identities: int = 30, cameras: int = 2,
+                per_camera: int = 4,
+                size: tuple[int, int] = (64, 32), seed: int = 0) -> Site:
     """The rendered `Site` number `site`: about `train_images` training pictures (two identities at least),
     and `test_identities` other people in `query` (a picture per identity and camera) and `gallery` (the
     rest).
@@ -525,5 +552,6 @@ def render_site(site, train_images, test_identities=30, cameras=2, per_camera=4,
     identities = max(2, round(train_images / (cameras * per_camera)))
     train = people(identities, cameras, per_camera, size, seed, site, "train")
     test = people(test_identities, cameras, per_camera, size, seed, site, "test")
-    query, gallery = (_renamed(test.take(i), split) for i, split in zip(query_gallery(test), ("query", "gallery")))
+    query, gallery = (_renamed(test.take(i), split)
+                      for i, split in zip(query_gallery(test), ("query", "gallery")))
     return Site(train, query, gallery, site_style(site).name)

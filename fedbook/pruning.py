@@ -7,7 +7,7 @@ __all__ = ['profiles', 'Mask', 'experiment', 'PruningSizes', 'DigitsData', 'digi
            'pruning_ratio', 'mask_distance', 'magnitude_prune', 'to_shares', 'sparse_average', 'compress', 'restore',
            'MaskedClient', 'MaskedServer', 'keep_for', 'digits_scores', 'PruningExperiment']
 
-# %% ../nbs/09_pruning.ipynb #d4669126
+# %% ../nbs/09_pruning.ipynb #291c4964
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -156,8 +156,8 @@ def sparse_average(states: list[State], masks: list[Mask], weights: Iterable[flo
     `UserError` for masks that do not fit."""
     shares = to_shares("weights", weights)
     if not len(states) == len(masks) == len(shares):
-        raise UserError(f"{len(states)} states, {len(masks)} masks and {len(shares)} weights: one of each per "
-                        "client was expected")
+        raise UserError(f"{len(states)} states, {len(masks)} masks and {len(shares)} weights: one of each "
+                        "per client was expected")
     for k, (state, mask) in enumerate(zip(states, masks)):
         if state.keys() != states[0].keys():
             raise UserError(f"states must have the same names; those of state {k} differ from the first's")
@@ -199,7 +199,7 @@ def _spread(name, values, mask):
 
 def _weights_in(msg): return {name: t for name, t in msg.tensors.items() if not name.startswith("mask/")}
 
-# %% ../nbs/09_pruning.ipynb #b1a79e57
+# %% ../nbs/09_pruning.ipynb #8f3cf4c1
 class MaskedClient(Client):
     """A client that prunes its network as it learns, and sends what is left.
 
@@ -211,7 +211,8 @@ class MaskedClient(Client):
     def __init__(self, id: int, model: nn.Module, data: Any, sizes: Any, seed: int = 0):
         self.id, self.model, self.data, self.sizes = id, model, data, sizes
         self.generator = generator(seed, id)
-        self.mask, self.rounds = {}, 0
+        self.mask: Mask = {}
+        self.rounds = 0
 
     def fit(self, msg: Msg) -> Msg:
         """Start from the masked model in `msg`, train, prune, and answer what is left: values, the mask if it
@@ -231,10 +232,12 @@ class MaskedClient(Client):
         return weights
 
     def train(self) -> None:
-        train(self.model, self.batches(), self.loss, self.optimiser(), after=partial(self.clear, self.holes()))
+        after = partial(self.clear, self.holes())
+        train(self.model, self.batches(), self.loss, self.optimiser(), after=after)
 
     def batches(self) -> Iterable[tuple]:
-        return passes(self.data.x, self.data.y, self.sizes.epochs, self.sizes.batch, self.generator, self.device)
+        data, sizes = self.data, self.sizes
+        return passes(data.x, data.y, sizes.epochs, sizes.batch, self.generator, self.device)
 
     def optimiser(self) -> torch.optim.Optimizer:
         return torch.optim.Adam(self.model.parameters(), self.sizes.lr)
@@ -258,10 +261,11 @@ class MaskedClient(Client):
 
     def reply(self, new: bool, **more: Any) -> Msg:
         "What is left of the model, with the mask if it is `new`, and numbers beside it."
-        tensors = {**compress(snapshot(self.model), self.mask), **(labelled(self.mask, "mask") if new else {})}
+        mask = labelled(self.mask, "mask") if new else {}
+        tensors = {**compress(snapshot(self.model), self.mask), **mask}
         return Msg(tensors, dict(n=len(self.data.x), **more, masks=new))
 
-# %% ../nbs/09_pruning.ipynb #027e707e
+# %% ../nbs/09_pruning.ipynb #9195fbb4
 class MaskedServer(Server):
     """Sends each client the global model under that client's own mask, and averages what comes back, by
     number of pictures.
@@ -271,7 +275,8 @@ class MaskedServer(Server):
     round, and their `share` in the average; `resend` are the clients whose mask may be out of date."""
     keeps: tuple[str, ...] = ("weights", "masks", "own", "reports", "resend")
 
-    def __init__(self, model: nn.Module, per_round: int | None = None, seed: int = 0, average: str = "sparse"):
+    def __init__(self, model: nn.Module, per_round: int | None = None, seed: int = 0,
+                 average: str = "sparse"):
         super().__init__(model, per_round, seed)
         if average not in ("sparse", "plain"):
             raise UserError(f"average={average!r} is unknown; choose one of sparse, plain")
@@ -347,7 +352,7 @@ def keep_for(absent: list[Mask], old: State, average: State, present: list[Mask]
         full[name] = torch.where(wanted & ~replied, old[name], average[name])
     return full
 
-# %% ../nbs/09_pruning.ipynb #48ab0e45
+# %% ../nbs/09_pruning.ipynb #87fd0f74
 def digits_scores(server: MaskedServer, model: nn.Module, data: list[DigitsData]) -> dict[str, float]:
     """For the clients' own test digits: the mean `accuracy` of their own models and the `worst`, the same of
     the models they would be sent `next` (`next_worst`), and the mean pruning `ratio`. `model` is borrowed."""
@@ -363,6 +368,7 @@ def digits_scores(server: MaskedServer, model: nn.Module, data: list[DigitsData]
 class PruningExperiment(Experiment):
     """Clients with masks of their own on `digits_world`; `pruned`: the share of its weights that all of them
     are without from the first round on."""
+    sizes: PruningSizes
     pruned: float = 0.0
 
     @cached_property

@@ -9,12 +9,12 @@ __all__ = ['profiles', 'SiteSizes', 'ReIDSizes', 'ranking', 'cmc_map', 'ranked_s
            'retrieve', 'nearest', 'reciprocal', 'expanded', 'reranked_distance', 'cluster', 'ProxyMemory',
            'camera_contrastive_loss', 'proxy_batches', 'remember', 'learn', 'adam']
 
-# %% ../nbs/09_reid.ipynb #481873df
+# %% ../nbs/09_reid.ipynb #091efe61
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from .world import Pictures, Site, as_float
 from .people import people, render_site
 from .folders import reid_set
 
-# %% ../nbs/09_reid.ipynb #858f6a35
+# %% ../nbs/09_reid.ipynb #b4284977
 _SETS = ("duke", "market1501", "cuhk03", "prid2011", "cuhk01", "viper", "3dpes", "ilids")
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class SiteSizes(Profile):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.batch % 4:
-            raise UserError(f"batch={self.batch} must be a multiple of 4, for there are 4 pictures of a proxy")
+            raise UserError(f"batch={self.batch} must be a multiple of 4: there are 4 pictures of a proxy")
 
 # %% ../nbs/09_reid.ipynb #234b440d
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ profiles = {
 }
 
 # %% ../nbs/09_reid.ipynb #99ff8b4a
-_Rows = torch.Tensor | np.ndarray | list
+_Rows: TypeAlias = torch.Tensor | np.ndarray | list
 
 def _array(values): return np.asarray(values.detach().cpu() if isinstance(values, torch.Tensor) else values)
 
@@ -92,7 +92,7 @@ def _unit(features, name):
     return F.normalize(x, dim=1)
 
 def _checked(query, gallery, query_ids, gallery_ids, query_cams, gallery_cams):
-    "The six arguments of `ranking` as unit vectors and flat arrays; raises `UserError` where they do not fit."
+    "The six arguments of `ranking` as unit vectors and flat arrays; `UserError` where they do not fit."
     query, gallery = _unit(query, "query"), _unit(gallery, "gallery")
     qi, gi, qc, gc = (_array(v).ravel() for v in (query_ids, gallery_ids, query_cams, gallery_cams))
     if not len(gallery): raise UserError("gallery is empty, expected at least one picture to be searched")
@@ -110,17 +110,18 @@ def _order(similarity, qi, gi, qc, gc):
     "Positions in the gallery (q, g), best first, then -1 for each that is ignored."
     ignored = torch.from_numpy((qi[:, None] == gi) & (qc[:, None] == gc))
     # Ignored pictures stay in the row, at its end, so that all rows have one length.
-    order = torch.sort(similarity.masked_fill(ignored, -math.inf), dim=1, descending=True, stable=True).indices
+    similarity = similarity.masked_fill(ignored, -math.inf)
+    order = torch.sort(similarity, dim=1, descending=True, stable=True).indices
     count = len(gi) - ignored.sum(1, keepdim=True).numpy()
     return np.where(np.arange(len(gi)) < count, order.numpy(), -1)
 
-def ranking(query: _Rows, gallery: _Rows, query_ids: _Rows, gallery_ids: _Rows, query_cams: _Rows,
-            gallery_cams: _Rows) -> np.ndarray:
+def ranking(query: _Rows, gallery: _Rows, query_ids: _Rows, gallery_ids: _Rows,
+            query_cams: _Rows, gallery_cams: _Rows) -> np.ndarray:
     """The gallery as each query sees it: int64 array (q, g) of positions, best first. Pictures with the
     query's identity and camera are ignored; a -1 stands at the end for each. Arguments, ties and errors as in
     `cmc_map`."""
-    query, gallery, *names = _checked(query, gallery, query_ids, gallery_ids, query_cams, gallery_cams)
-    return _order(query @ gallery.T, names[0], names[1], names[2], names[3])
+    q, g, qi, gi, qc, gc = _checked(query, gallery, query_ids, gallery_ids, query_cams, gallery_cams)
+    return _order(q @ g.T, qi, gi, qc, gc)
 
 # %% ../nbs/09_reid.ipynb #c120333b
 def _hits(order, qi, gi): return (order >= 0) & (gi[order] == qi[:, None])
@@ -131,8 +132,8 @@ def _scores(hits):
     precision = np.cumsum(hits, 1) / np.arange(1, hits.shape[1] + 1)
     return hits.argmax(1), (precision * hits).sum(1) / hits.sum(1)
 
-def cmc_map(query: _Rows, gallery: _Rows, query_ids: _Rows, gallery_ids: _Rows, query_cams: _Rows,
-            gallery_cams: _Rows, chunk: int = 256) -> dict[str, float]:
+def cmc_map(query: _Rows, gallery: _Rows, query_ids: _Rows, gallery_ids: _Rows,
+            query_cams: _Rows, gallery_cams: _Rows, chunk: int = 256) -> dict[str, float]:
     """Equations (1) and (2): a dict of floats `rank1`, `rank5`, `rank10`, `mAP`, each in 0..1.
 
     `query` (q, d) and `gallery` (g, d), tensors or arrays, are compared by cosine; ids and cameras have q or
@@ -140,9 +141,9 @@ def cmc_map(query: _Rows, gallery: _Rows, query_ids: _Rows, gallery_ids: _Rows, 
     and queries without a right picture are left out. Equal cosines keep the gallery's order. AP is not
     interpolated. `chunk` queries are sorted at a time. Raises `UserError` for an empty gallery, lengths that
     do not fit, numbers that are not finite, and if no query has a right picture in another camera."""
-    query, gallery, qi, gi, qc, gc = _checked(query, gallery, query_ids, gallery_ids, query_cams, gallery_cams)
+    q, g, qi, gi, qc, gc = _checked(query, gallery, query_ids, gallery_ids, query_cams, gallery_cams)
     parts = [slice(k, k + chunk) for k in range(0, len(qi), chunk)]
-    rows = [_scores(_hits(_order(query[p] @ gallery.T, qi[p], gi, qc[p], gc), qi[p], gi)) for p in parts]
+    rows = [_scores(_hits(_order(q[p] @ g.T, qi[p], gi, qc[p], gc), qi[p], gi)) for p in parts]
     first, precision = (np.concatenate([row[k] for row in rows]) if rows else np.zeros(0) for k in (0, 1))
     if not len(first):
         raise UserError("no query has a right gallery picture in another camera; "
@@ -181,7 +182,9 @@ def ranked_strip(queries: _Album, gallery: _Album, order: np.ndarray, count: int
         _framed(row[0], queries.images[k], COLOURS[6], "-", f"query, {int(queries.camera[k])}")
         for ax, j in zip(row[1:], map(int, order[k])):
             if j < 0: ax.axis("off")
-            else: _framed(ax, gallery.images[j], *_mark(int(gallery.identity[j]) == who, int(gallery.camera[j])))
+            else:
+                right = int(gallery.identity[j]) == who
+                _framed(ax, gallery.images[j], *_mark(right, int(gallery.camera[j])))
     fig.suptitle(title or "Queries and their ranked answers (number: the camera)", fontsize=11)
     return fig
 
@@ -227,8 +230,8 @@ def hold_out(identity: torch.Tensor, camera: torch.Tensor, share: float,
     int64 (n,). Raises `UserError` where there are fewer than three such identities."""
     seen = [int(i) for i in identity.unique() if len(camera[identity == i].unique()) > 1]
     if len(seen) < 3:
-        raise UserError(f"identity has {len(seen)} identities seen by two cameras or more; at least 3 are needed "
-                        "to hold out 2 for control")
+        raise UserError(f"identity has {len(seen)} identities seen by two cameras or more; at least 3 are "
+                        "needed to hold out 2 for control")
     count = min(max(2, round(share * len(identity.unique()))), len(seen) - 1)
     order = torch.randperm(len(seen), generator=generator(seed))
     val = torch.isin(identity, torch.tensor([seen[i] for i in order[:count]]))
@@ -242,10 +245,11 @@ def rank_all(features: _Rows, ids: _Rows, cameras: _Rows) -> dict[str, float]:
 def as_tensor(data: Pictures, size: tuple[int, int]) -> torch.Tensor:
     """All pictures of `data` as one uint8 tensor (n, 3, H, W) of `size` (H, W), decoded and resized where
     needed."""
-    if isinstance(data.images, torch.Tensor) and data.images.shape[2:] == size: return data.images
+    images: Any = data.images
+    if isinstance(images, torch.Tensor) and images.shape[2:] == size: return images
     x = torch.empty(len(data), 3, *size, dtype=torch.uint8)
     for i in progress(range(len(data)), f"reading {data.name}"):
-        picture = F.interpolate(data.images[i][None].float(), size, mode="bilinear", antialias=True)
+        picture = F.interpolate(images[i][None].float(), size, mode="bilinear", antialias=True)
         x[i] = picture[0].round().clamp(0, 255).to(torch.uint8)
     return x
 
@@ -269,13 +273,15 @@ class Holding(NamedTuple):
 def make_holding(site: Site, sizes: SiteSizes, seed: int) -> Holding:
     "The `Holding` of a `Site`, with `sizes.validation` of its train identities held out by `seed`."
     size = (sizes.height, sizes.width)
-    train, val = hold_out(site.train.identity, site.train.camera, sizes.validation, seed)
-    x, cameras = as_tensor(site.train, size), site.train.camera
-    data = ReIDData(x[train], cameras[train], x[val], site.train.identity[val], cameras[val])
-    query, gallery = (Shots(as_tensor(p, size), p.identity, p.camera) for p in (site.query, site.gallery))
-    return Holding(data, query, gallery, site.name, site.train.identity[train])
+    x, identity, cameras = _shots(site.train, size)
+    train, val = hold_out(identity, cameras, sizes.validation, seed)
+    data = ReIDData(x[train], cameras[train], x[val], identity[val], cameras[val])
+    return Holding(data, _shots(site.query, size), _shots(site.gallery, size), site.name, identity[train])
 
-# %% ../nbs/09_reid.ipynb #3c7b676f
+def _shots(data: Any, size: tuple[int, int]) -> Shots:
+    return Shots(as_tensor(data, size), data.identity, data.camera)
+
+# %% ../nbs/09_reid.ipynb #3a383fb3
 def site_of(number: int, sizes: SiteSizes, seed: int, images: int | None = None) -> Holding:
     """The `Holding` of site `number`: rendered by `seed` with about `images` train pictures
     (`sizes.largest`, if None), or the real set of that place in `sizes.sets`."""
@@ -283,8 +289,9 @@ def site_of(number: int, sizes: SiteSizes, seed: int, images: int | None = None)
         if number >= len(sizes.sets):
             raise UserError(f"number={number} is beyond the {len(sizes.sets)} sets of sizes.sets")
         return make_holding(reid_set(sizes.sets[number]), sizes, seed)
-    site = render_site(number, images or sizes.largest, sizes.test_identities, sizes.cameras, sizes.per_camera,
-                       (sizes.height, sizes.width), seed)
+    size = (sizes.height, sizes.width)
+    site = render_site(number, images or sizes.largest, sizes.test_identities, sizes.cameras,
+                       sizes.per_camera, size, seed)
     return make_holding(site, sizes, seed)
 
 # %% ../nbs/09_reid.ipynb #63141b83
@@ -358,7 +365,8 @@ def augment(x: torch.Tensor, generator: torch.Generator, erase: float = 0.5) -> 
     uniform = lambda *shape: torch.rand(*shape, generator=generator)
     x = torch.where((uniform(b) < 0.5)[:, None, None, None].to(x.device), x.flip(3), x)
     pad = max(1, h // 25)
-    padded, (top, left) = F.pad(x, [pad] * 4), torch.randint(2 * pad + 1, (2, b), generator=generator).tolist()
+    padded = F.pad(x, [pad] * 4)
+    top, left = torch.randint(2 * pad + 1, (2, b), generator=generator).tolist()
     x = torch.stack([padded[i, :, top[i]:top[i] + h, left[i]:left[i] + w] for i in range(b)])
     area, ratio = 0.02 + 0.38 * uniform(b), torch.exp((2 * uniform(b) - 1) * math.log(3.3))
     where = uniform(b, 2)
@@ -465,7 +473,8 @@ def reranked_distance(features: _Rows, k1: int = 20, k2: int = 6) -> np.ndarray:
     from scipy.sparse import csr_array
 
     f = np.asarray(features, np.float32)
-    if f.ndim != 2 or len(f) < 2: raise UserError(f"features of shape {f.shape}: at least two rows are needed")
+    if f.ndim != 2 or len(f) < 2:
+        raise UserError(f"features of shape {f.shape}: at least two rows are needed")
     distance = np.clip(2 - 2 * f @ f.T, 0, None)
     found, n = expanded(distance, k1), len(f)
     v = csr_array((np.exp(-distance[found.row, found.col]), (found.row, found.col)), shape=(n, n))
@@ -583,7 +592,7 @@ def remember(model: nn.Module, data: ReIDData, sizes: SiteSizes) -> ProxyMemory:
     clusters = cluster(features, sizes.k1, sizes.k2, sizes.eps, sizes.min_samples)
     return ProxyMemory(features, clusters, data.cameras)
 
-# %% ../nbs/09_reid.ipynb #59fee4f8
+# %% ../nbs/09_reid.ipynb #7057f169
 def learn(model: nn.Module, data: ReIDData, sizes: SiteSizes, generator: torch.Generator,
           optimiser: torch.optim.Optimizer, epochs: int, also: Callable | None = None,
           after: Callable[[], None] | None = None) -> None:
@@ -594,7 +603,8 @@ def learn(model: nn.Module, data: ReIDData, sizes: SiteSizes, generator: torch.G
     to length 1; `after()` has the last word on the weights after each step."""
     device = next(model.parameters()).device
     for _ in range(epochs):
-        memory, seen = remember(model, data, sizes).to(device), []
+        memory = remember(model, data, sizes).to(device)
+        seen: list[torch.Tensor] = []
         def batches():
             for i in proxy_batches(memory, sizes.steps, generator, sizes.batch // 4):
                 yield augment(as_float(data.x[i]).to(device), generator), memory.member[i].to(device)

@@ -420,7 +420,8 @@ _STREETS = {
     "bdd100k": RealSet(
         "BDD100K", "streets", 5, "research and education only, by its own licence",
         "https://bdd-data.berkeley.edu",
-        "put images/100k and labels (labels/det_20, or labels/bdd100k_labels_images_train.json and _val.json) "
+        "put images/100k and labels (labels/det_20, or labels/bdd100k_labels_images_train.json and "
+        "_val.json) "
         "of BDD100K (https://bdd-data.berkeley.edu) into FOLDER/BDD100K", ("BDD100K/",)),
     "cityscapes": RealSet(
         "Cityscapes", "streets", 8, "non-commercial research, by registration",
