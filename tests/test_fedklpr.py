@@ -27,22 +27,11 @@ from fedbook.fedavg import Federation, Here, LocalOnly, TooFewReplies, run, weig
 from fedbook.fedklpr import (DIGIT_SIZES, METHODS, CrossRoundRecovery, DigitsExperiment, FedKLPRClient,
                              FedKLPRExperiment, FedKLPRServer, FedKLPRSizes, LotteryFLClient, SubFedAvgClient,
                              combine_weights, cosine_change, drop_channels, kl_regularization, kl_weight,
-<<<<<<< HEAD
-                             make_world, profiles, pruning_weight, world_of)
-from fedbook.reid import (ProxyMemory, ReIDNet, augment, camera_contrastive_loss, cluster, cmc_map, embed,
-                          first_network, hold_out, make_network, proxy_batches, rank_all, reranked_distance,
-                          resnet, small_net, start_of)
-from fedbook.pruning import (compress, magnitude_prune, mask_distance, masked, prunable, pruning_ratio,
-                             restore, sparse_average)
-from fedbook.lab import UserError
-from fedbook.local import build, outputs
-=======
                              make_sites, profiles, pruning_weight, world_of)
 from fedbook.lab import UserError
 from fedbook.local import build, outputs
 from fedbook.pruning import compress, magnitude_prune, masked, prunable, pruning_ratio, restore, sparse_average
 from fedbook.reid import ReIDNet, embed, first_network, rank_all, remember, small_net, start_of
->>>>>>> h_reid
 from fedbook.wire import Msg, Refused, pack, unpack
 from fedbook.world import as_float
 

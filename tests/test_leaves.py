@@ -9,12 +9,6 @@ from fedbook.leaves import (CONDITIONS, CROPS, LEAF_CLASSES, VIEWS, half_width, 
                             answers, line, long_tail, noise, outline, paint_leaf, plant, render_leaf,
                             smooth_step, spots, veins, view)
 from fedbook.lab import UserError
-<<<<<<< HEAD
-=======
-from fedbook.leaves import (CONDITIONS, CROPS, LEAF_CLASSES, VIEWS, half_width, leaf_places, leaves, line,
-                            long_tail, noise, outline, paint_leaf,
-                            plant, render_leaf, smooth_step, spots, veins, view)
->>>>>>> h_world
 
 AT = (np.arange(96, dtype=np.float32) + 0.5) / 48 - 1
 X, Y = np.meshgrid(1.3 * AT, 1.3 * AT)

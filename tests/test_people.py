@@ -10,12 +10,6 @@ from fedbook.people import (STYLES, Body, PersonCanvas, Pose, blur, camera, draw
                             people, people as answers, person, pixel_places, query_gallery, render_site,
                             rendered_sizes, scenery, site_cameras, texture)
 from fedbook.lab import UserError
-<<<<<<< HEAD
-=======
-from fedbook.people import (STYLES, Body, PersonCanvas, Pose, blur, camera, draw_person, expose, limb, panel,
-                            people, person, pixel_places,
-                            query_gallery, render_site, rendered_sizes, scenery, site_cameras, texture)
->>>>>>> h_world
 from fedbook.world import Site
 
 
