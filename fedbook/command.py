@@ -35,7 +35,7 @@ import fedbook
 from .lab import (Profile, UserError, choose, measured_on, run_dir, runs_folder, sizes_table, spread,
                          torch_device, write_atomically)
 from .report import (SIZES, collect, failed_runs, fill, keep, message, read_results, row_cells,
-                            row_difference, run_of, write_report)
+                            row_difference, result_name, write_report)
 
 # %% ../nbs/30_command.ipynb #81fcfd04
 def notebooks_folder() -> Path:
@@ -650,7 +650,7 @@ def _report(args: argparse.Namespace) -> int:
         print(f"\n{message(body)}\nmeasured on: {measured_on(body)}")
         _print_table([dict(verdict=c["verdict"], ours=spread(c["values"], c["unit"]), claim=c["claim"])
                       for c in body["claims"]])
-    silent = [run_of(body) for body in bodies if not body["claims"]]
+    silent = [result_name(body) for body in bodies if not body["claims"]]
     if silent: print("\nno claims:", *silent, sep="\n  ")
     if failed: print("\nnot complete:", *(f"{run}: {why}" for run, why in failed.items()), sep="\n  ")
     print("\nwritten:", *write_report(folder, bodies), sep="\n  ")

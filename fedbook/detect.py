@@ -341,7 +341,7 @@ def mean_average_precision(detections: Sequence[Detections], boxes: Sequence[Box
 
 # %% ../nbs/08_detect.ipynb #b69a46d6
 def score_domains(model: Any, tests: dict[str, Pictures], batch: int = 8,
-                  iou: float = 0.5) -> dict[str, float]:
+                  iou: float | None = 0.5) -> dict[str, float]:
     """mAP of `model` on each of `tests` (dict from domain to `Pictures`), and as `total` their mean weighted
     by the number of pictures."""
     scores = {}
@@ -382,7 +382,7 @@ def shrunk(image: Tensor, xyxy: Tensor, factor: float) -> tuple[Tensor, Tensor]:
     return V.resize(image, size, antialias=True), xyxy * ratio
 
 def training_view(image: Tensor, boxes: Boxes, generator: torch.Generator, strength: float = 0.2,
-                  scales: tuple[float, float] = (1.0, 1.0)) -> tuple[Tensor, Boxes]:
+                  scales: tuple[float, ...] = (1.0, 1.0)) -> tuple[Tensor, Boxes]:
     """A labelled picture as training sees it: flipped or not, shrunk by a factor from `scales`, other light:
     `(image, Boxes)`."""
     xyxy, labels = boxes
@@ -415,7 +415,7 @@ def supervised_epoch(model: Any, data: Pictures, generator: torch.Generator, bat
                      optimiser: torch.optim.Optimizer | None = None, lr: float = 1e-4,
                      betas: tuple[float, float] = (0.9, 0.999), decay: float = 0.05,
                      penalty: Callable | None = None, strength: float = 0.2,
-                     scales: tuple[float, float] = (1.0, 1.0)) -> dict[str, float]:
+                     scales: tuple[float, ...] = (1.0, 1.0)) -> dict[str, float]:
     """One pass over the labelled `data` (`Pictures` with `boxes`), in an order and with views drawn from
     `generator`. Returns the mean of each loss, and of their `total`.
 

@@ -130,7 +130,7 @@ class Step(NamedTuple):
     verb: str
     say: Say
     to: list[int]
-    merge: Callable[[Replies], None]
+    merge: Callable[[Replies], Any]
 
 # %% ../nbs/04_fedavg.ipynb #bd72ebdd
 class Server:

@@ -26,7 +26,7 @@ from functools import partial
 from inspect import getmembers, ismethod, signature
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, cast
 
 import torch
 
@@ -422,7 +422,7 @@ def train_plan(plan: Plan, federation: Federation, out: str | Path = "runs") -> 
     goes on. Leaves `results.json` and the checkpoint in `plan.folder(out)`; returns the numbers of the
     experiment's test, and of the ledger."""
     folder, experiment = plan.folder(out), plan.experiment
-    federation.line.run = _name_of(folder)
+    cast(FlowerLine, federation.line).run = _name_of(folder)
     results = Results(f"{plan.name}-flower", plan.profile, experiment.sizes, experiment.seed, out, "Flower",
                       experiment.device, plan.changes)
     checkpoint = Checkpoint(folder / "checkpoint.safetensors", {**results.facts, "stamp": ""})

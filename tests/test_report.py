@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from fedbook import report
 from fedbook.answers import report as answers
 from fedbook.lab import COLOURS, Results, UserError, verdict
-from fedbook.report import (History, as_html, claims_figure, collect, counts, drawn_from, failed_runs,
+from fedbook.report import (History, as_html, claims_figure, collect, verdict_counts, drawn_from, failed_runs,
                             figures_of, fill, keep,
-                            message, overview_figure, page, paper_effect, row_difference, run_of,
+                            message, overview_figure, page, paper_effect, row_difference, result_name,
                             write_report)
 
 matplotlib.use("Agg")
@@ -42,7 +42,7 @@ PLAIN = claimed("plain", [12.0, 14.0, 13.0], unit="s")
 
 def put(folder, *bodies):
     folder.mkdir(exist_ok=True)
-    for body in bodies: (folder / f"{run_of(body)}.json").write_text(json.dumps(body))
+    for body in bodies: (folder / f"{result_name(body)}.json").write_text(json.dumps(body))
     return folder
 
 
@@ -70,7 +70,7 @@ def test_collect_orders_and_keep_names(tmp_path):
     for i, body in enumerate(bodies):
         (tmp_path / f"run{i}").mkdir()
         (tmp_path / f"run{i}" / "results.json").write_text(json.dumps(body))
-    assert [run_of(body) for body in collect(tmp_path)] == ["03_c-full-0-toy", "04_a-full-0-b",
+    assert [result_name(body) for body in collect(tmp_path)] == ["03_c-full-0-toy", "04_a-full-0-b",
                                                             "04_a-full-0-z", "10_b-full-0-toy"]
     kept = keep(tmp_path, tmp_path / "results")
     assert [path.name for path in kept] == ["04_a-full-0-b.json", "04_a-full-0-z.json",
@@ -101,9 +101,9 @@ def test_which_runs_failed(book, results, why, tmp_path):
 
 
 def test_counts_have_one_order():
-    assert counts([FEW, NOISY, SURE, SURE,
+    assert verdict_counts([FEW, NOISY, SURE, SURE,
                    PLAIN]) == "2 reproduced, 1 too noisy to say, 1 too few seeds, 1 measured"
-    assert counts([]) == "no claims" and message(result(OPPOSITE)) == "99_demo on toy: 1 not reproduced"
+    assert verdict_counts([]) == "no claims" and message(result(OPPOSITE)) == "99_demo on toy: 1 not reproduced"
 
 
 @pytest.mark.parametrize("text, want", [
