@@ -20,7 +20,8 @@ class Killed(BaseException): pass
 
 @pytest.fixture
 def kill(monkeypatch):
-    "`kill(job, stop)` runs `job()`, and kills it right after its checkpoint was saved for the `stop`-th time."
+    """`kill(job, stop)` runs `job()`, and kills it right after its checkpoint was saved for the `stop`-th
+    time."""
     def run(job, stop):
         calls, save = itertools.count(1), Checkpoint.save
         def save_or_die(self, *args):
@@ -45,7 +46,8 @@ def one_process(monkeypatch):
 @pytest.fixture(scope="module")
 def bench(request):
     "The file of bench/ that the test file's `BENCH` names, as a module."
-    spec = importlib.util.spec_from_file_location(request.module.BENCH, Path(__file__).parent.parent / "bench" / f"{request.module.BENCH}.py")
+    spec = importlib.util.spec_from_file_location(request.module.BENCH, Path(__file__).parent.parent / "bench"
+                                                  / f"{request.module.BENCH}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -23,7 +23,8 @@ KERNEL = dict(name="python3", display_name="python3", language="python")
 
 
 def chapter(folder, *cells, name="99_demo"):
-    first = [new_markdown_cell("# Demo\n\n> A demo."), new_code_cell(PARAMETERS, metadata=dict(tags=["parameters"]))]
+    first = [new_markdown_cell("# Demo\n\n> A demo."),
+             new_code_cell(PARAMETERS, metadata=dict(tags=["parameters"]))]
     path = Path(folder) / f"{name}.ipynb"
     book = new_notebook(cells=[*first, *map(new_code_cell, cells)], metadata=dict(kernelspec=KERNEL))
     nbformat.write(book, path)
@@ -130,7 +131,8 @@ def test_wrong_data_folder_is_one_sentence(monkeypatch, capsys):
 
 def fedbook(*args):
     "A `fedbook` command in a process of its own, which says at its end whether it has imported PyTorch."
-    ending = "import atexit, sys; atexit.register(lambda: print('\\ntorch' if 'torch' in sys.modules else '\\nlight'))"
+    ending = ("import atexit, sys; atexit.register(lambda: print('\\ntorch' if 'torch' in sys.modules else "
+              "'\\nlight'))")
     line = f"{ending}; from fedbook.command import main; sys.exit(main())"
     return subprocess.run([sys.executable, "-c", line, *args], capture_output=True, text=True)
 
@@ -271,7 +273,8 @@ def test_report_keep_and_fill(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run_chapter(chapter(tmp_path, ROWS.replace("LOG", str(tmp_path / "log")), "results.finish('done')"),
                 "smoke")
-    mute = ROWS.replace("99_demo", "98_mute").replace("LOG", str(tmp_path / "log")).partition("results.claim")[0]
+    mute = ROWS.replace("99_demo", "98_mute").replace("LOG",
+                                                      str(tmp_path / "log")).partition("results.claim")[0]
     run_chapter(chapter(tmp_path, mute, "results.finish('nothing claimed')", name="98_mute"), "smoke")
     readme = tmp_path / "README.md"
     readme.write_text("| [demo](results/README.md#99_demo) | old |\n")
@@ -461,7 +464,8 @@ def test_keep_rows_changes_nothing_if_a_number_differs(value, name, said, tmp_pa
     ran = command.keep_rows(new, out=tmp_path / "runs", results=tmp_path / "results")
     assert said in ran["error"] and "row 'a" in ran["error"] and "nothing is changed" in ran["error"]
     assert new.read_bytes() == before and not (tmp_path / "runs" / "99_demo-full-0").exists()
-    assert not list((tmp_path / "runs" / "kept-rows").glob("*/results.json")), "rows of two programs must not lie about"
+    assert not list((tmp_path / "runs"
+                     / "kept-rows").glob("*/results.json")), "rows of two programs must not lie about"
 
 
 def test_keep_rows_says_when_settings_differ_or_a_row_is_gone(tmp_path):
@@ -495,7 +499,8 @@ def test_as_before_takes_what_does_not_depend_on_the_size(tmp_path):
     copy_outputs(tmp_path / "full" / "98_demo-full-0" / "98_demo.ipynb", new, "profile `full`, seed 0")
     book = nbformat.read(new, 4)
     for i, text in ((-4, "quiz\n"),
-                    (-3, "committed, full\n")): book.cells[i]["outputs"] = [nbformat.v4.new_output("stream", text=text)]
+                    (-3, "committed, full\n")): book.cells[i]["outputs"] = [nbformat.v4.new_output("stream",
+                                                                                                   text=text)]
     book.cells[-1]["outputs"] = []
     book.metadata.fedbook.stamp = "old"
     nbformat.write(book, new)
@@ -514,7 +519,8 @@ def test_as_before_takes_what_does_not_depend_on_the_size(tmp_path):
     nbformat.write(book, new)
     before = new.read_bytes()
     wanted = "cell 10 .* is new or changed, and its outputs depend on the size"
-    with pytest.raises(UserError, match=wanted): command.as_before(new, tmp_path / "base", out=tmp_path / "runs")
+    with pytest.raises(UserError, match=wanted):
+        command.as_before(new, tmp_path / "base", out=tmp_path / "runs")
     assert new.read_bytes() == before
 
 

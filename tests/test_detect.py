@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fedbook import detect as d
-from fedbook.detect import detect as answers
+from fedbook.answers import detect as answers
 from fedbook.encoders import image_encoder
 from fedbook.lab import UserError, choose
 from fedbook.local import build, generator

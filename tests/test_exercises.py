@@ -1,8 +1,9 @@
-"""Exercises cannot be fooled. `tests/attempts/MODULE.py` holds, for every exercise NAME of a chapter, at least two wrong attempts
-(`NAME__wrong_<why>`), which `check` must catch, and one right attempt, written another way than the answer (`NAME__right_<how>`).
+"""Exercises cannot be fooled. `tests/attempts/MODULE.py` holds, for every exercise NAME of a chapter, at
+least two wrong attempts (`NAME__wrong_<why>`), which `check` must catch, and one right attempt, written
+another way than the answer (`NAME__right_<how>`).
 
-Each is tried in the chapter's own exercise cell, after the chapter's import cells and nothing else: so exercises also run without the
-chapter's training before them."""
+Each is tried in the chapter's own exercise cell, after the chapter's import cells and nothing else: so
+exercises also run without the chapter's training before them."""
 import ast
 import contextlib
 import importlib
@@ -27,7 +28,8 @@ PENDING = set()
 
 
 def module_name(path):
-    found = re.findall(r"^#\| default_exp (\S+)", "\n".join(c.source for c in nbformat.read(path, 4).cells), re.M)
+    found = re.findall(r"^#\| default_exp (\S+)", "\n".join(c.source for c in nbformat.read(path, 4).cells),
+                       re.M)
     return found[0] if found else path.stem.partition("_")[2]
 
 
@@ -61,19 +63,24 @@ def checked(source):
 def stubs(source):
     "Name to line numbers (first, last) of the functions in a cell that the reader is to write."
     functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
-    hollow = lambda f: [ast.unparse(node) for node in f.body if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str))] == ["..."]
+    hollow = lambda f: [ast.unparse(node) for node in f.body
+                        if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+                                and isinstance(node.value.value, str))] == ["..."]
     return {f.name: (f.lineno, f.end_lineno) for f in functions if hollow(f)}
 
 
 @cache
 def names_before(module):
-    "What the reader has who ran the import cells (and the parameters) only, and the exported names of the chapter's module."
+    """What the reader has who ran the import cells (and the parameters) only, and the exported names of the
+    chapter's module."""
     names = {"__name__": "__main__"}
     with contextlib.suppress(ModuleNotFoundError):
-        names |= {k: v for k, v in vars(importlib.import_module(f"fedbook.{module}")).items() if not k.startswith("__")}
+        names |= {k: v for k, v in vars(importlib.import_module(f"fedbook.{module}")).items()
+                  if not k.startswith("__")}
     with matplotlib.rc_context():
         for cell in nbformat.read(CHAPTERS[module], 4).cells:
-            if cell.cell_type == "code" and (is_import_cell(cell.source) or "parameters" in cell.metadata.get("tags", [])):
+            if cell.cell_type == "code" and (is_import_cell(cell.source)
+                                             or "parameters" in cell.metadata.get("tags", [])):
                 exec(compile(cell.source, CHAPTERS[module].name, "exec"), names)
     return names
 
@@ -85,7 +92,8 @@ def exercises(module):
     for i, source in enumerate(sources):
         before = dict(names)
         for name in stubs(source): written[name] = (i, before)
-        with contextlib.redirect_stdout(io.StringIO()): exec(compile(source, f"{module}: exercise cell {i}", "exec"), names)
+        with contextlib.redirect_stdout(io.StringIO()):
+            exec(compile(source, f"{module}: exercise cell {i}", "exec"), names)
         for name in checked(source):
             first, early = written.get(name, (i, before))
             found.setdefault(name, (early, sources[first:i + 1]))
@@ -100,7 +108,8 @@ def attempts(module):
     spec = importlib.util.spec_from_file_location(f"attempts_{module}", file)
     loaded = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(loaded)
-    return {name: f for name, f in vars(loaded).items() if callable(f) and re.search("__(wrong|right)_", name)}
+    return {name: f for name, f in vars(loaded).items() if callable(f)
+            and re.search("__(wrong|right)_", name)}
 
 
 def without(source, name):
@@ -116,7 +125,8 @@ def said_to(module, name, attempt):
     before, sources = exercises(module)[name]
     names = dict(before)
     def place():
-        f = types.FunctionType(attempt.__code__, {**names, **attempt.__globals__}, name, attempt.__defaults__, attempt.__closure__)
+        f = types.FunctionType(attempt.__code__, {**names, **attempt.__globals__}, name, attempt.__defaults__,
+                               attempt.__closure__)
         f.__kwdefaults__ = attempt.__kwdefaults__
         return f
     names["__place__"] = place
@@ -139,12 +149,14 @@ def test_attempt(module, named):
     else: assert "not yet:" in said, said or "nothing was said"
 
 
-@pytest.mark.parametrize("module", [pytest.param(m, marks=[pytest.mark.xfail(strict=True)] if m in PENDING else []) for m in CHAPTERS])
+@pytest.mark.parametrize("module", [pytest.param(m, marks=[pytest.mark.xfail(strict=True)] if m in PENDING
+                                                 else []) for m in CHAPTERS])
 def test_every_exercise_has_near_misses(module):
     names = {name for source in exercise_cells(module) for name in checked(source)}
     assert len(names) >= 3
     count = lambda name, kind: sum(tried.startswith(f"{name}__{kind}_") for tried in WRITTEN[module])
-    short = {name: (count(name, "wrong"), count(name, "right")) for name in names if count(name, "wrong") < 2 or count(name, "right") < 1}
+    short = {name: (count(name, "wrong"), count(name, "right")) for name in names if count(name, "wrong") < 2
+             or count(name, "right") < 1}
     assert not short, f"{CHAPTERS[module].name}: fewer than two wrong attempts or no right one in tests/attempts/{module}.py: {short}"
 
 
@@ -160,4 +172,5 @@ def test_exercises_run_alone_and_come_unsolved(module):
 
 @pytest.mark.parametrize("module", [m for m in CHAPTERS if m not in PENDING])
 def test_one_exercise_is_guess_then_run(module):
-    assert any(re.search(r"^guess\(", source, re.M) for source in exercise_cells(module)), "no guess(...) in the exercises"
+    assert any(re.search(r"^guess\(", source, re.M)
+               for source in exercise_cells(module)), "no guess(...) in the exercises"

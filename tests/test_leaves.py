@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedbook.leaves import (CONDITIONS, CROPS, LEAF_CLASSES, VIEWS, half_width, leaf_places, leaves, leaves as
-                            answers, line, long_tail, noise, outline, paint_leaf, plant, render_leaf,
-                            smooth_step, spots, veins, view)
+from fedbook.answers import leaves as answers
+from fedbook.leaves import (CONDITIONS, CROPS, LEAF_CLASSES, VIEWS, half_width, leaf_places, leaves, line,
+                            long_tail, noise, outline, paint_leaf, plant, render_leaf, smooth_step, spots,
+                            veins, view)
 from fedbook.lab import UserError
 
 AT = (np.arange(96, dtype=np.float32) + 0.5) / 48 - 1

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from torch import nn
 
-from fedbook.local import (batches, build, control_update, drift, fixed_point, generator, momentum_step, outputs, passes, predict,
-                           proximal, share_right, small_cnn, torch_threads, train)
+from fedbook.local import (batches, build, control_update, drift, fixed_point, generator, momentum_step,
+                           outputs, passes, predict, proximal, share_right, small_cnn, torch_threads, train)
 
 
 def net(): return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
@@ -57,7 +57,8 @@ def test_the_fixed_point_at_its_ends(found, steps):
 # ---- seeds, networks, threads
 
 def test_generators_of_different_seeds_differ():
-    drawn = {tuple(torch.rand(3, generator=generator(*seeds)).tolist()) for seeds in ((), (0,), (0, 0), (5,), (5, 0), (0, 5))}
+    drawn = {tuple(torch.rand(3, generator=generator(*seeds)).tolist())
+             for seeds in ((), (0,), (0, 0), (5,), (5, 0), (0, 5))}
     assert len(drawn) == 6
 
 
@@ -66,7 +67,8 @@ def test_generators_do_not_touch_the_global_ones():
     assert torch.equal(torch.rand(3, generator=generator(1, 2)), torch.rand(3, generator=generator(1, 2)))
     build(net, 3)
     batches(10, 3, generator(0))
-    assert torch.equal(torch.random.get_rng_state(), torch_state) and (np.random.get_state()[1] == numpy_state).all()
+    assert torch.equal(torch.random.get_rng_state(), torch_state)
+    assert (np.random.get_state()[1] == numpy_state).all()
 
 
 def test_build_depends_on_the_seed_alone():
@@ -114,7 +116,8 @@ def test_passes_go_over_everything_each_in_a_new_order():
     x, y = torch.arange(7, dtype=torch.uint8).reshape(7, 1, 1, 1) * 30, torch.arange(7)
     seen = list(passes(x, y, 2, 4, generator(1)))
     first, second = (torch.cat([label for _, label in seen[i:i + 2]]) for i in (0, 2))
-    assert sorted(first.tolist()) == sorted(second.tolist()) == list(range(7)) and not torch.equal(first, second)
+    assert sorted(first.tolist()) == sorted(second.tolist()) == list(range(7))
+    assert not torch.equal(first, second)
     for pictures, labels in seen:
         assert pictures.dtype == torch.float32 and labels.dtype == torch.int64
         torch.testing.assert_close(pictures.flatten(), labels * 30 / 127.5 - 1)
@@ -151,7 +154,8 @@ def test_the_hooks_of_train_are_called_in_order():
         return F.cross_entropy(model(x), y)
     def limit(): order.append("limit"); assert all(p.grad is not None for p in model.parameters())
     model.eval()
-    train(model, passes(x, y, 1, 6, generator(0)), loss, Told(model.parameters(), lr=0.1), limit, lambda: order.append("after"))
+    train(model, passes(x, y, 1, 6, generator(0)), loss, Told(model.parameters(), lr=0.1), limit,
+          lambda: order.append("after"))
     assert order == ["zero", "loss", "limit", "step", "after"] * 2
 
 
@@ -178,14 +182,16 @@ def test_a_client_with_a_single_picture_trains():
     x, y = some(1)
     model = build(net, 0)
     before = copied(model)
-    train(model, passes(x, y, 1, 4, generator(0)), lambda x, y: F.cross_entropy(model(x), y), torch.optim.SGD(model.parameters(), lr=0.1))
+    train(model, passes(x, y, 1, 4, generator(0)), lambda x, y: F.cross_entropy(model(x), y),
+          torch.optim.SGD(model.parameters(), lr=0.1))
     assert not all(torch.equal(before[name], t) for name, t in model.state_dict().items())
 
 
 def test_a_last_batch_of_one_and_a_batch_norm():
     x, y = some(9)
     model = build(lambda: nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)), 0)
-    train(model, passes(x, y, 1, 4, generator(0)), lambda x, y: F.cross_entropy(model(x), y), torch.optim.SGD(model.parameters(), lr=0.1))
+    train(model, passes(x, y, 1, 4, generator(0)), lambda x, y: F.cross_entropy(model(x), y),
+          torch.optim.SGD(model.parameters(), lr=0.1))
     assert int(model[1].num_batches_tracked) == 2
 
 
@@ -194,7 +200,8 @@ def test_a_last_batch_of_one_and_a_batch_norm():
 @given(st.integers(1, 15), st.integers(1, 20))
 @settings(max_examples=20, deadline=None)
 def test_outputs_do_not_depend_on_the_batch(n, batch):
-    model = build(lambda: nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3)), 0)
+    model = build(lambda: nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3)),
+                  0)
     x, _ = some(n)
     found = outputs(model, x, batch)
     torch.testing.assert_close(found, model.eval()(x).detach())
@@ -202,7 +209,11 @@ def test_outputs_do_not_depend_on_the_batch(n, batch):
 
 
 def test_outputs_of_pictures_and_of_another_function():
-    model, pictures = nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), torch.tensor([[0, 255, 51, 102]] * 3, dtype=torch.uint8).reshape(3, 1, 2, 2)
+    model, pictures = nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), torch.tensor([[0, 255, 51, 102]] * 3,
+                                                                                 dtype=torch.uint8).reshape(3,
+                                                                                                            1,
+                                                                                                            2,
+                                                                                                            2)
     floats = pictures.flatten(1) / 127.5 - 1
     torch.testing.assert_close(outputs(model, pictures, 2), model[1](floats).detach())
     torch.testing.assert_close(outputs(model, pictures, 2, of=model[0]), floats)
@@ -212,7 +223,8 @@ def test_outputs_keep_the_device_and_the_weights_of_the_model():
     model = build(net, 0)
     before = copied(model)
     outputs(model, some()[0])
-    assert all(torch.equal(before[name], t) and t.device.type == "cpu" for name, t in model.state_dict().items())
+    assert all(torch.equal(before[name], t) and t.device.type == "cpu"
+               for name, t in model.state_dict().items())
     assert all(p.grad is None for p in model.parameters())
 
 
@@ -248,14 +260,17 @@ def test_the_control_variate_is_the_mean_gradient_of_the_way(seed, epochs, lr):
     x, y = some(seed=seed)
     model, met, draw = build(net, 0), [], generator(seed)
     start = copied(model)
-    own, shared = ({name: torch.randn(t.shape, generator=draw) for name, t in start.items()} for _ in range(2))
+    own, shared = ({name: torch.randn(t.shape, generator=draw) for name, t in start.items()}
+                   for _ in range(2))
     def correct():
         met.append({name: p.grad.clone() for name, p in model.named_parameters()})
         for name, p in model.named_parameters(): p.grad += shared[name] - own[name]
     train(model, passes(x, y, epochs, 4, draw), lambda x, y: F.cross_entropy(model(x), y),
           torch.optim.SGD(model.parameters(), lr=lr), limit=correct)
     new = control_update(own, shared, start, copied(model), len(met), lr)
-    for name in start: torch.testing.assert_close(new[name], torch.stack([g[name] for g in met]).mean(0), atol=2e-3, rtol=1e-3)
+    for name in start:
+        torch.testing.assert_close(new[name], torch.stack([g[name] for g in met]).mean(0), atol=2e-3,
+                                   rtol=1e-3)
 
 
 @settings(max_examples=20, deadline=None)
@@ -299,4 +314,5 @@ def test_drift_does_not_change_with_scale_and_place(seed, count, scale, shift):
 def test_drift_of_clients_that_agree_is_nothing():
     end = {"w": torch.tensor([1.0, 2.0])}
     assert drift({"w": torch.zeros(2)}, [end, end], [1, 3]) < 1e-12
-    assert math.isclose(drift({"w": torch.zeros(2)}, [{"w": torch.tensor([1.0, 0])}, {"w": torch.tensor([0, 1.0])}], [1, 1]), 1.0)
+    assert math.isclose(drift({"w": torch.zeros(2)}, [{"w": torch.tensor([1.0, 0])},
+                                                      {"w": torch.tensor([0, 1.0])}], [1, 1]), 1.0)

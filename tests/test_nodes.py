@@ -110,18 +110,22 @@ def test_a_server_is_believed_by_those_who_trust_its_authority(tmp_path):
 
 def test_secrets_are_their_owners_alone_and_a_public_half_fits(tmp_path):
     key, authority = write_node_key(tmp_path / "node0/key"), write_authority(tmp_path)
-    assert [path.stat().st_mode & 0o777 for path in (key, authority.with_name("server.key"))] == [0o600, 0o600]
+    assert [path.stat().st_mode & 0o777 for path in (key, authority.with_name("server.key"))] == [0o600,
+                                                                                                  0o600]
     public = load_ssh_private_key(key.read_bytes(), None).public_key()
-    assert key.with_name("key.pub").read_bytes() == public.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    assert key.with_name("key.pub").read_bytes() == public.public_bytes(Encoding.OpenSSH,
+                                                                        PublicFormat.OpenSSH)
 
 
-def python(tmp_path, code): return NodeProcess("it", [sys.executable, "-c", code], tmp_path / "log", dict(os.environ))
+def python(tmp_path, code):
+    return NodeProcess("it", [sys.executable, "-c", code], tmp_path / "log", dict(os.environ))
 
 
 def test_a_process_is_waited_for_until_its_sign_or_its_end(tmp_path):
     process = python(tmp_path, "print('\\x1b[32mready\\x1b[0m', flush=True); import time; time.sleep(60)")
     assert process.until("re(.*)y")[1] == "ad" and process.alive and process.log == "ready\n"
-    with pytest.raises(UserError, match="it gave no sign of served within 0.2 s: ready"): process.until("served", 0.2)
+    with pytest.raises(UserError, match="it gave no sign of served within 0.2 s: ready"):
+        process.until("served", 0.2)
     process.end()
     assert not process.alive and process.wait() == -signal.SIGTERM
     again = python(tmp_path, "raise SystemExit('the disk is full')")

@@ -11,8 +11,9 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 BASE = {"torch", "numpy", "safetensors", "tqdm"}
-OPTIONAL = ["IPython", "PIL", "cryptography", "dp_accounting", "fastcore", "flwr", "ipywidgets", "matplotlib", "nbclient",
-            "nbdev", "nbformat", "open_clip", "papermill", "scipy", "sklearn", "timm", "torchmetrics", "torchvision"]
+OPTIONAL = ["IPython", "PIL", "cryptography", "dp_accounting", "fastcore", "flwr", "ipywidgets", "matplotlib",
+            "nbclient", "nbdev", "nbformat", "open_clip", "papermill", "scipy", "sklearn", "timm",
+            "torchmetrics", "torchvision"]
 BLOCK = f"""
 import sys
 class Without:
@@ -47,16 +48,18 @@ def wheel(tmp_path_factory):
         if not (ROOT / name).exists(): continue
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_bytes((ROOT / name).read_bytes())
-    subprocess.run([sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder, source],
-                   check=True)
+    subprocess.run([sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w",
+                    folder, source], check=True)
     return next(folder.glob("*.whl"))
 
 
 @pytest.fixture(scope="module")
 def elsewhere(wheel, tmp_path_factory):
-    "The environment of a machine on which the wheel is installed in a folder of its own, and no checkout lies about."
+    """The environment of a machine on which the wheel is installed in a folder of its own, and no checkout
+    lies about."""
     folder = tmp_path_factory.mktemp("installed")
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", folder, wheel], check=True)
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", folder, wheel],
+                   check=True)
     return os.environ | dict(PYTHONPATH=str(folder), OMP_NUM_THREADS="1")
 
 
@@ -65,15 +68,18 @@ def test_the_wheel_is_small_and_holds_notebooks_without_outputs(wheel):
     with zipfile.ZipFile(wheel) as held:
         names = held.namelist()
         books = [name for name in names if name.endswith(".ipynb")]
-        assert "fedbook/_modidx.py" not in names and "fedbook/data/fashion_mnist_small.npz" in names or "fedbook/data" in " ".join(names)
-        assert len(books) == len(list((ROOT / "nbs").glob("*.ipynb"))) + len(list((ROOT / "nbs").glob("*/*.ipynb")))
+        assert ("fedbook/_modidx.py" not in names and "fedbook/data/fashion_mnist_small.npz" in names
+                or "fedbook/data" in " ".join(names))
+        assert (len(books) == len(list((ROOT / "nbs").glob("*.ipynb")))
+                + len(list((ROOT / "nbs").glob("*/*.ipynb"))))
         for name in books:
             assert not any(cell.get("outputs") for cell in json.loads(held.read(name))["cells"])
 
 
 def test_the_wheel_runs_a_chapter_from_another_folder(elsewhere, tmp_path):
     code = "import fedbook; print(fedbook.__file__)"
-    home = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=elsewhere, capture_output=True, text=True).stdout
+    home = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=elsewhere, capture_output=True,
+                          text=True).stdout
     assert home.startswith(elsewhere["PYTHONPATH"])
     command = [sys.executable, "-m", "fedbook", "run", "04_fedavg", "--profile", "smoke", "--out", "runs"]
     done = subprocess.run(command, cwd=tmp_path, env=elsewhere, capture_output=True, text=True)
@@ -82,19 +88,23 @@ def test_the_wheel_runs_a_chapter_from_another_folder(elsewhere, tmp_path):
 
 
 def test_the_base_install_federates(elsewhere, tmp_path):
-    done = subprocess.run([sys.executable, "-c", BLOCK + FEDERATION], cwd=tmp_path, env=elsewhere, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", BLOCK + FEDERATION], cwd=tmp_path, env=elsewhere,
+                          capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
 
 
 @pytest.mark.parametrize("use, extra", [
     ("from fedbook.lab import verdict; verdict([1.0, 2.0, 3.0], at_least=0)", "course"),
-    ("from fedbook.split import iid, plot_split; plot_split(iid([0, 1, 0, 1], 2, 0), [0, 1, 0, 1])", "course"),
+    ("from fedbook.split import iid, plot_split; plot_split(iid([0, 1, 0, 1], 2, 0), [0, 1, 0, 1])",
+     "course"),
     ("from fedbook.detect import faster_rcnn; faster_rcnn()", "vision"),
     ("import fedbook.flower", "flower"),
-    ("from fedbook.command import main; sys.exit(main(['run', '04_fedavg', '--profile', 'smoke']))", "course"),
+    ("from fedbook.command import main; sys.exit(main(['run', '04_fedavg', '--profile', 'smoke']))",
+     "course"),
 ])
 def test_a_missing_extra_is_one_sentence_with_the_command(elsewhere, tmp_path, use, extra):
-    done = subprocess.run([sys.executable, "-c", BLOCK + use], cwd=tmp_path, env=elsewhere, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", BLOCK + use], cwd=tmp_path, env=elsewhere,
+                          capture_output=True, text=True)
     assert done.returncode != 0
     assert f"pip install 'fedbook[{extra}]'" in done.stderr.strip().splitlines()[-1], done.stderr[-1500:]
 

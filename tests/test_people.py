@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from fedbook.answers import people as answers
 from fedbook.people import (STYLES, Body, PersonCanvas, Pose, blur, camera, draw_person, expose, limb, panel,
-                            people, people as answers, person, pixel_places, query_gallery, render_site,
-                            rendered_sizes, scenery, site_cameras, texture)
+                            people, person, pixel_places, query_gallery, render_site, rendered_sizes, scenery,
+                            site_cameras, texture)
 from fedbook.lab import UserError
 from fedbook.world import Site
 

@@ -20,7 +20,8 @@ chapter = pytest.mark.parametrize("path", CHAPTERS, ids=lambda p: p.stem)
 
 
 def module_of(path):
-    found = re.findall(r"^#\| default_exp (\S+)", "\n".join(c.source for c in nbformat.read(path, 4).cells), re.M)
+    found = re.findall(r"^#\| default_exp (\S+)", "\n".join(c.source for c in nbformat.read(path, 4).cells),
+                       re.M)
     assert len(found) <= 1, f"{path.name} names {len(found)} modules"
     return found[0] if found else None
 
@@ -32,7 +33,8 @@ def test_export_is_fresh(tmp_path):
     import shutil
     from nbdev.export import nb_export
     shutil.copytree(ROOT / "nbs", tmp_path / "nbs")
-    for path in NOTEBOOKS: nb_export(str(tmp_path / "nbs" / path.relative_to(ROOT / "nbs")), lib_path=str(tmp_path / "fedbook"))
+    for path in NOTEBOOKS:
+        nb_export(str(tmp_path / "nbs" / path.relative_to(ROOT / "nbs")), lib_path=str(tmp_path / "fedbook"))
     for module in MODULES:
         file = Path("fedbook", *module.split(".")).with_suffix(".py")
         assert (tmp_path / file).read_text() == (ROOT / file).read_text(), f"{file} is older than its notebook: run make export"
@@ -41,7 +43,8 @@ def test_export_is_fresh(tmp_path):
 def test_each_module_has_one_notebook_and_each_notebook_one_module():
     named_twice = [m for m in MODULES if sum(module_of(p) == m for p in NOTEBOOKS) > 1]
     assert not named_twice
-    files = {f.relative_to(ROOT / "fedbook").with_suffix("").as_posix().replace("/", ".") for f in (ROOT / "fedbook").rglob("*.py")}
+    files = {f.relative_to(ROOT / "fedbook").with_suffix("").as_posix().replace("/", ".")
+             for f in (ROOT / "fedbook").rglob("*.py")}
     assert files - {"__init__", "__main__", "_modidx", "answers.__init__"} == set(MODULES)
 
 
@@ -49,7 +52,8 @@ def test_each_module_has_one_notebook_and_each_notebook_one_module():
 def test_one_parameters_cell(path):
     tagged = [c for c in nbformat.read(path, 4).cells if "parameters" in c.metadata.get("tags", [])]
     assert len(tagged) == 1
-    assert [line.split(" = ")[0] for line in tagged[0].source.splitlines()] == ["profile", "device", "seed", "engine", "out", "changes"]
+    assert [line.split(" = ")[0] for line in tagged[0].source.splitlines()] == ["profile", "device", "seed",
+                                                                                "engine", "out", "changes"]
 
 
 @named
@@ -59,7 +63,9 @@ def test_outputs_are_of_this_code_and_clean(path):
     assert set(book.metadata) <= {"fedbook", "kernelspec", "language_info"}
     for cell in book.cells:
         assert set(cell.metadata) <= {"tags", "jupyter"}
-        assert cell.metadata.get("jupyter", {}) == ({"source_hidden": True} if cell.cell_type == "code" and to_fold(cell.source) else {}), "fedbook book folds cells"
+        assert cell.metadata.get("jupyter", {}) == ({"source_hidden": True} if cell.cell_type == "code"
+                                                    and to_fold(cell.source)
+                                                    else {}), "fedbook book folds cells"
         for output in cell.get("outputs", []):
             assert output.output_type != "error" and output.get("name") != "stderr"
     assert any(cell.get("outputs") for cell in book.cells)
@@ -79,45 +85,55 @@ def imported(module):
     for node in ast.walk(tree):
         if not isinstance(node, ast.ImportFrom): continue
         assert all(alias.name != "*" for alias in node.names), "star import"
-        other = node.module if node.level else (node.module or "").removeprefix("fedbook.") if (node.module or "").startswith("fedbook.") else None
+        other = (node.module if node.level else (node.module or "").removeprefix("fedbook.")
+                 if (node.module or "").startswith("fedbook.") else None)
         whole = not node.module and node.level or node.module == "fedbook"
-        yield from [alias.name for alias in node.names if alias.name in MODULES] if whole else filter(None, [other])
+        yield from [alias.name for alias in node.names if alias.name in MODULES] if whole else filter(None,
+                                                                                                      [other])
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_imports_look_back(module):
-    """A module of the workshop imports only earlier ones of the workshop; a chapter imports the workshop and chapters with a smaller number. (Two notebooks may share a number; they do not
-    import each other.) Papers do not import each other."""
+    """A module of the workshop imports only earlier ones of the workshop; a chapter imports the workshop and
+    chapters with a smaller number. (Two notebooks may share a number; they do not import each other.) Papers
+    do not import each other."""
     for other in imported(module):
         if module.startswith("answers."):
             assert place(other) <= place(module)
             continue
         assert place(other) < place(module), f"{module} imports {other}, which comes later"
-        assert not (10 <= place(other)[1] < 20 and 10 <= place(module)[1] < 20), "a paper imports another paper"
+        assert not (10 <= place(other)[1] < 20 and 10 <= place(module)[1]
+                    < 20), "a paper imports another paper"
 
 
 def test_the_workshop_stands_apart():
     wings = {MODULES[module].parent.name for module in MODULES if place(module)[0] == 0}
-    assert wings == {"workshop", "answers"} and place("lab") == (0, 1) < place("world") < place("split") < place("command")
+    assert wings == {"workshop", "answers"}
+    assert place("lab") == (0, 1) < place("world") < place("split") < place("command")
 
 
 def test_the_engine_imports_little():
-    heavy = ["matplotlib", "ipywidgets", "torchvision", "open_clip", "flwr", "nbdev", "sklearn", "timm", "torchmetrics", "papermill", "scipy", "IPython"]
+    heavy = ["matplotlib", "ipywidgets", "torchvision", "open_clip", "flwr", "nbdev", "sklearn", "timm",
+             "torchmetrics", "papermill", "scipy", "IPython"]
     code = f"import sys, fedbook.fedavg; print([m for m in {heavy} if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                          check=True).stdout.strip() == "[]"
 
 
 def test_kept_results_have_scale_device_and_at_least_three_seeds_for_a_verdict():
     for body in collect(ROOT / "results"):
         assert body["scale"] and body["device"] and body["profile"] in ("full", "paper")
-        for c in body["claims"]: assert c["verdict"] not in ("reproduced", "not reproduced") or len(c["values"]) >= 3
+        for c in body["claims"]:
+            assert c["verdict"] not in ("reproduced", "not reproduced") or len(c["values"]) >= 3
 
 
 def test_package_holds_notebooks_and_data():
     from configparser import ConfigParser
     cfg = ConfigParser(delimiters=["="])
     cfg.read(ROOT / "settings.ini")
-    assert cfg["DEFAULT"]["allowed_cell_metadata_keys"].split() == ["tags", "jupyter"] and "fedbook" in cfg["DEFAULT"]["allowed_metadata_keys"]
+    assert cfg["DEFAULT"]["allowed_cell_metadata_keys"].split() == ["tags", "jupyter"]
+    assert "fedbook" in cfg["DEFAULT"]["allowed_metadata_keys"]
     manifest = (ROOT / "MANIFEST.in").read_text()
     assert "settings.ini" in manifest and "recursive-include nbs *.ipynb" in manifest
-    assert all(folder in (ROOT / "setup.py").read_text() for folder in ('"*.ipynb"', '"answers/*.ipynb"', '"workshop/*.ipynb"'))
+    assert all(folder in (ROOT / "setup.py").read_text() for folder in ('"*.ipynb"', '"answers/*.ipynb"',
+                                                                        '"workshop/*.ipynb"'))

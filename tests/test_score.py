@@ -16,7 +16,8 @@ from fedbook.score import accuracy, average_incremental, class_accuracy, final_a
 matplotlib.use("Agg")
 HAND = [[0.9, math.nan, math.nan], [0.7, 0.6, math.nan], [0.5, 0.8, 0.7]]
 scored = st.integers(1, 6).flatmap(lambda classes: st.integers(1, 40).flatmap(lambda n: st.tuples(
-    st.just(classes), arrays(np.int64, n, elements=st.integers(0, classes - 1)), arrays(np.int64, n, elements=st.integers(0, classes - 1)))))
+    st.just(classes), arrays(np.int64, n, elements=st.integers(0, classes - 1)),
+    arrays(np.int64, n, elements=st.integers(0, classes - 1)))))
 squares = st.integers(1, 6).flatmap(lambda t: arrays(np.float64, (t, t), elements=st.floats(0, 1)))
 
 
@@ -25,7 +26,8 @@ squares = st.integers(1, 6).flatmap(lambda t: arrays(np.float64, (t, t), element
 def test_accuracies_agree_with_scikit_learn(case):
     classes, p, y = case
     assert math.isclose(accuracy(p, y), accuracy_score(y, p))
-    assert accuracy(torch.from_numpy(p), torch.from_numpy(y)) == accuracy(p.tolist(), y.tolist()) == accuracy(np.eye(classes)[p], y)
+    assert (accuracy(torch.from_numpy(p), torch.from_numpy(y)) == accuracy(p.tolist(), y.tolist())
+            == accuracy(np.eye(classes)[p], y))
     per_class = class_accuracy(p, y, classes)
     assert per_class.shape == (classes,) and per_class.dtype == np.float64
     present = np.unique(y)
@@ -48,8 +50,11 @@ def test_class_ids_of_any_whole_type(dtype):
     assert accuracy(p, y) == 2 / 3 and class_accuracy(p, y, 2).tolist() == [0.5, 1.0]
 
 
-@pytest.mark.parametrize("p, y", [([], []), ([0, 1], [0]), (np.zeros((2, 3)), [[0], [1]]), (np.zeros((2, 3)), [0, 1, 2]), ([0.5, 0.6], [0, 1]), ([0, 0], [0, -1]),
-                                  (np.zeros((2, 3, 4)), [0, 1]), ([0, 1], [0.0, 1.0]), (np.zeros((2, 0)), [0, 1]), (["a", "b"], [0, 1]), ([[0, 1], [0]], [0, 1]), (0, 0)])
+@pytest.mark.parametrize("p, y", [([], []), ([0, 1], [0]), (np.zeros((2, 3)), [[0], [1]]),
+                                  (np.zeros((2, 3)), [0, 1, 2]), ([0.5, 0.6], [0, 1]), ([0, 0], [0, -1]),
+                                  (np.zeros((2, 3, 4)), [0, 1]), ([0, 1], [0.0, 1.0]),
+                                  (np.zeros((2, 0)), [0, 1]), (["a", "b"], [0, 1]), ([[0, 1], [0]], [0, 1]),
+                                  (0, 0)])
 def test_what_cannot_be_scored_is_refused_in_one_sentence(p, y):
     for call in (lambda: accuracy(p, y), lambda: class_accuracy(p, y, 10)):
         with pytest.raises(UserError) as error: call()
@@ -83,7 +88,8 @@ def test_matrix_measures_against_loops(a, data):
     assert math.isclose(final_accuracy(a, sizes), rows[-1], abs_tol=1e-12)
     assert math.isclose(average_incremental(a), average_incremental(a, [3] * t), abs_tol=1e-12)
     cut = np.where(np.tri(t, dtype=bool), a, np.nan)
-    assert forgetting(cut) == f and average_incremental(torch.from_numpy(cut), sizes) == average_incremental(a, sizes)
+    assert forgetting(cut) == f
+    assert average_incremental(torch.from_numpy(cut), sizes) == average_incremental(a, sizes)
 
 
 @settings(deadline=None)
@@ -99,7 +105,8 @@ def test_the_matrix_is_not_changed():
     assert np.array_equal(a, before)
 
 
-@pytest.mark.parametrize("a", [[], [[]], [0.1], HAND[:2], [[0.1, 0.2], [math.nan, 0.3]], [[0.1, 0], [math.inf, 0]], [["a"]], [[0.1], [0.2, 0.3]], np.zeros((2, 2, 2))])
+@pytest.mark.parametrize("a", [[], [[]], [0.1], HAND[:2], [[0.1, 0.2], [math.nan, 0.3]],
+                               [[0.1, 0], [math.inf, 0]], [["a"]], [[0.1], [0.2, 0.3]], np.zeros((2, 2, 2))])
 def test_what_is_no_task_matrix_is_refused(a):
     for measure in (forgetting, average_incremental, final_accuracy, plot_matrix):
         with pytest.raises(UserError): measure(a)
@@ -113,7 +120,8 @@ def test_sizes_that_do_not_fit_are_refused(sizes):
 def test_matrix_figure_has_a_number_in_every_cell_that_counts():
     fig = plot_matrix(HAND, ["a", "b", "c"], title="hand")
     assert sorted(t.get_text() for t in fig.axes[0].texts) == ["0.50", "0.60", "0.70", "0.70", "0.80", "0.90"]
-    assert fig.axes[0].get_title() == "hand" and [t.get_text() for t in fig.axes[0].get_xticklabels()] == ["a", "b", "c"]
+    assert fig.axes[0].get_title() == "hand"
+    assert [t.get_text() for t in fig.axes[0].get_xticklabels()] == ["a", "b", "c"]
     with pytest.raises(UserError, match="names"): plot_matrix(HAND, ["a"])
 
 

@@ -15,7 +15,9 @@ LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 100))
 label_lists = st.lists(st.integers(0, 6), min_size=12, max_size=120)
 
 
-def is_partition(parts, n): return all(np.all(np.diff(part) > 0) for part in parts) and np.array_equal(np.sort(np.concatenate(parts)), np.arange(n))
+def is_partition(parts, n):
+    return all(np.all(np.diff(part) > 0) for part in parts) and np.array_equal(np.sort(np.concatenate(parts)),
+                                                                               np.arange(n))
 
 
 # ---- every split is a partition, and a function of the seed
@@ -25,7 +27,8 @@ def test_iid(labels, clients, seed):
     parts = iid(labels, clients, seed)
     sizes = [len(part) for part in parts]
     assert len(parts) == clients and is_partition(parts, len(labels)) and max(sizes) - min(sizes) <= 1
-    assert all(np.array_equal(a, b) and a.dtype == np.int64 for a, b in zip(parts, iid(torch.tensor(labels), clients, seed)))
+    assert all(np.array_equal(a, b) and a.dtype == np.int64
+               for a, b in zip(parts, iid(torch.tensor(labels), clients, seed)))
 
 
 @given(label_lists, st.integers(1, 4), st.sampled_from([0.3, 1.0, 10.0, 1e6]), st.integers(0, 99))
@@ -50,18 +53,22 @@ def test_by_class(labels, seed, data):
     assert is_partition(parts, len(labels)) and held.sum(0).max() == 1 and np.ptp(held.sum(1)) <= 1
     each = data.draw(st.integers(1, len(set(labels)) // clients))
     some = by_class(labels, clients, seed, classes_each=each)
-    assert ((counts(some, labels) > 0).sum(1) == each).all() and len(np.unique(np.concatenate(some))) == sum(map(len, some))
+    assert ((counts(some, labels) > 0).sum(1) == each).all()
+    assert len(np.unique(np.concatenate(some))) == sum(map(len, some))
 
 
-@pytest.mark.parametrize("split", [lambda s: iid(LABELS, 5, s), lambda s: dirichlet(LABELS, 5, 0.5, s), lambda s: shards(LABELS, 5, s), lambda s: by_class(LABELS, 5, s)])
+@pytest.mark.parametrize("split", [lambda s: iid(LABELS, 5, s), lambda s: dirichlet(LABELS, 5, 0.5, s),
+                                   lambda s: shards(LABELS, 5, s), lambda s: by_class(LABELS, 5, s)])
 def test_seeds(split):
-    "Other seeds split differently, lists of integers and generators are seeds too, and the global generators are left alone."
+    """Other seeds split differently, lists of integers and generators are seeds too, and the global
+    generators are left alone."""
     np.random.seed(7)
     before = np.random.get_state()[1].copy(), torch.get_rng_state()
     equal = lambda a, b: all(np.array_equal(p, q) for p, q in zip(a, b))
     assert equal(split(3), split(np.random.default_rng(3))) and equal(split([3, 1]), split([3, 1]))
     assert not equal(split(3), split(4)) and not equal(split([3, 1]), split([3, 2]))
-    assert np.array_equal(before[0], np.random.get_state()[1]) and torch.equal(before[1], torch.get_rng_state())
+    assert np.array_equal(before[0], np.random.get_state()[1])
+    assert torch.equal(before[1], torch.get_rng_state())
 
 
 # ---- Dirichlet
@@ -83,7 +90,8 @@ def test_balance_rule_is_the_published_one(seed, clients, alpha):
     rng = np.random.default_rng(seed)
     labels = np.sort(np.concatenate([np.arange(5), rng.integers(0, 5, 200)]))
     shares = rng.dirichlet([alpha] * clients, 5)
-    expected = counts([np.array(part, dtype=np.int64) for part in published_loop(labels, clients, shares)], labels)
+    expected = counts([np.array(part, dtype=np.int64) for part in published_loop(labels, clients, shares)],
+                      labels)
     assert np.array_equal(_cut(shares, np.bincount(labels), clients), expected)
 
 
@@ -104,7 +112,8 @@ def test_all_shares_at_full_clients_means_draw_again():
 
 
 def test_shares_follow_the_dirichlet_distribution():
-    "The first class is not touched by the balance rule, so its shares have the mean 1/K and variance of the distribution."
+    """The first class is not touched by the balance rule, so its shares have the mean 1/K and variance of the
+    distribution."""
     clients, alpha = 4, 1.0
     big = np.repeat([0, 1], [1000, 9000])
     shares = np.array([counts(dirichlet(big, clients, alpha, s), big)[:, 0] / 1000 for s in range(600)])
@@ -113,7 +122,8 @@ def test_shares_follow_the_dirichlet_distribution():
 
 
 def test_large_alpha_is_nearly_iid_and_small_alpha_nearly_disjoint():
-    skews = [np.mean([skew(dirichlet(LABELS, 5, alpha, s), LABELS) for s in range(5)]) for alpha in (0.05, 0.5, 5.0, 1e6)]
+    skews = [np.mean([skew(dirichlet(LABELS, 5, alpha, s), LABELS) for s in range(5)])
+             for alpha in (0.05, 0.5, 5.0, 1e6)]
     assert skews == sorted(skews, reverse=True) and skews[0] > 0.6 and skews[-1] < 0.01
 
 
@@ -129,7 +139,8 @@ def test_alpha_is_checked(alpha):
 
 
 def test_hopeless_wish_ends():
-    with pytest.raises(UserError, match="larger alpha or fewer clients"): dirichlet(LABELS[:50], 50, 0.01, 0, tries=5)
+    with pytest.raises(UserError, match="larger alpha or fewer clients"):
+        dirichlet(LABELS[:50], 50, 0.01, 0, tries=5)
 
 
 # ---- the others
@@ -137,13 +148,21 @@ def test_hopeless_wish_ends():
 def test_shards_of_balanced_classes():
     parts = shards(LABELS, 10, 0)
     table = counts(parts, LABELS)
-    assert set(table.sum(1)) == {100} and set(np.unique(table)) <= {0, 50, 100} and (table > 0).sum(1).max() <= 2
+    assert set(table.sum(1)) == {100}
+    assert set(np.unique(table)) <= {0, 50, 100}
+    assert (table > 0).sum(1).max() <= 2
 
 
-@pytest.mark.parametrize("wish", [lambda: iid([0, 1], 3, 0), lambda: iid([0, 1], 0, 0), lambda: iid([0, 1], 1.0, 0), lambda: iid([], 1, 0), lambda: iid([[0], [1]], 1, 0),
-                                  lambda: iid([0.5, 1.0], 1, 0), lambda: iid([-1, 1], 1, 0), lambda: iid([0, 1], True, 0), lambda: shards([0, 1, 2], 2, 0),
-                                  lambda: shards([0, 1, 2], 2, 0, per_client=0), lambda: by_class([0, 0, 1], 3, 0), lambda: by_class([0, 1, 2], 2, 0, classes_each=2),
-                                  lambda: by_class([0, 1, 2], 2, 0, classes_each=0), lambda: skew([[0, 1], []], [0, 1])])
+@pytest.mark.parametrize("wish", [lambda: iid([0, 1], 3, 0), lambda: iid([0, 1], 0, 0),
+                                  lambda: iid([0, 1], 1.0, 0), lambda: iid([], 1, 0),
+                                  lambda: iid([[0], [1]], 1, 0), lambda: iid([0.5, 1.0], 1, 0),
+                                  lambda: iid([-1, 1], 1, 0), lambda: iid([0, 1], True, 0),
+                                  lambda: shards([0, 1, 2], 2, 0),
+                                  lambda: shards([0, 1, 2], 2, 0, per_client=0),
+                                  lambda: by_class([0, 0, 1], 3, 0),
+                                  lambda: by_class([0, 1, 2], 2, 0, classes_each=2),
+                                  lambda: by_class([0, 1, 2], 2, 0, classes_each=0),
+                                  lambda: skew([[0, 1], []], [0, 1])])
 def test_impossible_wishes(wish):
     with pytest.raises(UserError) as error: wish()
     assert "\n" not in str(error.value)
@@ -156,8 +175,10 @@ def test_stream_holds_each_class_once_and_the_rest_comes_last(classes, data, ord
     tasks = data.draw(st.integers(1, classes))
     stream = class_stream(classes, tasks, order, seed=3)
     assert sorted(c for task in stream for c in task) == list(range(classes)) and len(stream) == tasks
-    assert {len(task) for task in stream[:-1]} <= {classes // tasks} and len(stream[-1]) == classes // tasks + classes % tasks
-    assert all(type(c) is int for task in stream for c in task) and stream == class_stream(classes, tasks, order, seed=3)
+    assert {len(task) for task in stream[:-1]} <= {classes // tasks}
+    assert len(stream[-1]) == classes // tasks + classes % tasks
+    assert all(type(c) is int for task in stream for c in task)
+    assert stream == class_stream(classes, tasks, order, seed=3)
 
 
 def test_stream_sizes_and_orders():
@@ -172,9 +193,10 @@ def test_icarl_order_is_the_published_one():
 
 
 # superclass of each fine class, in the order of the fine ids, as distributed with CIFAR-100
-COARSE = [4, 1, 14, 8, 0, 6, 7, 7, 18, 3, 3, 14, 9, 18, 7, 11, 3, 9, 7, 11, 6, 11, 5, 10, 7, 6, 13, 15, 3, 15, 0, 11, 1, 10, 12, 14, 16, 9, 11, 5,
-          5, 19, 8, 8, 15, 13, 14, 17, 18, 10, 16, 4, 17, 4, 2, 0, 17, 4, 18, 17, 10, 3, 2, 12, 12, 16, 12, 1, 9, 19, 2, 10, 0, 1, 16, 12, 9, 13, 15, 13,
-          16, 19, 2, 4, 6, 19, 5, 5, 8, 19, 18, 1, 2, 15, 6, 0, 17, 8, 14, 13]
+COARSE = [4, 1, 14, 8, 0, 6, 7, 7, 18, 3, 3, 14, 9, 18, 7, 11, 3, 9, 7, 11, 6, 11, 5, 10, 7, 6, 13, 15, 3, 15,
+          0, 11, 1, 10, 12, 14, 16, 9, 11, 5, 5, 19, 8, 8, 15, 13, 14, 17, 18, 10, 16, 4, 17, 4, 2, 0, 17, 4,
+          18, 17, 10, 3, 2, 12, 12, 16, 12, 1, 9, 19, 2, 10, 0, 1, 16, 12, 9, 13, 15, 13, 16, 19, 2, 4, 6, 19,
+          5, 5, 8, 19, 18, 1, 2, 15, 6, 0, 17, 8, 14, 13]
 
 
 def test_superclasses_are_those_of_cifar100():
@@ -182,10 +204,12 @@ def test_superclasses_are_those_of_cifar100():
     assert [len(task) for task in stream] == [5] * 20 and sorted(sum(stream, [])) == list(range(100))
     assert [{COARSE[c] for c in task} for task in stream] == [{t} for t in range(20)]
     assert len(CIFAR100_SUPERCLASSES) == 20
-    assert [{COARSE[c] for c in task} for task in class_stream(100, 10, "superclass")] == [{2 * t, 2 * t + 1} for t in range(10)]
+    assert [{COARSE[c] for c in task} for task in class_stream(100, 10, "superclass")] == [{2 * t, 2 * t + 1}
+                                                                                           for t in range(10)]
 
 
-@pytest.mark.parametrize("arguments", [(10, 11), (10, 0), (10, 2.5), (0, 1), (10, 5, "backwards"), (10, 5, "superclass"), (100, 3, "superclass")])
+@pytest.mark.parametrize("arguments", [(10, 11), (10, 0), (10, 2.5), (0, 1), (10, 5, "backwards"),
+                                       (10, 5, "superclass"), (100, 3, "superclass")])
 def test_impossible_streams(arguments):
     with pytest.raises(UserError): class_stream(*arguments)
 
@@ -196,9 +220,12 @@ def test_impossible_streams(arguments):
 def test_counts_and_skew_against_plain_python(labels, clients, seed):
     parts = iid(labels, clients, seed)
     table = counts(parts, labels, 9)
-    assert table.shape == (clients, 9) and table.tolist() == [[sum(labels[i] == c for i in part) for c in range(9)] for part in parts]
-    distance = lambda part: sum(abs(sum(labels[i] == c for i in part) / len(part) - labels.count(c) / len(labels)) for c in range(9)) / 2
-    assert np.isclose(skew(parts, labels), sum(map(distance, parts)) / clients) and 0 <= skew(parts, labels) <= 1
+    assert table.shape == (clients, 9)
+    assert table.tolist() == [[sum(labels[i] == c for i in part) for c in range(9)] for part in parts]
+    distance = lambda part: sum(abs(sum(labels[i] == c for i in part) / len(part) - labels.count(c)
+                                    / len(labels)) for c in range(9)) / 2
+    assert np.isclose(skew(parts, labels), sum(map(distance, parts)) / clients)
+    assert 0 <= skew(parts, labels) <= 1
 
 
 def test_skew_at_its_ends():
@@ -217,7 +244,9 @@ def test_plot_split_shows_the_counts(clients):
     parts = iid(LABELS, clients, 0)
     fig = plot_split(parts, LABELS, [f"class {c}" for c in range(10)])
     ax = fig.axes[0]
-    assert np.array_equal(ax.images[0].get_array(), counts(parts, LABELS)) and ax.get_xlabel() == "class" and ax.get_ylabel() == "client"
+    assert np.array_equal(ax.images[0].get_array(), counts(parts, LABELS))
+    assert ax.get_xlabel() == "class"
+    assert ax.get_ylabel() == "client"
     assert len(ax.texts) == (np.count_nonzero(counts(parts, LABELS)) if clients == 2 else 0)
     plt.close(fig)
 

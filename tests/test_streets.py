@@ -9,9 +9,10 @@ import pytest
 import torch
 from PIL import Image
 
+from fedbook.answers import streets as answers
 from fedbook.streets import (MOST_HIDDEN, SEGMENTS, SMALLEST, WEATHERS, hidden, paint_scene, pulses,
                              rendered_street, resized, scaled, scene, segments, show_scene, street_set,
-                             streets, streets as answers, weather_sheet)
+                             streets, weather_sheet)
 from fedbook.lab import UserError
 from fedbook.traffic import STREET_CLASSES, WIDE, canvas, paint_part, parts_of
 from fedbook.world import Files, Pictures, largest
@@ -29,7 +30,9 @@ def same_boxes(a, b):
 
 def test_pictures_are_what_they_say():
     data = streets(3, "rainy", (90, 160), 1, "test", 4)
-    assert isinstance(data, Pictures) and data.images.dtype == torch.uint8 and data.labels.dtype == torch.int64
+    assert isinstance(data, Pictures)
+    assert data.images.dtype == torch.uint8
+    assert data.labels.dtype == torch.int64
     assert data.images.shape == (3, 3, 90, 160) and data.classes == list(STREET_CLASSES)
     assert data.domain == ["rainy"] * 3 and data.split == ["test"] * 3 and len(streets(0)) == 0
     for b, label in zip(data.boxes, data.labels):
@@ -125,7 +128,8 @@ def test_segments_agree_with_boxes():
 
 @pytest.mark.parametrize("wrong", [
     dict(n=-1), dict(n=2.0), dict(n=True), dict(size=64), dict(size=(4, 64)), dict(size=(64.0, 64)),
-    dict(seed=-1), dict(start=-1), dict(split="val"), dict(weather="foggy"), dict(weather=["rainy", "rainy"])])
+    dict(seed=-1), dict(start=-1), dict(split="val"), dict(weather="foggy"),
+    dict(weather=["rainy", "rainy"])])
 def test_bad_arguments(wrong):
     with pytest.raises(UserError, match=next(iter(wrong))): streets(**{"n": 1, "size": (16, 16), **wrong})
 
@@ -216,7 +220,8 @@ def test_a_real_street_has_two_sizes_and_boxes_to_match(bdd):
     assert len(street.server) == 3 and set(street.server.domain) == {"cloudy"}
     assert [set(c.domain) for c in street.clients] == [{"overcast"}, {"rainy"}, {"snowy"}]
     assert [len(c) for c in street.clients] == [6, 4, 7]
-    assert [(d, len(t)) for d, t in street.tests.items()] == [("cloudy", 1), ("overcast", 1), ("rainy", 1), ("snowy", 2)]
+    assert [(d, len(t)) for d, t in street.tests.items()] == [("cloudy", 1), ("overcast", 1), ("rainy", 1),
+                                                              ("snowy", 2)]
     assert street.server.images[0].shape == street.tests["snowy"].images[0].shape == (3, 90, 160)
     assert street.clients[0].images[0].shape == (3, 45, 80)
     right = torch.tensor([10.0, 10, 50, 60])

@@ -14,11 +14,14 @@ from safetensors.torch import save
 from fedbook.lab import UserError
 from fedbook.wire import Ledger, Msg, Refused, decode, encode, expect, from_bits, gather, header, pack, scatter, to_bits, unpack
 
-DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64,
-          torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn, torch.float8_e5m2]
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int16,
+          torch.int32, torch.int64, torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn,
+          torch.float8_e5m2]
 
 
-def raw(t): return t.contiguous().flatten().view(torch.uint8).tolist() if t.dtype != torch.bool else t.flatten().tolist()
+def raw(t):
+    return (t.contiguous().flatten().view(torch.uint8).tolist() if t.dtype != torch.bool
+            else t.flatten().tolist())
 
 
 @st.composite
@@ -31,12 +34,16 @@ def tensors(draw):
     if dtype == torch.bool: return torch.from_numpy(np.asarray(rng.random(shape) < draw(st.floats(0, 1))))
     entries = rng.integers(0, 256, (n, dtype.itemsize), dtype=np.uint8)
     entries[rng.random(n) < draw(st.floats(0, 1))] = 0
-    return torch.from_numpy(entries.reshape(-1).copy()).view(dtype).reshape(shape) if n else torch.zeros(shape, dtype=dtype)
+    return (torch.from_numpy(entries.reshape(-1).copy()).view(dtype).reshape(shape) if n
+            else torch.zeros(shape, dtype=dtype))
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.dictionaries(st.text(min_size=1, max_size=8).filter(lambda s: s != "__metadata__"), tensors(), max_size=4),
-       st.dictionaries(st.text(max_size=5), st.none() | st.integers(-2**53, 2**53) | st.floats(allow_nan=False) | st.text(max_size=5) | st.lists(st.integers()), max_size=3))
+@given(st.dictionaries(st.text(min_size=1, max_size=8).filter(lambda s: s != "__metadata__"), tensors(),
+                       max_size=4), st.dictionaries(st.text(max_size=5),
+                                                    st.none() | st.integers(-2**53, 2**53)
+                                                    | st.floats(allow_nan=False) | st.text(max_size=5)
+                                                    | st.lists(st.integers()), max_size=3))
 def test_any_message_comes_back_bit_for_bit(named, meta):
     msg = Msg(named, meta)
     data = pack(msg)
@@ -96,10 +103,14 @@ U8 = torch.zeros(4, dtype=torch.uint8)
 
 
 @pytest.mark.parametrize("data", [
-    b"", b"\x80\x04K\x01.", b"\xff" * 64, pack(Msg({"w": torch.ones(9)}))[:-1], pack(Msg({"w": torch.ones(9)})) + b"x", save({"w": U8}), save({"w": U8}, {"fedbook": "{"}),
-    save({"w": U8}, {"fedbook": "[]"}), save({"w": U8}, {"fedbook": '{"meta":{}}'}), save({"w": U8}, {"fedbook": '{"meta":3,"notes":{}}'}),
-    note({"w": [[10**9]]}, w=U8), note({"w": [[-8]]}, w=U8), note({"w": [["x"]]}, w=U8), note({"w": 7}, w=U8), note({"w": []}, w=U8), note({"w": [[8], "load"]}, w=U8),
-    note({"w": [[8], "float33"]}, w=U8), note({"w": [[8], "float32"]}, w=U8), note({"w": [[8], 5]}, w=U8), note({"w": [[0, 10**30]]}, w=U8), note({"w": [[32]]}, w=torch.zeros(4)),
+    b"", b"\x80\x04K\x01.", b"\xff" * 64, pack(Msg({"w": torch.ones(9)}))[:-1],
+    pack(Msg({"w": torch.ones(9)})) + b"x", save({"w": U8}), save({"w": U8}, {"fedbook": "{"}),
+    save({"w": U8}, {"fedbook": "[]"}), save({"w": U8}, {"fedbook": '{"meta":{}}'}),
+    save({"w": U8}, {"fedbook": '{"meta":3,"notes":{}}'}),
+    note({"w": [[10**9]]}, w=U8), note({"w": [[-8]]}, w=U8), note({"w": [["x"]]}, w=U8), note({"w": 7}, w=U8),
+    note({"w": []}, w=U8), note({"w": [[8], "load"]}, w=U8),
+    note({"w": [[8], "float33"]}, w=U8), note({"w": [[8], "float32"]}, w=U8), note({"w": [[8], 5]}, w=U8),
+    note({"w": [[0, 10**30]]}, w=U8), note({"w": [[32]]}, w=torch.zeros(4)),
     note({"w": [[True]]}, w=U8)])
 def test_what_is_no_message_is_refused(data):
     with pytest.raises(Refused): unpack(data)
@@ -116,7 +127,8 @@ def test_a_flipped_byte_never_raises_anything_else(place, value):
 
 def test_a_hostile_header_is_counted_and_refused():
     ledger = Ledger()
-    for text in (b"[" * 100_000, b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[1000000000,0]}}', b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,1e99]}}'):
+    for text in (b"[" * 100_000, b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[1000000000,0]}}',
+                 b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,1e99]}}'):
         data = len(text).to_bytes(8, "little") + text
         assert ledger.record(0, "up", 0, "fit", data).tensors == ()
         with pytest.raises(Refused): unpack(data)
@@ -138,10 +150,13 @@ def generators(draw):
     return generator
 
 
-keys = st.integers(-9, 9) | st.text(alphabet="a/'0", max_size=3) | st.tuples(st.integers(0, 3), st.text(alphabet="ab", max_size=1))
+keys = st.integers(-9, 9) | st.text(alphabet="a/'0", max_size=3) | st.tuples(st.integers(0, 3),
+                                                                             st.text(alphabet="ab",
+                                                                                     max_size=1))
 plain = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4)
 held = st.recursive(plain | tensors() | generators() | st.sets(keys, max_size=4),
-                    lambda inner: st.lists(inner, max_size=3) | st.tuples(inner, inner) | st.dictionaries(keys, inner, max_size=4), max_leaves=8)
+                    lambda inner: st.lists(inner, max_size=3) | st.tuples(inner, inner)
+                    | st.dictionaries(keys, inner, max_size=4), max_leaves=8)
 
 
 def written(value):
@@ -150,7 +165,8 @@ def written(value):
     if isinstance(value, torch.Tensor): return f"{value.dtype} {tuple(value.shape)} {raw(value)}"
     if isinstance(value, dict): return str([(written(k), written(v)) for k, v in value.items()])
     if isinstance(value, (list, tuple)): return f"{type(value).__name__} {[written(v) for v in value]}"
-    return f"set {sorted(map(written, value))}" if isinstance(value, set) else f"{type(value).__name__} {value!r}"
+    return f"set {sorted(map(written, value))}" if isinstance(value,
+                                                              set) else f"{type(value).__name__} {value!r}"
 
 
 @settings(max_examples=200, deadline=None)
@@ -164,7 +180,8 @@ def test_what_is_gathered_is_scattered(attributes):
 
 
 def test_a_generator_stays_the_same_object_and_goes_on_the_same_way():
-    one, other = (SimpleNamespace(own=torch.Generator().manual_seed(s), by_id={3: torch.Generator()}) for s in (0, 1))
+    one, other = (SimpleNamespace(own=torch.Generator().manual_seed(s), by_id={3: torch.Generator()})
+                  for s in (0, 1))
     torch.rand(7, generator=one.own)
     before, nested = other.own, other.by_id[3]
     scatter(other, gather(one, ("own", "by_id")))
@@ -193,13 +210,18 @@ class Foo: pass
 Pair = namedtuple("Pair", "a b")
 
 
-@pytest.mark.parametrize("value, what", [(Foo(), "Foo"), ({"x": [Foo()]}, "Foo"), (torch.nn.Parameter(torch.ones(1)), "Parameter with a gradient"),
-                                         (torch.ones(1, requires_grad=True), "Tensor with a gradient"), (np.zeros(2), "ndarray"), (b"x", "bytes"), (Pair(1, 2), "Pair"),
-                                         (torch.nn.Linear(1, 1), "Linear"), (np.random.default_rng(0), "Generator"), ({Foo: 1}, "type")])
+@pytest.mark.parametrize("value, what", [(Foo(), "Foo"), ({"x": [Foo()]}, "Foo"),
+                                         (torch.nn.Parameter(torch.ones(1)), "Parameter with a gradient"),
+                                         (torch.ones(1, requires_grad=True), "Tensor with a gradient"),
+                                         (np.zeros(2), "ndarray"), (b"x", "bytes"), (Pair(1, 2), "Pair"),
+                                         (torch.nn.Linear(1, 1), "Linear"),
+                                         (np.random.default_rng(0), "Generator"), ({Foo: 1}, "type")])
 def test_what_cannot_be_carried_is_named(value, what):
     owner = Foo()
     owner.c = value
-    with pytest.raises(UserError, match=f"attribute 'c' of Foo holds a {what}, which no message can carry; keep tensors, generators"): gather(owner, ("c",))
+    with pytest.raises(UserError, match=f"attribute 'c' of Foo holds a {what}, which no message can carry; "
+                       "keep tensors, generators"):
+        gather(owner, ("c",))
 
 
 def test_names_are_checked():
@@ -207,17 +229,24 @@ def test_names_are_checked():
     with pytest.raises(UserError, match=r"expected a tuple: \('c',\)"): gather(Foo(), "c")
 
 
-@pytest.mark.parametrize("meta", [{}, {"kept": 3}, {"kept": {"a": ["tensor", "x"]}}, {"kept": {"a": ["magic", []]}}, {"kept": {"a": ["generator", "w"]}}, {"kept": {"a": []}},
-                                  {"kept": {"a": ["dict", [[["list", []], 1]]]}}, {"kept": {"a": ["set", [["list", []]]]}}, {"kept": {"b": 1, "a": ["dict", 7]}}])
+@pytest.mark.parametrize("meta", [{}, {"kept": 3}, {"kept": {"a": ["tensor", "x"]}},
+                                  {"kept": {"a": ["magic", []]}}, {"kept": {"a": ["generator", "w"]}},
+                                  {"kept": {"a": []}}, {"kept": {"a": ["dict", [[["list", []], 1]]]}},
+                                  {"kept": {"a": ["set", [["list", []]]]}},
+                                  {"kept": {"b": 1, "a": ["dict", 7]}}])
 def test_what_gather_did_not_make_is_refused_and_changes_nothing(meta):
     owner = SimpleNamespace(b=0)
-    with pytest.raises(Refused, match="not gathered attributes"): scatter(owner, Msg({"w": torch.ones(3)}, meta))
+    with pytest.raises(Refused, match="not gathered attributes"):
+        scatter(owner, Msg({"w": torch.ones(3)}, meta))
     assert vars(owner) == {"b": 0}
 
 
 @pytest.mark.parametrize("bad, why", [
-    ({"w": torch.zeros(2, 3)}, "missing"), ({"w": torch.zeros(2, 3), "b": torch.zeros(3), "c": torch.zeros(1)}, "unexpected"), ({"w": torch.zeros(3, 2), "b": torch.zeros(3)}, "shape"),
-    ({"w": torch.zeros(2, 3), "b": torch.zeros(3).double()}, "dtype"), ({"w": torch.zeros(2, 3), "b": torch.tensor([0, math.nan, 0])}, "finite"),
+    ({"w": torch.zeros(2, 3)}, "missing"), ({"w": torch.zeros(2, 3), "b": torch.zeros(3),
+                                             "c": torch.zeros(1)}, "unexpected"),
+    ({"w": torch.zeros(3, 2), "b": torch.zeros(3)}, "shape"),
+    ({"w": torch.zeros(2, 3), "b": torch.zeros(3).double()}, "dtype"),
+    ({"w": torch.zeros(2, 3), "b": torch.tensor([0, math.nan, 0])}, "finite"),
     ({"w": torch.zeros(2, 3), "b": torch.tensor([0, math.inf, 0])}, "finite")])
 def test_expect_says_what_is_wrong(bad, why):
     like = {"w": torch.zeros(2, 3), "b": torch.zeros(3)}
@@ -243,7 +272,8 @@ def test_ledger_counts_every_byte():
     assert ledger.total(way="up", round=2) == sum(n for r, way, _, n in sent if (r, way) == (2, "up"))
     assert ledger.total(round=[0, 1], client=1) == sum(n for r, _, c, n in sent if r < 2 and c == 1)
     assert ledger.payload(round=0, way="up", client=0) == 10 * 4 + 2
-    assert {row["tensor"]: row["bytes"] for row in ledger.table("tensor")} == {"w": 4 * 4 * (10 + 11 + 12), "m": 4 * 6}
+    assert {row["tensor"]: row["bytes"] for row in ledger.table("tensor")} == {"w": 4 * 4 * (10 + 11 + 12),
+                                                                               "m": 4 * 6}
     ledger.miss(1, 0, "fit", "gone")
     back = Ledger.from_json(ledger.to_json())
     assert (back.entries, back.absent, back.so_far) == (ledger.entries, ledger.absent, ledger.so_far)
@@ -261,12 +291,17 @@ def test_the_envelope_stands_beside_the_bytes_and_is_kept():
     ledger, data = Ledger(), pack(Msg({"w": torch.ones(9), "b": torch.ones(3)}))
     for client, envelope in ((0, 700), (0, 50), (1, 3)): ledger.record(0, "up", client, "fit", data, envelope)
     ledger.record(0, "down", 1, "fit", data)
-    assert ledger.total() == sum(ledger.so_far.values()) == 4 * len(data) and [e.envelope for e in ledger.where(way="up")] == [700, 50, 3]
-    assert [row["envelope"] for row in ledger.table("client")] == [750, 3] and [row["envelope"] for row in ledger.table("way")] == [0, 753]
-    assert [row["messages"] for row in ledger.table("client")] == [2, 2] and all("envelope" not in row for row in ledger.table("tensor"))
+    assert ledger.total() == sum(ledger.so_far.values()) == 4 * len(data)
+    assert [e.envelope for e in ledger.where(way="up")] == [700, 50, 3]
+    assert [row["envelope"] for row in ledger.table("client")] == [750, 3]
+    assert [row["envelope"] for row in ledger.table("way")] == [0, 753]
+    assert [row["messages"] for row in ledger.table("client")] == [2, 2]
+    assert all("envelope" not in row for row in ledger.table("tensor"))
     back = Ledger.from_json(ledger.to_json())
-    assert (back.entries, back.so_far, back.table("client", "way")) == (ledger.entries, ledger.so_far, ledger.table("client", "way"))
+    assert (back.entries, back.so_far, back.table("client", "way")) == (ledger.entries, ledger.so_far,
+                                                                        ledger.table("client", "way"))
     plain = json.loads(ledger.to_json())
     plain["entries"] = [row[:6] for row in plain["entries"]]
     before = Ledger.from_json(json.dumps(plain))
-    assert before.entries == [entry._replace(envelope=0) for entry in ledger.entries] and all("envelope" not in row for row in before.table("client"))
+    assert before.entries == [entry._replace(envelope=0) for entry in ledger.entries]
+    assert all("envelope" not in row for row in before.table("client"))

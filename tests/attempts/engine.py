@@ -55,7 +55,8 @@ def computed__wrong_never_gives_up(rounds, every, life):
     return total + rounds - saved
 
 
-def computed__wrong_every_life_starts_anew(rounds, every, life): return rounds if rounds <= life else rounds + life
+def computed__wrong_every_life_starts_anew(rounds, every, life):
+    return rounds if rounds <= life else rounds + life
 
 
 def computed__wrong_the_last_save_of_a_life_is_lost(rounds, every, life):
@@ -89,7 +90,8 @@ def flaky__wrong_seed_ignored(seed, share):
 
 
 def flaky__wrong_one_minus_share(seed, share):
-    return lambda round, verb, id: bool(np.random.default_rng([seed, round, id, *verb.encode()]).random() < 0.8 - share)
+    return lambda round, verb, id: bool(np.random.default_rng([seed, round, id, *verb.encode()]).random()
+                                        < 0.8 - share)
 
 
 def flaky__wrong_same_clients_in_all_rounds(seed, share):

@@ -9,7 +9,8 @@ from fedbook.fedavg import Mean
 
 def _clip(start, state, bound, norm):
     change = {name: state[name] - start[name] for name in start}
-    return {name: start[name] + t * min(1.0, bound / max(norm(change)[name], 1e-12)) for name, t in change.items()}
+    return {name: start[name] + t * min(1.0, bound / max(norm(change)[name], 1e-12))
+            for name, t in change.items()}
 
 
 def _mean(states, weights):
@@ -29,7 +30,8 @@ def clipped_average__right_one_long_vector(start, states, weights, bound):
 
 
 def clipped_average__wrong_each_tensor_apart(start, states, weights, bound):
-    return _mean([_clip(start, s, bound, lambda u: {n: t.norm().item() for n, t in u.items()}) for s in states], weights)
+    return _mean([_clip(start, s, bound, lambda u: {n: t.norm().item() for n, t in u.items()})
+                  for s in states], weights)
 
 
 def clipped_average__wrong_the_mean_is_clipped(start, states, weights, bound):
@@ -71,11 +73,13 @@ def trimmed_mean__wrong_whole_clients_go(states, cut):
 
 
 def trimmed_mean__wrong_only_the_largest(states, cut):
-    return {name: torch.stack([s[name] for s in states]).sort(0).values[:len(states) - cut].mean(0) for name in states[0]}
+    return {name: torch.stack([s[name] for s in states]).sort(0).values[:len(states) - cut].mean(0)
+            for name in states[0]}
 
 
 def trimmed_mean__wrong_divided_by_all(states, cut):
-    return {name: torch.stack([s[name] for s in states]).sort(0).values[cut:len(states) - cut].sum(0) / len(states) for name in states[0]}
+    return {name: torch.stack([s[name] for s in states]).sort(0).values[cut:len(states) - cut].sum(0)
+            / len(states) for name in states[0]}
 
 
 def trimmed_mean__wrong_first_and_last_client(states, cut):
@@ -100,7 +104,8 @@ def median_state__wrong_mean(states):
 
 
 def median_state__wrong_one_number_for_a_tensor(states):
-    return {name: torch.quantile(torch.stack([s[name] for s in states]), 0.5).expand_as(states[0][name]) for name in states[0]}
+    return {name: torch.quantile(torch.stack([s[name] for s in states]), 0.5).expand_as(states[0][name])
+            for name in states[0]}
 
 
 def pick_by_size__right_gumbel(sizes, count, seed, r):
@@ -120,7 +125,8 @@ def pick_by_size__right_one_after_the_other(sizes, count, seed, r):
 
 def pick_by_size__wrong_squared(sizes, count, seed, r):
     p = np.square(np.asarray(sizes, dtype=float))
-    return sorted(np.random.default_rng([seed, r]).choice(len(sizes), count, replace=False, p=p / p.sum()).tolist())
+    return sorted(np.random.default_rng([seed, r]).choice(len(sizes), count, replace=False,
+                                                          p=p / p.sum()).tolist())
 
 
 def pick_by_size__wrong_uniform(sizes, count, seed, r):

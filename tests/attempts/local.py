@@ -48,7 +48,8 @@ def prox_point__right_by_targets(hessians, lows, steps, lr, mu):
     for A, low in zip(hessians, lows):
         rope = A + mu * eye
         gone = eye - np.linalg.matrix_power(eye - lr * rope, steps)
-        left, right = left + gone @ (eye - mu * np.linalg.inv(rope)), right + gone @ np.linalg.inv(rope) @ A @ low
+        left, right = left + gone @ (eye - mu
+                                     * np.linalg.inv(rope)), right + gone @ np.linalg.inv(rope) @ A @ low
     return np.linalg.solve(left, right)
 
 
@@ -72,7 +73,8 @@ def local_steps__wrong_over_all_passes(n, size, epochs):
     return max(1, -(-n * epochs // size) - (n * epochs % size == 1))
 
 
-def local_steps__right_by_counting(n, size, epochs): return sum(len(batches(n, size, generator(0))) for _ in range(epochs))
+def local_steps__right_by_counting(n, size, epochs):
+    return sum(len(batches(n, size, generator(0))) for _ in range(epochs))
 
 
 def local_steps__right_by_lengths(n, size, epochs):

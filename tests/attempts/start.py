@@ -10,7 +10,8 @@ def weighted__wrong_plain_mean(states, sizes):
 
 
 def weighted__wrong_weights_do_not_add_up_to_one(states, sizes):
-    return {name: sum(size / len(states) * state[name] for size, state in zip(sizes, states)) for name in states[0]}
+    return {name: sum(size / len(states) * state[name] for size, state in zip(sizes, states))
+            for name in states[0]}
 
 
 def weighted__wrong_small_clients_count_more(states, sizes):
@@ -33,7 +34,8 @@ def weighted__wrong_overwrites_its_inputs(states, sizes):
 
 def weighted__right_by_a_matrix_product(states, sizes):
     shares = torch.tensor(sizes, dtype=torch.float32) / sum(sizes)
-    return {name: torch.tensordot(shares, torch.stack([state[name] for state in states]), 1) for name in states[0]}
+    return {name: torch.tensordot(shares, torch.stack([state[name] for state in states]), 1)
+            for name in states[0]}
 
 
 def weighted__right_as_a_running_mean(states, sizes):
@@ -44,10 +46,12 @@ def weighted__right_as_a_running_mean(states, sizes):
     return mean
 
 
-def round_bytes__wrong_one_way(shapes, clients): return clients * 4 * sum(math.prod(shape) for shape in shapes.values())
+def round_bytes__wrong_one_way(shapes, clients):
+    return clients * 4 * sum(math.prod(shape) for shape in shapes.values())
 
 
-def round_bytes__wrong_sizes_added(shapes, clients): return 2 * clients * 4 * sum(sum(shape) for shape in shapes.values())
+def round_bytes__wrong_sizes_added(shapes, clients):
+    return 2 * clients * 4 * sum(sum(shape) for shape in shapes.values())
 
 
 def round_bytes__wrong_single_numbers_left_out(shapes, clients):
@@ -58,7 +62,8 @@ def round_bytes__wrong_double_precision(shapes, clients):
     return 2 * clients * 8 * sum(math.prod(shape) for shape in shapes.values())
 
 
-def round_bytes__wrong_one_client(shapes, clients): return 2 * 4 * sum(math.prod(shape) for shape in shapes.values())
+def round_bytes__wrong_one_client(shapes, clients):
+    return 2 * 4 * sum(math.prod(shape) for shape in shapes.values())
 
 
 def round_bytes__right_by_tensors(shapes, clients):

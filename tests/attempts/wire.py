@@ -30,7 +30,8 @@ def delta__wrong_one_threshold_for_all(old, new):
 
 
 def delta__wrong_tenth_of_the_largest_weight(old, new):
-    return {name: torch.where(c.abs() > 0.1 * new[name].abs().max(), c, 0) for name, c in _changes(old, new).items()}
+    return {name: torch.where(c.abs() > 0.1 * new[name].abs().max(), c, 0)
+            for name, c in _changes(old, new).items()}
 
 
 def delta__wrong_largest_with_its_sign(old, new):
@@ -50,7 +51,8 @@ def delta__wrong_way_round(old, new):
 
 
 def delta__wrong_sends_the_new_weights(old, new):
-    return {name: torch.where(c.abs() > 0.1 * c.abs().max(), new[name], 0) for name, c in _changes(old, new).items()}
+    return {name: torch.where(c.abs() > 0.1 * c.abs().max(), new[name], 0)
+            for name, c in _changes(old, new).items()}
 
 
 def delta__wrong_overwrites_new(old, new):
@@ -94,6 +96,6 @@ def costliest__right_by_the_table(ledger, way):
 
 def costliest__right_by_sums(ledger, way):
     names = {name for entry in ledger.entries for name, _ in entry.tensors}
-    spent = {name: sum(size for entry in ledger.where(way=way) for other, size in entry.tensors if other == name)
-             for name in names}
+    spent = {name: sum(size for entry in ledger.where(way=way) for other, size in entry.tensors if other
+                       == name) for name in names}
     return max(spent, key=spent.get)
