@@ -206,7 +206,7 @@ class TaskClient(Client):
     With `mu`, it is FedProx's (Li et al. 2020). With `new_only`, the cross-entropy compares the task's own classes
     alone, as in TARGET's and LANDER's code. A method changes `loss` or the `data`, looks back in `leave`, prepares in
     `start`, and puts what outlives a round into its `store`: groups of named tensors, which are part of the state."""
-    keeps = ("generator", "store", "task", "old")
+    keeps: tuple[str, ...] = ("generator", "store", "task", "old")
 
     def __init__(self, id: int, model: nn.Module, tasks: list, seed: int = 0, epochs: int = 1, batch: int = 32,
                  lr: float = 0.1, momentum: float = 0.0, mu: float = 0.0, new_only: bool = False):
@@ -214,7 +214,7 @@ class TaskClient(Client):
         super().__init__(id, model, nothing, nothing, seed, epochs, batch, lr, momentum)
         self.tasks, self.mu, self.new_only = tasks, mu, new_only
         self.store: dict[str, dict[str, torch.Tensor]] = {}
-        self.task: int | None = None
+        self.task: Any = None
         self.old = 0
 
     def fit(self, msg: Msg) -> Msg:
@@ -225,7 +225,7 @@ class TaskClient(Client):
             self.model.load_state_dict(part(msg.tensors, "before") or weights)
             if self.task is not None: self.leave(msg.meta["old"])
             self.task, self.old = msg.meta["task"], msg.meta["old"]
-            self.start(part(msg.tensors, "past"))
+            self.start(part(msg.tensors, "memo"))
         self.model.load_state_dict(weights)
         self.train()
         return Msg(labelled(self.model.state_dict(), "model"), {"n": len(self.data()[1])})
@@ -234,8 +234,8 @@ class TaskClient(Client):
         """The last moment with the pictures of a task. The network holds the final weights of that task, its
         head already widened: the first `seen` rows are trained."""
 
-    def start(self, past: dict[str, torch.Tensor]) -> None:
-        "A new task, the network as in `leave`: `past` (name to tensor) is what the server handed out with the task."
+    def start(self, memo: dict[str, torch.Tensor]) -> None:
+        "A new task, the network as in `leave`: `memo` (name to tensor) is what the server handed out with the task."
 
     def data(self) -> tuple[torch.Tensor, torch.Tensor]: return self.tasks[self.task]
 
@@ -268,15 +268,15 @@ class TaskServer(Server):
     """FedAvg's server over tasks: widens the head when a task begins, asks all clients, averages by number of pictures.
 
     `model` is its own network, `classes` the number of new classes of each task, `rounds` the rounds per task. What
-    `prepare(task)` answers (name to tensor) is handed to every client with the new task, as its `past`; `ready` are
+    `prepare(task)` answers (name to tensor) is handed to every client with the new task, as a `memo`; `ready` are
     the clients that have it."""
-    keeps = ("weights", "past", "before", "task", "ready")
+    keeps: tuple[str, ...] = ("weights", "memo", "before", "task", "ready")
 
     def __init__(self, model: nn.Module, classes: list[int], rounds: int, seed: int = 0):
         super().__init__(model, seed=seed)
         self.model, self.classes, self.rounds = model, classes, rounds
         self.task = 0
-        self.past: dict[str, torch.Tensor] = {}
+        self.memo: dict[str, torch.Tensor] = {}
         self.before: dict[str, torch.Tensor] = {}
         self.ready: set[int] = set()
 
@@ -296,7 +296,7 @@ class TaskServer(Server):
 
     def open(self, task: int) -> None:
         "Begin `task`: ask `prepare` what goes with it, and widen the head."
-        self.past = self.prepare(task)
+        self.memo = self.prepare(task)
         self.network().widen(self.classes[task], generator(self.seed, task))
         self.weights, self.task, self.ready, self.before = snapshot(self.model), task, set(), {}
 
@@ -310,7 +310,7 @@ class TaskServer(Server):
         return self.model.eval()
 
     def send(self, id: int) -> Msg:
-        more = {} if id in self.ready else labelled(self.past, "past") | labelled(self.before, "before")
+        more = {} if id in self.ready else labelled(self.memo, "memo") | labelled(self.before, "before")
         return Msg({**labelled(self.weights, "model"), **more}, {"task": self.task, "old": self.old})
 
     def accept(self, verb: str, id: int, msg: Msg) -> None:
@@ -633,7 +633,7 @@ def as_pixels(x: torch.Tensor) -> torch.Tensor:
 # %% ../nbs/07_continual.ipynb #c0a70009
 def accept_labels(msg: Msg, classes: range) -> list[int]:
     "The list of labels in `msg`; raise `Refused` unless they are different members of the range `classes`, at least one."
-    labels = msg.meta.get("labels")
+    labels: Any = msg.meta.get("labels")
     fits = isinstance(labels, list) and labels and all(type(c) is int and c in classes for c in labels)
     if not fits or len(set(labels)) < len(labels):
         raise Refused(f"labels={labels!r:.60} are not different classes of {classes}")

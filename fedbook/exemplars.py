@@ -66,12 +66,13 @@ class ICaRLClient(TaskClient):
     """iCaRL (Rebuffi et al. 2017) over a federation: `memory` exemplars, herded, trained together with the new pictures;
     cross-entropy over all classes seen plus distillation at `temperature`, as in PyCIL's later code (the paper has binary
     cross-entropies). The distillation's T^2 is divided out, as there."""
+    _teacher: Any
 
     def __init__(self, *args: Any, memory: int = 60, temperature: float = 2.0, **options: Any):
         super().__init__(*args, **options)
         self.memory, self.temperature = memory, temperature
 
-    def start(self, past: dict[str, torch.Tensor]) -> None:
+    def start(self, memo: dict[str, torch.Tensor]) -> None:
         if self.old: self.store["teacher"] = snapshot(self.model)
 
     def data(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -92,7 +93,8 @@ class ICaRLClient(TaskClient):
         by class."""
         self.model.load_state_dict(part(msg.tensors, "model"))
         def best(x, count): return herding(unit_features(self.model, x), count)
-        exemplars = add_exemplars(self.store.get("exemplars"), *self.tasks[msg.meta["task"]], best, self.memory)
+        x, y = self.tasks[msg.meta["task"]]
+        exemplars = add_exemplars(self.store.get("exemplars"), x, y, best, self.memory)
         features = unit_features(self.model, exemplars["x"])
         member = F.one_hot(exemplars["y"], self.model.head.out_features).to(features)
         self.store["exemplars"] = exemplars
@@ -257,6 +259,7 @@ class GLFCClient(TaskClient):
     published code (which goes with a rate of 2). Before the gradient of a prototype leaves, the picture is blurred by
     `shifts` steps of size `rate` up or down its own loss with noise of `noise` (the paper) in the features. Published
     memory: 2000."""
+    _teacher: Any
 
     def __init__(self, id: int, model: nn.Module, tasks: list, seed: int = 0, memory: int = 60, kind: str = "ce",
                  shifts: int = 50, rate: float = 0.2, noise: float = 0.1, **options: Any):
@@ -270,11 +273,11 @@ class GLFCClient(TaskClient):
 
     def leave(self, seen: int) -> None:
         def best(x, count): return herding(unit_features(self.model, x), count)
-        of = self.store.get("exemplars"), *self.tasks[self.task]
-        self.store["exemplars"] = add_exemplars(*of, best, self.memory)
+        x, y = self.tasks[self.task]
+        self.store["exemplars"] = add_exemplars(self.store.get("exemplars"), x, y, best, self.memory)
 
-    def start(self, past: dict[str, torch.Tensor]) -> None:
-        if self.old: self.store["teacher"] = past
+    def start(self, memo: dict[str, torch.Tensor]) -> None:
+        if self.old: self.store["teacher"] = memo
 
     def train(self) -> None:
         self._teacher = frozen(self.model, self.store["teacher"]) if self.old else None

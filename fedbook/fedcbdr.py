@@ -655,8 +655,7 @@ class FedCBDRServer:
         self.expect_task()
         self.federation.round = round
         for step in steps:
-            asked = self.federation.exchange(step.verb, step.say, step.to, self.server.accept)
-            with closing(asked) as replies:
+            with closing(self.federation.exchange(step.verb, step.say, step.to, self.server.accept)) as replies:
                 step.merge(replies)
                 for _ in replies: pass
 

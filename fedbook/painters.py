@@ -24,7 +24,7 @@ from torch import nn
 from .continual import (Method, TaskClient, TaskServer, accept_labels, as_pixels, blank_head, distillation_loss,
                                expandable_cnn, frozen, logits, profiles, snapshot, widen)
 from .lab import UserError
-from .local import build, generator, outputs, proximal, train
+from .local import build, generator, outputs, proximal, torch_threads, train
 from .wire import Msg, part
 from .world import as_float
 
@@ -172,15 +172,15 @@ class TARGETClient(TaskClient):
     out). With this chapter's CNN, which has no batch norm, 25 makes the training break down."""
 
     def __init__(self, *args: Any, strength: float = 8.0, beside: int = 32, **options: Any):
-        super().__init__(*args, new_only=True, **options)
-        self.strength, self.beside = strength, beside
+        super().__init__(*args, **options)
+        self.strength, self.beside, self.new_only = strength, beside, True
 
-    def start(self, past: dict[str, torch.Tensor]) -> None:
-        if self.old: self.store["past"] = past
+    def start(self, memo: dict[str, torch.Tensor]) -> None:
+        if self.old: self.store["memo"] = memo
 
     def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         if not self.old: return super().loss(x, y)
-        old = random_batch(self.store["past"], self.beside, self.generator, self.device)
+        old = random_batch(self.store["memo"], self.beside, self.generator, self.device)
         return super().loss(x, y) + self.strength / 4 * distillation_loss(old["logits"], self.model(old["images"]), 2.0)
 
 def random_batch(images: dict[str, torch.Tensor], batch: int, generator: torch.Generator,
@@ -300,8 +300,8 @@ class LANDERClient(TaskClient):
         self.seed, self.bound, self.radius = seed, bound, radius
         self.cur, self.pre, self.beside = cur, pre, beside
 
-    def start(self, past: dict[str, torch.Tensor]) -> None:
-        if self.old: self.store["past"] = past
+    def start(self, memo: dict[str, torch.Tensor]) -> None:
+        if self.old: self.store["memo"] = memo
 
     def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         f = self.model.features(x)
@@ -311,7 +311,7 @@ class LANDERClient(TaskClient):
             loss = loss + self.bound * bounding_loss(self.model.mapping(f), anchors, self.radius)
         if not self.old: return loss
         cur, pre = self.shares()
-        old = random_batch(self.store["past"], self.beside, self.generator, self.device)
+        old = random_batch(self.store["memo"], self.beside, self.generator, self.device)
         return cur * loss + pre * self.distillation(**old)
 
     def distillation(self, images: torch.Tensor, logits: torch.Tensor, latent: torch.Tensor) -> torch.Tensor:
@@ -517,7 +517,7 @@ class ACGANClient(TaskClient):
         reply = super().fit(msg)
         return Msg(reply.tensors, {**reply.meta, "labels": self.data()[1].unique().tolist()})
 
-    def start(self, past: dict[str, torch.Tensor]) -> None:
+    def start(self, memo: dict[str, torch.Tensor]) -> None:
         self.fresh = True
         if self.old: self.store["previous"] = snapshot(self.model.generator)
 
@@ -532,8 +532,9 @@ class ACGANClient(TaskClient):
     def step(self, duel: Duel, new: tuple, old: list, received: Any) -> None:
         """One step on a batch of `new` pictures with labels and the list `old` of replayed ones; `received` is this
         round's generator."""
-        aligned = self.alignment(*new, received) if self.consistency and not self.fresh else 0
-        duel.step(*map(torch.cat, zip(new, *old)), self.generator, self.consistency * aligned)
+        aligned = self.alignment(new[0], new[1], received) if self.consistency and not self.fresh else 0
+        x, y = map(torch.cat, zip(new, *old))
+        duel.step(x, y, self.generator, self.consistency * aligned)
 
     def replay(self) -> list:
         "For each step a list: empty in the first task, then one batch of old classes, all equally likely."
@@ -601,9 +602,11 @@ class FedCILServer(TaskServer):
         "More steps on pictures `x` (n, C, H, W) of classes `y` (n,), from the averaged weights."
         random, rarity = generator(self.seed, self.round, len(y), 0), 1 / y.bincount()[y]
         duel = Duel(self.network(), self.critic_lr, self.generator_lr)
-        for _ in range(self.consolidation):
-            i = torch.multinomial(rarity, self.batch, replacement=True, generator=random)
-            duel.step(x[i.to(x.device)], y[i].to(x.device), random)
+        # With more threads, gradients of the same label are added up in an order that changes from run to run.
+        with torch_threads(1):
+            for _ in range(self.consolidation):
+                i = torch.multinomial(rarity, self.batch, replacement=True, generator=random)
+                duel.step(x[i.to(x.device)], y[i].to(x.device), random)
         self.weights = snapshot(self.model)
 
 FedCIL = Method("FedCIL", partial(ACGANClient, consistency=0.2), FedCILServer, ac_gan, _GAN, ("consolidation",))

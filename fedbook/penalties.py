@@ -27,12 +27,13 @@ class FedLwFClient(TaskClient):
     `strength` times the distillation from the last global model at `temperature`.
 
     3 and 2 are the settings of TARGET's and PyCIL's code. Their loss has no factor T^2, so it is divided out."""
+    _teacher: Any
 
     def __init__(self, *args: Any, strength: float = 3.0, temperature: float = 2.0, **options: Any):
-        super().__init__(*args, new_only=True, **options)
-        self.strength, self.temperature = strength, temperature
+        super().__init__(*args, **options)
+        self.strength, self.temperature, self.new_only = strength, temperature, True
 
-    def start(self, past: dict[str, torch.Tensor]) -> None:
+    def start(self, memo: dict[str, torch.Tensor]) -> None:
         if self.old: self.store["teacher"] = snapshot(self.model)
 
     def train(self) -> None:
@@ -56,7 +57,7 @@ class FLwF2TClient(TaskClient):
         super().__init__(*args, **options)
         self.temperature = temperature
 
-    def start(self, past: dict[str, torch.Tensor]) -> None:
+    def start(self, memo: dict[str, torch.Tensor]) -> None:
         if not self.old: return
         self.store |= {"server": snapshot(self.model), "client": self.store.get("own", snapshot(self.model))}
 
@@ -97,11 +98,11 @@ class FedEWCClient(TaskClient):
     in every round; here it is equation (1) of the chapter, once per task, averaged over the clients."""
 
     def __init__(self, *args: Any, strength: float = 1000.0, clip: float = 1e-4, **options: Any):
-        super().__init__(*args, new_only=True, **options)
-        self.strength, self.clip = strength, clip
+        super().__init__(*args, **options)
+        self.strength, self.clip, self.new_only = strength, clip, True
 
-    def start(self, past: dict[str, torch.Tensor]) -> None:
-        if self.old: self.store = {"fisher": past, "anchor": snapshot(self.model)}
+    def start(self, memo: dict[str, torch.Tensor]) -> None:
+        if self.old: self.store = {"fisher": memo, "anchor": snapshot(self.model)}
 
     def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return super().loss(x, y) + (self.strength / 2 * self.tension() if self.old else 0)
@@ -215,9 +216,9 @@ class CGoFedClient(TaskClient):
 
     def __init__(self, *args: Any, alpha: float = 0.9, threshold: float = 0.01, energy: float = 0.97,
                  samples: int = 100, probes: int = 20, **options: Any):
-        super().__init__(*args, new_only=True, **options)
+        super().__init__(*args, **options)
         self.alpha, self.threshold, self.energy = alpha, threshold, energy
-        self.samples, self.probes = samples, probes
+        self.samples, self.probes, self.new_only = samples, probes, True
 
     def leave(self, seen: int) -> None:
         x, y = self.tasks[self.task]

@@ -153,11 +153,12 @@ def test_attempt(module, named):
                                                  else []) for m in CHAPTERS])
 def test_every_exercise_has_near_misses(module):
     names = {name for source in exercise_cells(module) for name in checked(source)}
-    assert len(names) >= 3
+    assert len(names) >= (2 if CHAPTERS[module].parent.name == "workshop" else 3)
     count = lambda name, kind: sum(tried.startswith(f"{name}__{kind}_") for tried in WRITTEN[module])
     short = {name: (count(name, "wrong"), count(name, "right")) for name in names if count(name, "wrong") < 2
              or count(name, "right") < 1}
-    assert not short, f"{CHAPTERS[module].name}: fewer than two wrong attempts or no right one in tests/attempts/{module}.py: {short}"
+    what = f"fewer than two wrong attempts or no right one in tests/attempts/{module}.py"
+    assert not short, f"{CHAPTERS[module].name}: {what}: {short}"
 
 
 @pytest.mark.parametrize("module", [m for m in CHAPTERS if m not in PENDING])

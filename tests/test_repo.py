@@ -59,7 +59,8 @@ def test_one_parameters_cell(path):
 @named
 def test_outputs_are_of_this_code_and_clean(path):
     book = nbformat.read(path, 4)
-    assert book.metadata.get("fedbook", {}).get("stamp") == notebook_stamp(path), f"the outputs of {path.name} are older than its code: run make book NAME={path.stem}"
+    old = f"the outputs of {path.name} are older than its code: run make book NAME={path.stem}"
+    assert book.metadata.get("fedbook", {}).get("stamp") == notebook_stamp(path), old
     assert set(book.metadata) <= {"fedbook", "kernelspec", "language_info"}
     for cell in book.cells:
         assert set(cell.metadata) <= {"tags", "jupyter"}

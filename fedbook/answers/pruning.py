@@ -16,7 +16,8 @@ def lottery_average(old, values, masks):
 def average_cases():
     rng = np.random.default_rng(0)
     case = lambda k, n: (rng.normal(size=n), rng.normal(size=(k, n)), rng.random((k, n)) < 0.4)
-    zero = (np.ones(3), np.array([[0.0, 2, 0], [4, 6, 8]]), np.array([[True, True, False], [True, False, False]]))
+    zero = (np.ones(3), np.array([[0.0, 2, 0], [4, 6, 8]]),
+            np.array([[True, True, False], [True, False, False]]))
     return {"two clients": case(2, 6), "four clients": case(4, 10), "one position": case(3, 1),
             "a weight that is kept and is 0": zero}
 
@@ -34,4 +35,4 @@ def mask_pairs():
     pair = lambda share, n: (rng.random(n) < share, rng.random(n) < share)
     none, all_ = np.zeros(4, bool), np.ones(4, bool)
     return {"half kept": pair(0.5, 20), "a tenth kept": pair(0.1, 60), "nothing kept": (none, none),
-            "all and nothing": (all_, none), "one in the other": (np.array([True, True, True, False]), np.array([True, False, False, False]))}
+            "all and nothing": (all_, none), "one in the other": (np.arange(4) < 3, np.arange(4) < 1)}
