@@ -1,4 +1,5 @@
-"""Federated class-incremental learning: streams, heads that grow, and every method of four chapters over the same streams."""
+"""Federated class-incremental learning: streams, heads that grow, and every method of four chapters over the
+same streams."""
 import itertools
 import math
 import pickle
@@ -17,20 +18,23 @@ from torch import nn
 
 import fedbook.continual as continual
 from fedbook.continual import (Comparison, FedAvg, FedProx, Finetune, Stream, StreamExperiment,
-                               distillation_loss, expandable_cnn, expandable_resnet18, holdings, make_stream,
-                               padded, picture_gradients, probe, run_stream, snapshot, stream_row, widen)
-from fedbook.together import train_together
+                               distillation_loss,
+                               expandable_cnn, expandable_resnet18, holdings, make_stream, padded,
+                               picture_gradients, probe, run_stream, snapshot, stream_row, train_together,
+                               widen)
 from fedbook.engine import prove, trial
 from fedbook.exemplars import DER, GLFC, ICaRL, ReFed
 from fedbook.lab import Results, UserError
 from fedbook.local import build, generator
-from fedbook.painters import (ACGAN, ACGANFedAvg, ACGANFedProx, ACGANNoReplay, FedCIL, LANDER, LANDERClient, TARGET,
+from fedbook.painters import (ACGAN, ACGANFedAvg, ACGANFedProx, ACGANNoReplay, FedCIL, LANDER, LANDERClient,
+                              TARGET,
                               ac_gan, mapped)
 from fedbook.penalties import CGoFed, FLwF2T, FedEWC, FedLwF
 from fedbook.world import as_float
 
 SMOKE = continual.profiles["smoke"]
-METHODS = (Finetune, FedAvg, FedProx, FedEWC, FedLwF, FLwF2T, ICaRL, DER, ReFed, CGoFed, ACGANNoReplay, ACGANFedAvg,
+METHODS = (Finetune, FedAvg, FedProx, FedEWC, FedLwF, FLwF2T, ICaRL, DER, ReFed, CGoFed, ACGANNoReplay,
+           ACGANFedAvg,
            ACGANFedProx, FedCIL, GLFC, TARGET, LANDER)
 every_method = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
 
@@ -48,7 +52,8 @@ def test_every_method_has_a_name_of_its_own(): assert len({m.name for m in METHO
 def test_importing_it_imports_little():
     heavy = ["matplotlib", "ipywidgets", "torchvision", "sklearn", "flwr", "IPython"]
     code = f"import sys, fedbook.continual; print([m for m in {heavy} if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                          check=True).stdout.strip() == "[]"
 
 
 def test_labels_follow_the_order_of_arrival(stream):
@@ -103,7 +108,8 @@ def test_widening_refuses_to_shrink_and_leaves_the_global_generator():
     assert torch.equal(state, torch.get_rng_state())
 
 
-@pytest.mark.parametrize("make", [expandable_cnn, partial(mapped, expandable_cnn), ACGAN], ids=["cnn", "mapped", "ac-gan"])
+@pytest.mark.parametrize("make", [expandable_cnn, partial(mapped, expandable_cnn), ACGAN],
+                         ids=["cnn", "mapped", "ac-gan"])
 def test_a_network_takes_the_width_of_the_weights_it_is_given(make):
     wide, narrow = build(partial(make, 6, (1, 28, 28)), 0), build(partial(make, 2, (1, 28, 28)), 1)
     x = torch.zeros(3, 1, 28, 28)
@@ -141,7 +147,8 @@ def test_distillation_leaves_teacher_and_new_logits_alone():
 
 @pytest.mark.parametrize("shape", [(4, 2), (3, 5)])
 def test_distillation_refuses_shapes_that_do_not_fit(shape):
-    with pytest.raises(UserError, match="student_logits have shape"): distillation_loss(torch.zeros(4, 3), torch.zeros(shape))
+    with pytest.raises(UserError, match="student_logits have shape"):
+        distillation_loss(torch.zeros(4, 3), torch.zeros(shape))
 
 
 FEW = dict(pictures=8, test_pictures=4, iterations=1, consolidation=1)
@@ -150,7 +157,8 @@ ONE = replace(SMOKE, tasks=1, rounds=2, clients=2, pictures=20, mu=0.0)
 ALIKE = (Finetune, FedProx, ACGANNoReplay, ACGANFedProx)     # they keep what FedAvg and AC-GAN + FedAvg do
 
 
-def weights_after(method, stream, sizes, **options): return run_stream(method, stream, sizes, 0, workers=1, **options).server.weights
+def weights_after(method, stream, sizes, **options):
+    return run_stream(method, stream, sizes, 0, workers=1, **options).server.weights
 
 
 @pytest.mark.parametrize("method", [m for m in METHODS if m.network is not ac_gan], ids=lambda m: m.name)
@@ -167,11 +175,14 @@ def test_with_one_task_every_classifier_equals_fedavg(method):
 def test_every_method_runs(method, stream):
     outcome = run_stream(method, stream, SMOKE, 0, workers=1)
     a = np.array(outcome.matrix)
-    assert a.shape == (3, 3) and np.isnan(a[np.triu_indices(3, 1)]).all() and np.isfinite(a[np.tril_indices(3)]).all()
+    assert a.shape == (3, 3)
+    assert np.isnan(a[np.triu_indices(3, 1)]).all() and np.isfinite(a[np.tril_indices(3)]).all()
     sizes = [len(y) for _, y in stream.test]
-    assert outcome.accuracy == pytest.approx(np.average(a[-1], weights=sizes)) and outcome.up > 0 and outcome.down > 0
+    assert outcome.accuracy == pytest.approx(np.average(a[-1], weights=sizes))
+    assert outcome.up > 0 and outcome.down > 0
     assert outcome.forgetting == pytest.approx(np.mean(np.nanmax(a, 0)[:-1] - a[-1, :-1]))
-    assert (outcome.down, outcome.up) == tuple(outcome.federation.ledger.total(way=way) for way in ("down", "up"))
+    ledger = outcome.federation.ledger
+    assert (outcome.down, outcome.up) == (ledger.total(way="down"), ledger.total(way="up"))
 
 
 @pytest.mark.parametrize("method", [m for m in METHODS if m not in ALIKE], ids=lambda m: m.name)
@@ -197,7 +208,8 @@ def test_a_row_has_what_the_tables_compare(tmp_path):
     assert numbers["absent"] == 0 and numbers["seconds"] > 0
 
 
-@pytest.mark.parametrize("method", [m for m in METHODS if m not in (Finetune, FedAvg, ACGANNoReplay)], ids=lambda m: m.name)
+@pytest.mark.parametrize("method", [m for m in METHODS if m not in (Finetune, FedAvg, ACGANNoReplay)],
+                         ids=lambda m: m.name)
 def test_every_method_does_something_of_its_own_in_the_second_task(method, stream):
     bases = (ACGANNoReplay,) if method.network is ac_gan else (Finetune, FedAvg)
     got = weights_after(method, stream, SMOKE)
@@ -210,7 +222,8 @@ def test_every_client_needs_pictures_in_every_task(stream):
     with pytest.raises(UserError, match="without pictures"): run_stream(FedAvg, poor, SMOKE, 0, workers=1)
 
 
-@pytest.mark.parametrize("method", [FedEWC, ICaRL, GLFC, TARGET, LANDER, CGoFed, FedCIL], ids=lambda m: m.name)
+@pytest.mark.parametrize("method", [FedEWC, ICaRL, GLFC, TARGET, LANDER, CGoFed, FedCIL],
+                         ids=lambda m: m.name)
 def test_tasks_may_have_one_class_or_seven(method):
     narrow = replace(SMOKE, pictures=12, test_pictures=5, clients=2, memory=40)
     whole = make_stream(replace(narrow, tasks=10), 0)
@@ -227,7 +240,8 @@ def test_the_gradients_of_pictures_have_the_mean_that_a_batch_has(stream):
     net, (x, y) = build(partial(expandable_cnn, 10), 0), stream.test[0]
     F.cross_entropy(net(as_float(x)), y).backward()
     for name, p in net.named_parameters():
-        torch.testing.assert_close(picture_gradients(net, as_float(x), y)[name].mean(0), p.grad, atol=1e-5, rtol=1e-3)
+        torch.testing.assert_close(picture_gradients(net, as_float(x), y)[name].mean(0), p.grad, atol=1e-5,
+                                   rtol=1e-3)
 
 
 def test_holdings_count_what_is_in_the_states(stream):
@@ -249,7 +263,8 @@ def test_a_network_that_saw_everything_beats_chance_and_leaves_the_global_genera
 
 
 class Eye(nn.Module):
-    "Features that say which number is in the first pixel (as_float makes it the numbers in [-1, 1]), or nothing at all."
+    """Features that say which number is in the first pixel (as_float makes it the numbers in [-1, 1]), or
+    nothing at all."""
 
     def __init__(self, open_):
         super().__init__()
@@ -271,13 +286,15 @@ def test_a_comparison_keeps_rows_servers_and_a_table(tmp_path):
     results = Results("continual", "smoke", TINY, 0, tmp_path)
     comparison = Comparison(results, TINY, 0)
     comparison.run([FedAvg, FedEWC], [0, 1], lambda method, server, stream: {"task": server.task})
-    assert [(row["what"], row["seed"]) for row in results.rows] == [(m, s) for s in (0, 1) for m in ("FedAvg", "FedEWC")]
+    rows = [(row["what"], row["seed"]) for row in results.rows]
+    assert rows == [("FedAvg", 0), ("FedEWC", 0), ("FedAvg", 1), ("FedEWC", 1)]
     assert comparison.values(FedAvg, "task") == [1, 1] and comparison.done([DER, FedEWC]) == [FedEWC]
     names = [row["method"] for row in comparison.table([FedAvg, FedEWC, DER])]
     assert names[0] == "all tasks together" and sorted(names[1:]) == ["FedAvg", "FedEWC"]
     stored = comparison.server(FedEWC)
     for file in tmp_path.glob("**/*.server"): file.unlink()
-    assert equal(comparison.server(FedEWC).weights, stored.weights) and equal(stored.fisher, comparison.server(FedEWC).fisher)
+    again = comparison.server(FedEWC)
+    assert equal(again.weights, stored.weights) and equal(again.fisher, stored.fisher)
 
 
 def test_lines_are_padded_to_a_square():

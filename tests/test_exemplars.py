@@ -1,4 +1,5 @@
-"""Exemplars: herding, samples and scores against independent computations, and pictures rebuilt from gradients."""
+"""Exemplars: herding, samples and scores against independent computations, and pictures rebuilt from
+gradients."""
 import itertools
 import math
 from functools import partial
@@ -9,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fedbook.continual import (StreamExperiment, expandable_cnn, frozen, logits, make_stream, picture_gradients,
+from fedbook.continual import (StreamExperiment, expandable_cnn, frozen, logits, make_stream,
+                               picture_gradients,
                                profiles, run_stream, unit_features)
 from fedbook.exemplars import (DER, DERClient, GLFC, GLFCClient, ICaRL, ICaRLClient, ReFed, add_exemplars,
                                compensation, gradient_network, herding, importance, rebuild)
@@ -34,7 +36,8 @@ def test_herding_against_brute_force():
     assert herding(f, 5) == chosen
     away = lambda some: float((f[list(some)].mean(0) - mean).norm())
     all_of_three = [away(c) for c in itertools.combinations(range(9), 3)]
-    assert away(herding(f, 1)) == min(away((i,)) for i in range(9)) and away(herding(f, 3)) < np.median(all_of_three)
+    assert away(herding(f, 1)) == min(away((i,))
+                                      for i in range(9)) and away(herding(f, 3)) < np.median(all_of_three)
     assert sorted(herding(f, 100)) == list(range(9))
 
 
@@ -71,7 +74,8 @@ def test_der_keeps_a_uniform_sample_with_logits():
 def test_importance_against_a_loop():
     linear = build(lambda: nn.Linear(12, 4), 0)
     model, random = nn.Sequential(nn.Flatten(), linear).double(), generator(9)
-    x, y = torch.randn(40, 1, 3, 4, generator=random, dtype=torch.float64), torch.randint(4, (40,), generator=random)
+    x = torch.randn(40, 1, 3, 4, generator=random, dtype=torch.float64)
+    y = torch.randint(4, (40,), generator=random)
     v, want = frozen(model).requires_grad_(True), np.zeros(40)
     for p in (1, 2):
         for part_of in torch.arange(40).split(32):
@@ -144,7 +148,8 @@ def test_a_memory_too_small_is_refused():
 
 def test_icarl_distils_beside_the_cross_entropy_by_hand():
     net, teacher = (build(partial(expandable_cnn, 6), s) for s in (0, 1))
-    client, x, y = ICaRLClient(0, net, []), torch.randn(5, 1, 28, 28, generator=generator(1)), torch.tensor([4, 5, 4, 0, 5])
+    client, y = ICaRLClient(0, net, []), torch.tensor([4, 5, 4, 0, 5])
+    x = torch.randn(5, 1, 28, 28, generator=generator(1))
     client.old, client._teacher = 4, frozen(teacher)
     z = net(x)
     log_p, log_q = (F.log_softmax(logits[:, :4] / 2, 1) for logits in (teacher(x), z))

@@ -10,7 +10,8 @@ from torch import nn
 from fedbook.continual import StreamExperiment, make_stream, profiles, run_stream, snapshot
 from fedbook.lab import UserError
 from fedbook.local import build, generator
-from fedbook.painters import (ACGAN, ACGANClient, ACGANFedAvg, ACGANFedProx, ACGANNoReplay, BatchNormStatistics,
+from fedbook.painters import (ACGAN, ACGANClient, ACGANFedAvg, ACGANFedProx, ACGANNoReplay,
+                              BatchNormStatistics,
                               FedCIL, FedCILServer, Generator, ac_gan_losses, best_batch, boundary_loss,
                               bounding_loss, orthogonal_anchors)
 from fedbook.wire import Msg, Refused
@@ -22,17 +23,20 @@ ONE = replace(SMOKE, tasks=1, rounds=2, clients=2, pictures=20, mu=0.0, consolid
 def equal(a, b): return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-def weights_after(method, stream, sizes): return run_stream(method, stream, sizes, 0, workers=1).server.weights
+def weights_after(method, stream, sizes):
+    return run_stream(method, stream, sizes, 0, workers=1).server.weights
 
 
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32)])
 def test_widening_an_ac_gan_keeps_old_pictures_and_logits(shape):
     gan = build(partial(ACGAN, 4, shape), 0).eval()
-    z, y, x = torch.randn(6, 100, generator=generator(1)), torch.arange(6) % 4, torch.randn(6, *shape, generator=generator(2))
+    z, y = torch.randn(6, 100, generator=generator(1)), torch.arange(6) % 4
+    x = torch.randn(6, *shape, generator=generator(2))
     painted, answer = gan.generator(z, y), gan(x)
     gan.widen(3, generator(0))
     assert torch.equal(gan.generator(z, y), painted) and torch.equal(gan(x)[:, :4], answer)
-    assert painted.shape == (6, *shape) and painted.abs().max() <= 1 and gan.generator(z, y + 3).shape == (6, *shape)
+    assert painted.shape == (6, *shape) and painted.abs().max() <= 1
+    assert gan.generator(z, y + 3).shape == (6, *shape)
 
 
 def test_ac_gan_losses_by_hand():
@@ -65,7 +69,8 @@ def test_generator_refuses_sizes_it_cannot_paint():
 def test_anchors_are_orthogonal_and_stay():
     a = orthogonal_anchors(10, 64, 3)
     torch.testing.assert_close(a @ a.T, 0.44**2 * 64 * torch.eye(10), atol=1e-4, rtol=0)
-    assert torch.equal(orthogonal_anchors(4, 64, 3), a[:4]) and not torch.equal(orthogonal_anchors(4, 64, 4), a[:4])
+    assert torch.equal(orthogonal_anchors(4, 64, 3), a[:4])
+    assert not torch.equal(orthogonal_anchors(4, 64, 4), a[:4])
     with pytest.raises(UserError, match="classes=9"): orthogonal_anchors(9, 8, 0)
 
 
@@ -91,7 +96,8 @@ def test_batch_norm_statistics_tell_real_from_noise():
 
 def test_with_one_task_every_generative_method_equals_ac_gan_with_fedavg():
     one, want = make_stream(ONE, 0), weights_after(ACGANFedAvg, make_stream(ONE, 0), ONE)
-    plain = FedCIL._replace(client=ACGANClient, server=partial(FedCILServer, consolidation=0), server_takes=())
+    plain = FedCIL._replace(client=ACGANClient, server=partial(FedCILServer, consolidation=0),
+                            server_takes=())
     for method in (ACGANFedProx, ACGANNoReplay, plain): assert equal(weights_after(method, one, ONE), want)
     assert not equal(weights_after(FedCIL, one, ONE), want)
 

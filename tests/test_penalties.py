@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fedbook.continual import (Finetune, StreamExperiment, expandable_cnn, frozen, make_stream, profiles, run_stream,
+from fedbook.continual import (Finetune, StreamExperiment, expandable_cnn, frozen, make_stream, profiles,
+                               run_stream,
                                snapshot)
 from fedbook.local import build, generator
 from fedbook.penalties import (FLwF2TClient, FedEWC, FedEWCClient, FedLwF, FedLwFClient, extend_basis,
@@ -26,7 +27,8 @@ def linear_model(dim=12, classes=4):
 
 def test_fisher_against_a_float64_loop():
     model, random = linear_model(), generator(5)
-    x, y = torch.randn(70, 1, 3, 4, generator=random, dtype=torch.float64), torch.randint(4, (70,), generator=random)
+    x = torch.randn(70, 1, 3, 4, generator=random, dtype=torch.float64)
+    y = torch.randint(4, (70,), generator=random)
     want = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
     for i in range(70):
         model.zero_grad()
@@ -43,7 +45,8 @@ def test_ewc_ties_weights_to_the_old_ones_in_proportion():
     client = FedEWCClient(0, net, [], strength=10.0, clip=0.5)
     anchor = snapshot(net)
     old = {name: p[:2] if name.startswith("head") else p for name, p in net.named_parameters()}
-    fisher = {name: torch.full_like(p, 2.0 if name == "head.bias" else 0.25).detach() for name, p in old.items()}
+    fisher = {name: torch.full_like(p, 2.0 if name == "head.bias" else 0.25).detach()
+              for name, p in old.items()}
     client.store = {"fisher": fisher, "anchor": anchor}
     with torch.no_grad():
         net.head.bias += 3.0
@@ -60,7 +63,8 @@ def test_projected_gradient_is_orthogonal_to_the_kept_basis():
         if name not in bases: continue
         before = layer_gradient(layer).clone()
         project_gradient(layer, bases[name], 0.5)
-        torch.testing.assert_close(layer_gradient(layer) @ bases[name], before @ bases[name] / 2, atol=1e-5, rtol=1e-3)
+        torch.testing.assert_close(layer_gradient(layer) @ bases[name], before @ bases[name] / 2, atol=1e-5,
+                                   rtol=1e-3)
         project_gradient(layer, bases[name], 1.0)
         after = layer_gradient(layer)
         assert (after @ bases[name]).norm() < 1e-5 * (1 + before.norm()) and after.norm() > 0
@@ -115,7 +119,8 @@ def test_without_strength_lwf_and_ewc_are_finetune():
 def test_losses_with_a_teacher_by_hand(kind):
     net = build(partial(expandable_cnn, 6), 0)
     one, two = (frozen(build(partial(expandable_cnn, 6), s)) for s in (1, 2))
-    client, x, y = kind(0, net, []), torch.randn(5, 1, 28, 28, generator=generator(1)), torch.tensor([4, 5, 4, 4, 5])
+    client, y = kind(0, net, []), torch.tensor([4, 5, 4, 4, 5])
+    x = torch.randn(5, 1, 28, 28, generator=generator(1))
     client.old, client._teacher, client._teachers = 4, one, [one, two]
     z = net(x)
     def soft(teacher):
@@ -150,7 +155,8 @@ def test_a_negative_fisher_information_is_refused():
 
 
 def test_directions_that_are_few_fill_a_basis_from_either_side():
-    "A tall matrix goes through a singular value decomposition, a wide one through its squares: both find the same space."
+    """A tall matrix goes through a singular value decomposition, a wide one through its squares: both find
+    the same space."""
     random = generator(5)
     wide = torch.randn(12, 3, generator=random) @ torch.randn(3, 40, generator=random)
     tall = wide[:, :8]
