@@ -38,22 +38,24 @@ from .folders import pictures
 
 # %% ../nbs/07_continual.ipynb #12d8632d
 class GrownLinear(nn.Linear):
-    """A linear layer whose rows came in `blocks` (list of numbers of rows). Each block is multiplied on its own: a
-    matrix product of another height may round differently, and old logits should stay the same to the last bit."""
+    """A linear layer whose rows came in `blocks` (list of numbers of rows). Each block is multiplied on its
+    own: a matrix product of another height may round differently, and old logits should stay the same to the
+    last bit."""
 
     blocks: list[int] | None = None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.blocks is None: return super().forward(x)
         biases = [None] * len(self.blocks) if self.bias is None else self.bias.split(self.blocks)
-        return torch.cat([F.linear(x, w, bias) for w, bias in zip(self.weight.split(self.blocks), biases)], -1)
+        return torch.cat([F.linear(x, w, bias) for w, bias in zip(self.weight.split(self.blocks), biases)],
+                         -1)
 
 def widen(linear: nn.Linear, n_new: int, generator: torch.Generator | None = None) -> GrownLinear:
-    """A copy of `linear` (d inputs, C outputs) with `n_new` more outputs; logits of the first C stay the same, bit
-    for bit.
+    """A copy of `linear` (d inputs, C outputs) with `n_new` more outputs; logits of the first C stay the
+    same, bit for bit.
 
-    New rows are drawn as PyTorch draws a layer's (uniform within 1 / sqrt(d)) from `generator`, new biases are 0.
-    Raises `UserError` for `n_new` below 0."""
+    New rows are drawn as PyTorch draws a layer's (uniform within 1 / sqrt(d)) from `generator`, new biases
+    are 0. Raises `UserError` for `n_new` below 0."""
     if n_new < 0: raise UserError(f"n_new={n_new} must be at least 0, a head does not shrink")
     bound = 1 / math.sqrt(linear.in_features)
     drawn = torch.empty(n_new, linear.in_features).uniform_(-bound, bound, generator=generator)
@@ -71,8 +73,8 @@ def blank_head(linear: nn.Linear, outputs: int) -> GrownLinear:
 
 # %% ../nbs/07_continual.ipynb #b099985a
 class Expandable(nn.Module):
-    """A network `body` that answers features (b, dim) for pictures of `shape` (C, H, W), and a linear head over the
-    `classes` seen so far, which grows."""
+    """A network `body` that answers features (b, dim) for pictures of `shape` (C, H, W), and a linear head
+    over the `classes` seen so far, which grows."""
 
     def __init__(self, body: nn.Module, dim: int, classes: int, shape: Iterable[int]):
         super().__init__()
@@ -87,7 +89,8 @@ class Expandable(nn.Module):
         self.head = widen(self.head, n_new, generator)
 
     def load_state_dict(self, weights, **options):
-        "Load `weights`; the head becomes as wide as theirs, in one block: what it answers depends on the weights alone."
+        """Load `weights`; the head becomes as wide as theirs, in one block: what it answers depends on the
+        weights alone."""
         self.head = blank_head(self.head, len(weights["head.weight"]))
         return super().load_state_dict(weights, **options)
 
@@ -102,9 +105,9 @@ def expandable_cnn(classes: int, shape: tuple[int, ...] = (1, 28, 28)) -> Expand
     return Expandable(body, 128, classes, shape)
 
 def expandable_resnet18(classes: int, shape: tuple[int, ...] = (3, 32, 32)) -> Expandable:
-    """torchvision's ResNet-18 with features of 512 and a head that grows: the network of FedCBDR, LANDER and TARGET.
-    Pictures below 64 pixels get the usual small stem (3x3, stride 1, no max-pool), larger ones its own (7x7, stride
-    2, max-pool)."""
+    """torchvision's ResNet-18 with features of 512 and a head that grows: the network of FedCBDR, LANDER and
+    TARGET. Pictures below 64 pixels get the usual small stem (3x3, stride 1, no max-pool), larger ones its
+    own (7x7, stride 2, max-pool)."""
     from torchvision.models import resnet18
 
     body, small = resnet18(), shape[1] < 64
@@ -119,9 +122,9 @@ networks = {"cnn": expandable_cnn, "resnet18": expandable_resnet18}
 class Stream(NamedTuple):
     """Tasks over time, shared among clients.
 
-    `tasks`: names of the classes, one list per task. `clients[k][t]` and `test[t]`: pictures `(x, y)` of task t,
-    uint8 (n, C, H, W) and int64 (n,). Labels are numbered in order of arrival: those of task t follow those of
-    task t - 1."""
+    `tasks`: names of the classes, one list per task. `clients[k][t]` and `test[t]`: pictures `(x, y)` of task
+    t, uint8 (n, C, H, W) and int64 (n,). Labels are numbered in order of arrival: those of task t follow
+    those of task t - 1."""
     tasks: list[list[str]]
     clients: list[list[tuple[torch.Tensor, torch.Tensor]]]
     test: list[tuple[torch.Tensor, torch.Tensor]]
@@ -138,15 +141,16 @@ class Stream(NamedTuple):
 def _pictures(name, split): return pictures(name, split)
 
 def _task(data, classes, rank, most):
-    "Pictures of `classes`, at most `most` of each, labelled by `rank`, the place of each class in the stream."
+    """Pictures of `classes`, at most `most` of each, labelled by `rank`, the place of each class in the
+    stream."""
     places = [torch.nonzero(data.labels == c).flatten()[:most] for c in classes]
     x, y = data.take(torch.cat(places)).tensors()
     return x, rank[y]
 
 @lru_cache(maxsize=2)
 def make_stream(sizes: "ContinualSizes", seed: int) -> Stream:
-    """The `Stream` of `sizes` (`ContinualSizes`): tasks in an order drawn with `seed`, each shared among the clients by
-    a Dirichlet draw of its own. Made once in a process; nobody writes into it."""
+    """The `Stream` of `sizes` (`ContinualSizes`): tasks in an order drawn with `seed`, each shared among the
+    clients by a Dirichlet draw of its own. Made once in a process; nobody writes into it."""
     train, test = _pictures(sizes.data, "train"), _pictures(sizes.data, "test")
     tasks = class_stream(len(train.classes), sizes.tasks, sizes.order, seed)
     rank = torch.tensor(np.argsort(sum(tasks, [])))
@@ -165,7 +169,7 @@ class ContinualSizes(Profile):
     pictures: Count = 1000      # training pictures of a class, all clients together
     test_pictures: Count = 200  # test pictures of a class
     tasks: Count = 5            # tasks that the classes are dealt to
-    order: Literal["sorted", "random", "icarl", "superclass"] = "random"  # order of the classes (`split.class_stream`)
+    order: Literal["sorted", "random", "icarl", "superclass"] = "random"  # of classes (`class_stream`)
     clients: Count = 5          # clients, all in every round
     alpha: float = 0.5          # Dirichlet skew of each task's share among the clients
     rounds: Count = 8           # rounds of a task
@@ -203,12 +207,14 @@ def snapshot(model: nn.Module) -> dict[str, torch.Tensor]:
 class TaskClient(Client):
     """FedAvg's client with data that come task by task, `tasks[t] = (x, y)`; those of earlier tasks are gone.
 
-    With `mu`, it is FedProx's (Li et al. 2020). With `new_only`, the cross-entropy compares the task's own classes
-    alone, as in TARGET's and LANDER's code. A method changes `loss` or the `data`, looks back in `leave`, prepares in
-    `start`, and puts what outlives a round into its `store`: groups of named tensors, which are part of the state."""
+    With `mu`, it is FedProx's (Li et al. 2020). With `new_only`, the cross-entropy compares the task's own
+    classes alone, as in TARGET's and LANDER's code. A method changes `loss` or the `data`, looks back in
+    `leave`, prepares in `start`, and puts what outlives a round into its `store`: groups of named tensors,
+    which are part of the state."""
     keeps: tuple[str, ...] = ("generator", "store", "task", "old")
 
-    def __init__(self, id: int, model: nn.Module, tasks: list, seed: int = 0, epochs: int = 1, batch: int = 32,
+    def __init__(self, id: int, model: nn.Module, tasks: list, seed: int = 0, epochs: int = 1,
+                 batch: int = 32,
                  lr: float = 0.1, momentum: float = 0.0, mu: float = 0.0, new_only: bool = False):
         nothing = torch.zeros(0)
         super().__init__(id, model, nothing, nothing, seed, epochs, batch, lr, momentum)
@@ -218,8 +224,8 @@ class TaskClient(Client):
         self.old = 0
 
     def fit(self, msg: Msg) -> Msg:
-        """Start from the weights in `msg`, train on the task's pictures, answer the new weights and the number of
-        pictures `n`."""
+        """Start from the weights in `msg`, train on the task's pictures, answer the new weights and the
+        number of pictures `n`."""
         weights = part(msg.tensors, "model")
         if msg.meta["task"] != self.task:
             self.model.load_state_dict(part(msg.tensors, "before") or weights)
@@ -235,11 +241,13 @@ class TaskClient(Client):
         head already widened: the first `seen` rows are trained."""
 
     def start(self, memo: dict[str, torch.Tensor]) -> None:
-        "A new task, the network as in `leave`: `memo` (name to tensor) is what the server handed out with the task."
+        """A new task, the network as in `leave`: `memo` (name to tensor) is what the server handed out with
+        the task."""
 
     def data(self) -> tuple[torch.Tensor, torch.Tensor]: return self.tasks[self.task]
 
-    def batches(self) -> Iterator: return passes(*self.data(), self.epochs, self.batch, self.generator, self.device)
+    def batches(self) -> Iterator:
+        return passes(*self.data(), self.epochs, self.batch, self.generator, self.device)
 
     def train(self) -> None:
         if self.mu: self._anchor = [p.detach().clone() for p in self.model.parameters()]
@@ -254,7 +262,8 @@ class TaskClient(Client):
         return F.cross_entropy(z[:, first:], y - first)
 
     def state(self) -> Msg:
-        groups = {f"{group}/{name}": t for group, tensors in self.store.items() for name, t in tensors.items()}
+        groups: dict[str, torch.Tensor] = {}
+        for group, tensors in self.store.items(): groups |= labelled(tensors, group)
         return Msg({**groups, "generator": self.generator.get_state()}, {"task": self.task, "old": self.old})
 
     def load(self, msg: Msg) -> None:
@@ -265,11 +274,12 @@ class TaskClient(Client):
 
 # %% ../nbs/07_continual.ipynb #7bc79bfd
 class TaskServer(Server):
-    """FedAvg's server over tasks: widens the head when a task begins, asks all clients, averages by number of pictures.
+    """FedAvg's server over tasks: widens the head when a task begins, asks all clients, averages by number of
+    pictures.
 
-    `model` is its own network, `classes` the number of new classes of each task, `rounds` the rounds per task. What
-    `prepare(task)` answers (name to tensor) is handed to every client with the new task, as a `memo`; `ready` are
-    the clients that have it."""
+    `model` is its own network, `classes` the number of new classes of each task, `rounds` the rounds per
+    task. What `prepare(task)` answers (name to tensor) is handed to every client with the new task, as a
+    `memo`; `ready` are the clients that have it."""
     keeps: tuple[str, ...] = ("weights", "memo", "before", "task", "ready")
 
     def __init__(self, model: nn.Module, classes: list[int], rounds: int, seed: int = 0):
@@ -398,7 +408,8 @@ class StreamExperiment(Experiment):
     @cached_property
     def lent(self) -> nn.Module: return self.network()
 
-    def named(self, fields: Iterable[str]) -> dict[str, Any]: return {name: getattr(self.sizes, name) for name in fields}
+    def named(self, fields: Iterable[str]) -> dict[str, Any]:
+        return {name: getattr(self.sizes, name) for name in fields}
 
     def client(self, id: int) -> TaskClient:
         "Client `id`; those of one process are lent the same network."
@@ -414,7 +425,8 @@ class StreamExperiment(Experiment):
         "The accuracy over all classes so far, the present task, and the accuracy on each task so far."
         seen = self.stream.test[:server.task + 1]
         row = [accuracy(server.classify(x), y) for x, y in seen]
-        return {"accuracy": float(np.average(row, weights=[len(y) for _, y in seen])), "task": server.task, "row": row}
+        return {"accuracy": float(np.average(row, weights=[len(y) for _, y in seen])), "task": server.task,
+                "row": row}
 
     def outcome(self, ended: Trial) -> Outcome:
         "The `Outcome` of a `Trial` of this experiment."
@@ -435,7 +447,8 @@ def run_stream(method: Method, stream: Stream, sizes: ContinualSizes, seed: int,
     experiment = StreamExperiment(sizes, seed, device, method, lambda sizes, seed: stream)
     return experiment.outcome(trial(experiment, label=f"{method.name}, seed {seed}", **options))
 
-def stream_row(results: Results, experiment: StreamExperiment, more: Callable[[Trial], dict] = lambda ended: {}) -> dict:
+def stream_row(results: Results, experiment: StreamExperiment,
+               more: Callable[[Trial], dict] = lambda ended: {}) -> dict:
     """The row of a `StreamExperiment` in `results`, named after its method: the numbers of its `Outcome`, the
     seconds it took, the lines of its matrix, and what `more(trial)` adds."""
     started = perf_counter()
@@ -451,9 +464,10 @@ Finetune = Method("Finetune", partial(TaskClient, new_only=True))
 FedProx = Method("FedProx", TaskClient, takes=(*_SGD, "mu"))
 
 # %% ../nbs/07_continual.ipynb #c0a7000b
-def train_pooled(stream: Stream, sizes: ContinualSizes, seed: int, device: Any = "cpu") -> tuple[nn.Module, float]:
-    """A network trained on all pictures of `stream` at once, without tasks and clients, for `sizes.judge_epochs`, and
-    its accuracy: an upper bound, and a judge of painted pictures."""
+def train_pooled(stream: Stream, sizes: ContinualSizes, seed: int,
+                   device: Any = "cpu") -> tuple[nn.Module, float]:
+    """A network trained on all pictures of `stream` at once, without tasks and clients, for
+    `sizes.judge_epochs`, and its accuracy: an upper bound, and a judge of painted pictures."""
     pairs = [client[t] for client in stream.clients for t in range(sizes.tasks)]
     x, y = (torch.cat([pair[i] for pair in pairs]) for i in (0, 1))
     make = partial(networks[sizes.network], sum(stream.classes), stream.shape)
@@ -465,9 +479,11 @@ def train_pooled(stream: Stream, sizes: ContinualSizes, seed: int, device: Any =
     return model.eval(), accuracy(logits(model, test_x), test_y)
 
 def probe(network: nn.Module, stream: Stream, ridge: float = 1.0) -> float:
-    """Test accuracy of a linear head, fitted by ridge regression to the features of `network` on all real pictures of
-    `stream`."""
-    def features(pairs): return F.pad(torch.cat([unit_features(network, x) for x, _ in pairs]).double(), (0, 1), value=1.0)
+    """Test accuracy of a linear head, fitted by ridge regression to the features of `network` on all real
+    pictures of `stream`."""
+    def features(pairs):
+        found = torch.cat([unit_features(network, x) for x, _ in pairs]).double()
+        return F.pad(found, (0, 1), value=1.0)
     pairs = [client[t] for client in stream.clients for t in range(len(stream.tasks))]
     f, y = features(pairs), F.one_hot(torch.cat([y for _, y in pairs]), sum(stream.classes)).double()
     head = torch.linalg.solve(f.T @ f + ridge * torch.eye(f.shape[1]), f.T @ y)
@@ -475,16 +491,16 @@ def probe(network: nn.Module, stream: Stream, ridge: float = 1.0) -> float:
 
 # %% ../nbs/07_continual.ipynb #c0a7000d
 def holdings(ended: Trial, classes: int) -> dict:
-    """What the clients of a `Trial` hold at its end: `memory`, client to number of exemplars of each of the `classes`,
-    for those that keep any; `kept`, the mean bytes of their private states."""
+    """What the clients of a `Trial` hold at its end: `memory`, client to number of exemplars of each of the
+    `classes`, for those that keep any; `kept`, the mean bytes of their private states."""
     states = ended.federation.states
     labels = {k: unpack(state).tensors.get("exemplars/y") for k, state in states.items()}
     memory = {k: y.bincount(minlength=classes).tolist() for k, y in labels.items() if y is not None}
     return {"memory": memory, "kept": float(np.mean([len(state) for state in states.values()]))}
 
 class Comparison:
-    """Methods over the same streams: their rows in `results`, the servers as their runs left them, a table and
-    figures."""
+    """Methods over the same streams: their rows in `results`, the servers as their runs left them, a table
+    and figures."""
 
     def __init__(self, results: Results, sizes: ContinualSizes, seed: int, device: Any = "cpu"):
         self.results, self.sizes, self.seed, self.device = results, sizes, seed, device
@@ -509,13 +525,15 @@ class Comparison:
         experiment = self.experiment(method, seed)
         def numbers(ended):
             self._file(method, seed).write_bytes(pack(ended.server.state()))
-            return holdings(ended, sum(experiment.stream.classes)) | more(method, ended.server, experiment.stream)
+            common = holdings(ended, sum(experiment.stream.classes))
+            return common | more(method, ended.server, experiment.stream)
         return stream_row(self.results, experiment, numbers)
 
     def _file(self, method, seed): return self.results.folder / f"{method.name}-{seed}.server"
 
     def server(self, method: Method) -> TaskServer:
-        "The server of `method` as its run with the first seed left it; run again where there is only the row."
+        """The server of `method` as its run with the first seed left it; run again where there is only the
+        row."""
         experiment, file = self.experiment(method, self.seed), self._file(method, self.seed)
         if not file.exists(): file.write_bytes(pack(trial(experiment).server.state()))
         server = experiment.server()
@@ -531,20 +549,23 @@ class Comparison:
         return [method for method in methods if self.values(method, "accuracy")]
 
     def table(self, methods: Iterable[Method]) -> Table:
-        "Scores and costs of those of `methods` that ran, the best first, below the network that saw everything."
+        """Scores and costs of those of `methods` that ran, the best first, below the network that saw
+        everything."""
         percent = lambda method, number: spread(self.values(method, number), "%")
         rows = [{"method": method.name, "accuracy": percent(method, "accuracy"),
                  "average incremental": percent(method, "average_incremental"),
                  "forgetting": percent(method, "forgetting"),
                  "MB down": self.mean(method, "down") / 1e6, "MB up": self.mean(method, "up") / 1e6,
-                 "kept by a client, kB": self.mean(method, "kept") / 1e3, "seconds": self.mean(method, "seconds")}
+                 "kept by a client, kB": self.mean(method, "kept") / 1e3,
+                 "seconds": self.mean(method, "seconds")}
                 for method in sorted(self.done(methods), key=lambda m: -self.mean(m, "accuracy"))]
         top = {"method": "all tasks together", "accuracy": f"{self.together[1]:.1%}"}
         return Table([{**dict.fromkeys(rows[0], ""), **top}, *rows])
 
 # %% ../nbs/07_continual.ipynb #c0a7000f
 def padded(lines: list[list[float]]) -> list[list[float]]:
-    "The square matrix whose rows begin with `lines` (the first has one number, the last all); NaN above the diagonal."
+    """The square matrix whose rows begin with `lines` (the first has one number, the last all); NaN above the
+    diagonal."""
     return [line + [math.nan] * (len(lines) - len(line)) for line in lines]
 
 def plot_matrices(comparison: Comparison, methods: Iterable[Method], columns: int = 4) -> Any:
@@ -557,7 +578,8 @@ def plot_matrices(comparison: Comparison, methods: Iterable[Method], columns: in
     for ax, method in zip(axes.flat, some):
         image = ax.imshow(padded(comparison.values(method, "matrix")[0]), cmap="cividis", vmin=0, vmax=1)
         ax.set_title(f"{method.name}\n{comparison.values(method, 'accuracy')[0]:.0%}", fontsize=9)
-        ax.set(xticks=range(tasks), yticks=range(tasks), xticklabels=range(1, tasks + 1), yticklabels=range(1, tasks + 1))
+        ax.set(xticks=range(tasks), yticks=range(tasks))
+        ax.set(xticklabels=range(1, tasks + 1), yticklabels=range(1, tasks + 1))
     for ax in axes.flat[len(some):]: ax.axis("off")
     for ax in axes[:, 0]: ax.set_ylabel("after task")
     for ax in axes[-1]: ax.set_xlabel("tested on task")
@@ -567,13 +589,14 @@ def plot_matrices(comparison: Comparison, methods: Iterable[Method], columns: in
     return fig
 
 def plot_bars(comparison: Comparison, kinds: dict[str, Iterable[Method]]) -> Any:
-    """Accuracy (dots: seeds), forgetting and traffic of the methods of each of `kinds` that ran, in a colour for each
-    kind. Returns the figure."""
+    """Accuracy (dots: seeds), forgetting and traffic of the methods of each of `kinds` that ran, in a colour
+    for each kind. Returns the figure."""
     import matplotlib.pyplot as plt
     from fedbook.lab import COLOURS
 
     better = lambda method: comparison.mean(method, "accuracy")
-    bars = [(kind, m) for kind, members in kinds.items() for m in sorted(comparison.done(members), key=better)]
+    bars = [(kind, m) for kind, members in kinds.items()
+            for m in sorted(comparison.done(members), key=better)]
     traffic = lambda m: (comparison.mean(m, "down") + comparison.mean(m, "up")) / 1e6
     fig, axes = plt.subplots(1, 3, figsize=(9, 0.8 + 0.3 * len(bars)), sharey=True)
     for (kind, colour) in zip(kinds, COLOURS):
@@ -583,7 +606,8 @@ def plot_bars(comparison: Comparison, kinds: dict[str, Iterable[Method]]) -> Any
     for n, (_, m) in enumerate(bars):
         of_seeds = comparison.values(m, "accuracy")
         axes[0].plot(of_seeds, [n] * len(of_seeds), "o", ms=3, color="black")
-    axes[0].set(yticks=range(len(bars)), yticklabels=[m.name for _, m in bars], xlabel="final accuracy (dots: seeds)", xlim=(0, 1))
+    axes[0].set(yticks=range(len(bars)), yticklabels=[m.name for _, m in bars],
+                xlabel="final accuracy (dots: seeds)", xlim=(0, 1))
     axes[1].set(xlabel="forgetting", xlim=(0, 1))
     axes[2].set(xlabel="MB sent, up and down")
     for ax in axes[:2]: ax.xaxis.set_major_formatter(lambda v, _: f"{v:.0%}")
@@ -602,8 +626,8 @@ def distillation_loss(teacher_logits: torch.Tensor, student_logits: torch.Tensor
                       temperature: float = 1.0) -> torch.Tensor:
     """Equation (1) of the chapter: T^2 KL(teacher || student) over the old classes, mean over the batch.
 
-    `teacher_logits` (b, C_old), taken as fixed; `student_logits` (b, C) with C >= C_old, cut to the first C_old;
-    `temperature` T > 0. Raises `UserError` for shapes that do not fit."""
+    `teacher_logits` (b, C_old), taken as fixed; `student_logits` (b, C) with C >= C_old, cut to the first
+    C_old; `temperature` T > 0. Raises `UserError` for shapes that do not fit."""
     old = teacher_logits.shape[1]
     if not temperature > 0: raise UserError(f"temperature={temperature} must be above 0")
     if len(teacher_logits) != len(student_logits) or student_logits.shape[1] < old:
@@ -615,15 +639,16 @@ def distillation_loss(teacher_logits: torch.Tensor, student_logits: torch.Tensor
 
 # %% ../nbs/07_continual.ipynb #983b8cfd
 def picture_gradients(network: nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Gradient of the cross-entropy of each picture of `x` (n, C, H, W) with label `y` (n,): name to tensor (n, ...),
-    itself differentiable in `x`."""
+    """Gradient of the cross-entropy of each picture of `x` (n, C, H, W) with label `y` (n,): name to tensor
+    (n, ...), itself differentiable in `x`."""
     weights = {name: p.detach() for name, p in network.named_parameters()}
     def loss(weights, x, y): return F.cross_entropy(functional_call(network, weights, (x[None],)), y[None])
     return vmap(grad(loss), (None, 0, 0))(weights, x, y)
 
 def sample_gradients(model: nn.Module, x: torch.Tensor, y: torch.Tensor,
                      chunk: int = 32) -> Iterator[dict[str, torch.Tensor]]:
-    "The `picture_gradients` of `x` (n, C, H, W) with labels `y` (n,) in turn, at most `chunk` pictures at a time."
+    """The `picture_gradients` of `x` (n, C, H, W) with labels `y` (n,) in turn, at most `chunk` pictures at a
+    time."""
     for xs, ys in zip(x.split(chunk), y.split(chunk)): yield picture_gradients(model, xs, ys)
 
 def as_pixels(x: torch.Tensor) -> torch.Tensor:
@@ -632,7 +657,8 @@ def as_pixels(x: torch.Tensor) -> torch.Tensor:
 
 # %% ../nbs/07_continual.ipynb #c0a70009
 def accept_labels(msg: Msg, classes: range) -> list[int]:
-    "The list of labels in `msg`; raise `Refused` unless they are different members of the range `classes`, at least one."
+    """The list of labels in `msg`; raise `Refused` unless they are different members of the range `classes`,
+    at least one."""
     labels: Any = msg.meta.get("labels")
     fits = isinstance(labels, list) and labels and all(type(c) is int and c in classes for c in labels)
     if not fits or len(set(labels)) < len(labels):

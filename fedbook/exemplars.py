@@ -18,8 +18,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .continual import (FedAvg, Method, TaskClient, TaskServer, accept_labels, as_pixels, distillation_loss,
-                               frozen, logits, picture_gradients, profiles, sample_gradients, snapshot, unit_features)
+from .continual import (FedAvg, Method, TaskClient, TaskServer, accept_labels, as_pixels,
+                               distillation_loss,
+                               frozen, logits, picture_gradients, profiles, sample_gradients, snapshot,
+                               unit_features)
 from .fedavg import Step
 from .lab import UserError
 from .local import build, generator
@@ -29,8 +31,8 @@ from .world import as_float
 
 # %% ../nbs/08_exemplars.ipynb #a7058528
 def herding(features: torch.Tensor, count: int) -> list[int]:
-    """Positions of `count` rows of `features` (n, d), or of all if there are fewer, in the order in which each brings the
-    running mean closest to the mean of all. iCaRL, Rebuffi et al. 2017, Algorithm 4."""
+    """Positions of `count` rows of `features` (n, d), or of all if there are fewer, in the order in which
+    each brings the running mean closest to the mean of all. iCaRL, Rebuffi et al. 2017, Algorithm 4."""
     target, total = features.mean(0), torch.zeros_like(features[0])
     chosen: list[int] = []
     free = torch.ones(len(features), dtype=torch.bool, device=features.device)
@@ -46,26 +48,30 @@ Exemplars = dict[str, torch.Tensor]
 
 def add_exemplars(exemplars: Exemplars | None, x: torch.Tensor, y: torch.Tensor, best: Callable,
                   memory: int) -> Exemplars:
-    """The `exemplars` so far ("x" and "y", the best of each class first; None: none yet) and new ones of the classes in
-    `y`, as a new dict: each class has an equal share of `memory`. `best(x_c, count)` answers positions in the pictures
-    of one class, the best first. Raises `UserError` for a memory smaller than the number of classes."""
-    groups = {int(c): exemplars["x"][exemplars["y"] == c] for c in exemplars["y"].unique()} if exemplars else {}
+    """The `exemplars` so far ("x" and "y", the best of each class first; None: none yet) and new ones of the
+    classes in `y`, as a new dict: each class has an equal share of `memory`. `best(x_c, count)` answers
+    positions in the pictures of one class, the best first. Raises `UserError` for a memory smaller than the
+    number of classes."""
+    groups = {int(c): exemplars["x"][exemplars["y"] == c]
+              for c in exemplars["y"].unique()} if exemplars else {}
     classes = len(groups.keys() | set(y.tolist()))
     share = memory // classes
-    if not share: raise UserError(f"memory={memory} must hold at least one picture of each class, here {classes}")
+    if not share:
+        raise UserError(f"memory={memory} must hold at least one picture of each class, here {classes}")
     for c in y.unique(): groups[int(c)] = x[y == c][best(x[y == c], share)]
     return {"x": torch.cat([pictures[:share] for pictures in groups.values()]),
             "y": torch.cat([torch.full((len(pictures[:share]),), c) for c, pictures in groups.items()])}
 
-def with_exemplars(exemplars: Exemplars | None, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def with_exemplars(exemplars: Exemplars | None, x: torch.Tensor,
+                   y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     "Pictures `x` with labels `y`, followed by the `exemplars`, if any."
     return (torch.cat([x, exemplars["x"]]), torch.cat([y, exemplars["y"]])) if exemplars else (x, y)
 
 # %% ../nbs/08_exemplars.ipynb #5304b807
 class ICaRLClient(TaskClient):
-    """iCaRL (Rebuffi et al. 2017) over a federation: `memory` exemplars, herded, trained together with the new pictures;
-    cross-entropy over all classes seen plus distillation at `temperature`, as in PyCIL's later code (the paper has binary
-    cross-entropies). The distillation's T^2 is divided out, as there."""
+    """iCaRL (Rebuffi et al. 2017) over a federation: `memory` exemplars, herded, trained together with the
+    new pictures; cross-entropy over all classes seen plus distillation at `temperature`, as in PyCIL's later
+    code (the paper has binary cross-entropies). The distillation's T^2 is divided out, as there."""
     _teacher: Any
 
     def __init__(self, *args: Any, memory: int = 60, temperature: float = 2.0, **options: Any):
@@ -89,8 +95,8 @@ class ICaRLClient(TaskClient):
         return self.cross_entropy(z, y) + distilled / self.temperature**2
 
     def means(self, msg: Msg) -> Msg:
-        """Herd exemplars with the weights in `msg`; answer the sum of their features (C, d) and their number (C,), class
-        by class."""
+        """Herd exemplars with the weights in `msg`; answer the sum of their features (C, d) and their number
+        (C,), class by class."""
         self.model.load_state_dict(part(msg.tensors, "model"))
         def best(x, count): return herding(unit_features(self.model, x), count)
         x, y = self.tasks[msg.meta["task"]]
@@ -138,11 +144,12 @@ ICaRL = Method("iCaRL", ICaRLClient, ICaRLServer, takes=(*FedAvg.takes, "memory"
 
 # %% ../nbs/08_exemplars.ipynb #caa4f476
 class DERClient(TaskClient):
-    """Dark experience replay (Buzzega et al. 2020): a uniform sample of `memory` old pictures with the logits of the
-    global model, plus `strength` times the squared distance of the new logits from these, on a batch of it per step.
+    """Dark experience replay (Buzzega et al. 2020): a uniform sample of `memory` old pictures with the logits
+    of the global model, plus `strength` times the squared distance of the new logits from these, on a batch
+    of it per step.
 
-    0.3 is mammoth's setting for CIFAR-10. Logits are taken at the end of a task, with the head already widened for the
-    next one: so the next classes' logits, too, are asked to stay low on old pictures."""
+    0.3 is mammoth's setting for CIFAR-10. Logits are taken at the end of a task, with the head already
+    widened for the next one: so the next classes' logits, too, are asked to stay low on old pictures."""
 
     def __init__(self, *args: Any, memory: int = 60, strength: float = 0.3, **options: Any):
         super().__init__(*args, **options)
@@ -171,9 +178,9 @@ DER = Method("DER", DERClient, takes=(*FedAvg.takes, "memory"))
 # %% ../nbs/08_exemplars.ipynb #c7398ab1
 def importance(model: nn.Module, x: torch.Tensor, y: torch.Tensor, lr: float = 0.01, mix: float = 0.5,
                passes: int = 3) -> torch.Tensor:
-    """Equation (1) of the chapter, the score of each of the pictures `x` (n, C, H, W) with labels `y` (n,): (n,). `mix`
-    is lambda, `passes` is s, and gradient norms are taken in each pass, a step after every 32 pictures. Re-Fed, Li et
-    al. 2024, Eq. 3 to 5."""
+    """Equation (1) of the chapter, the score of each of the pictures `x` (n, C, H, W) with labels `y` (n,):
+    (n,). `mix` is lambda, `passes` is s, and gradient norms are taken in each pass, a step after every 32
+    pictures. Re-Fed, Li et al. 2024, Eq. 3 to 5."""
     personal, start, score = copy.deepcopy(model).eval(), frozen(model), torch.zeros(len(y))
     pull = (1 - mix) / (2 * mix)
     for p in range(1, passes + 1):
@@ -187,9 +194,9 @@ def importance(model: nn.Module, x: torch.Tensor, y: torch.Tensor, lr: float = 0
     return score
 
 class ReFedClient(TaskClient):
-    """Re-Fed (Li et al., CVPR 2024): of the exemplars and the last task's pictures, keep the `memory` with the highest
-    `importance`, whatever their class, and train on them together with the new ones. lambda 0.5 is what
-    re-implementations use; the paper's grid was not to be had."""
+    """Re-Fed (Li et al., CVPR 2024): of the exemplars and the last task's pictures, keep the `memory` with
+    the highest `importance`, whatever their class, and train on them together with the new ones. lambda 0.5
+    is what re-implementations use; the paper's grid was not to be had."""
 
     def __init__(self, *args: Any, memory: int = 60, **options: Any):
         super().__init__(*args, **options)
@@ -208,18 +215,18 @@ ReFed = Method("Re-Fed", ReFedClient, takes=(*FedAvg.takes, "memory"))
 
 # %% ../nbs/08_exemplars.ipynb #40024142
 def compensation(p: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
-    """The weights in equation (2) of the chapter, (b,): how far each picture's `p` (b,), the probability of its true
-    class, is from 1, over the mean among the pictures of old or of new classes (`old`: bool (b,)). Dong et al. 2022,
-    Eq. 4 and 5."""
+    """The weights in equation (2) of the chapter, (b,): how far each picture's `p` (b,), the probability of
+    its true class, is from 1, over the mean among the pictures of old or of new classes (`old`: bool (b,)).
+    Dong et al. 2022, Eq. 4 and 5."""
     away = 1 - p
     mean = lambda group: (away * group).sum() / group.sum().clamp(min=1)
     return away / torch.where(old, mean(old), mean(~old)).clamp(min=torch.finfo(p.dtype).tiny)
 
 # %% ../nbs/08_exemplars.ipynb #30e5ab04
 def gradient_network(classes: int, shape: tuple[int, ...]) -> nn.Sequential:
-    """The network whose gradients stand for pictures of `shape` (C, H, W): three 5x5 convolutions of 12 channels with
-    sigmoids and a linear layer, all parameters uniform in [-1/2, 1/2], as in GLFC's published code and in Zhu et al.
-    2019."""
+    """The network whose gradients stand for pictures of `shape` (C, H, W): three 5x5 convolutions of 12
+    channels with sigmoids and a linear layer, all parameters uniform in [-1/2, 1/2], as in GLFC's published
+    code and in Zhu et al. 2019."""
     c, h, w = shape
     network = nn.Sequential(nn.Conv2d(c, 12, 5, 2, 2), nn.Sigmoid(), nn.Conv2d(12, 12, 5, 2, 2), nn.Sigmoid(),
                             nn.Conv2d(12, 12, 5, 1, 2), nn.Sigmoid(), nn.Flatten(),
@@ -231,13 +238,14 @@ def gradient_network(classes: int, shape: tuple[int, ...]) -> nn.Sequential:
 # %% ../nbs/08_exemplars.ipynb #53e23f2e
 def rebuild(network: nn.Module, gradients: dict[str, torch.Tensor], y: torch.Tensor, shape: tuple[int, ...],
             iterations: int, generator: torch.Generator) -> torch.Tensor:
-    """Pictures (n, *shape) in [-1, 1] whose `picture_gradients` at labels `y` (n,) are `gradients`: L-BFGS from small
-    noise, all pictures together. Each one's squared miss counts relative to its gradient's squared length, so that
-    faint ones count too."""
+    """Pictures (n, *shape) in [-1, 1] whose `picture_gradients` at labels `y` (n,) are `gradients`: L-BFGS
+    from small noise, all pictures together. Each one's squared miss counts relative to its gradient's squared
+    length, so that faint ones count too."""
     x = (0.1 * torch.randn(len(y), *shape, generator=generator)).requires_grad_()
     if not len(y): return x.detach()
     length = sum(g.square().flatten(1).sum(1) for g in gradients.values())
-    optimiser = torch.optim.LBFGS([x], max_iter=iterations, tolerance_grad=0, tolerance_change=0, history_size=100,
+    optimiser = torch.optim.LBFGS([x], max_iter=iterations, tolerance_grad=0, tolerance_change=0,
+                                  history_size=100,
                                   line_search_fn="strong_wolfe")
     def miss():
         optimiser.zero_grad()
@@ -251,17 +259,18 @@ def rebuild(network: nn.Module, gradients: dict[str, torch.Tensor], y: torch.Ten
 
 # %% ../nbs/08_exemplars.ipynb #be052a96
 class GLFCClient(TaskClient):
-    """GLFC's client (Dong et al. 2022): `memory` exemplars, herded, and from the second task on the loss of equation
-    (2) of the chapter.
+    """GLFC's client (Dong et al. 2022): `memory` exemplars, herded, and from the second task on the loss of
+    equation (2) of the chapter.
 
-    With `kind="ce"`, probabilities are a softmax's, as the paper's equations have it (the target of a new picture in
-    the second half then adds up to 2); with `kind="bce"` sigmoids, and the losses a mean over classes, as in the
-    published code (which goes with a rate of 2). Before the gradient of a prototype leaves, the picture is blurred by
-    `shifts` steps of size `rate` up or down its own loss with noise of `noise` (the paper) in the features. Published
-    memory: 2000."""
+    With `kind="ce"`, probabilities are a softmax's, as the paper's equations have it (the target of a new
+    picture in the second half then adds up to 2); with `kind="bce"` sigmoids, and the losses a mean over
+    classes, as in the published code (which goes with a rate of 2). Before the gradient of a prototype
+    leaves, the picture is blurred by `shifts` steps of size `rate` up or down its own loss with noise of
+    `noise` (the paper) in the features. Published memory: 2000."""
     _teacher: Any
 
-    def __init__(self, id: int, model: nn.Module, tasks: list, seed: int = 0, memory: int = 60, kind: str = "ce",
+    def __init__(self, id: int, model: nn.Module, tasks: list, seed: int = 0, memory: int = 60,
+                 kind: str = "ce",
                  shifts: int = 50, rate: float = 0.2, noise: float = 0.1, **options: Any):
         super().__init__(id, model, tasks, seed=seed, **options)
         if kind not in ("ce", "bce"): raise UserError(f"kind={kind!r} is unknown; choose ce or bce")
@@ -300,9 +309,9 @@ class GLFCClient(TaskClient):
         return -(target * F.log_softmax(z, 1)).sum(1)
 
     def prototypes(self, msg: Msg) -> Msg:
-        """For each class of the coming task that it has: the gradient of `gradient_network` at the picture nearest to
-        the mean of the class, blurred. `msg` has the weights and, in its meta, task and seed of that network; the
-        answer's meta has the labels."""
+        """For each class of the coming task that it has: the gradient of `gradient_network` at the picture
+        nearest to the mean of the class, blurred. `msg` has the weights and, in its meta, task and seed of
+        that network; the answer's meta has the labels."""
         self.model.load_state_dict(part(msg.tensors, "model"))
         x, y = self.tasks[msg.meta["task"]]
         labels = y.unique()
@@ -326,13 +335,14 @@ class GLFCClient(TaskClient):
 
 # %% ../nbs/08_exemplars.ipynb #3b4919e7
 class GLFCServer(TaskServer):
-    """GLFC's server with its proxy: at the start of a task it rebuilds pictures from the clients' gradients, after each
-    round it scores the new weights on them, and the best of the task are the old model of the next.
+    """GLFC's server with its proxy: at the start of a task it rebuilds pictures from the clients' gradients,
+    after each round it scores the new weights on them, and the best of the task are the old model of the
+    next.
 
-    `proxy_steps` of L-BFGS for all pictures at once; the published proxy has 250 times 20 per picture, and takes the
-    last 20 states of each as more pictures. New tasks are announced here; clients of the published code notice one by
-    themselves, when the entropy of the model on their pictures rises by more than 1.2 (with fewer than 4 classes it
-    cannot)."""
+    `proxy_steps` of L-BFGS for all pictures at once; the published proxy has 250 times 20 per picture, and
+    takes the last 20 states of each as more pictures. New tasks are announced here; clients of the published
+    code notice one by themselves, when the entropy of the model on their pictures rises by more than 1.2
+    (with fewer than 4 classes it cannot)."""
     keeps = (*TaskServer.keeps, "best", "top", "rebuilt")
 
     def __init__(self, *args: Any, proxy_steps: int = 200, **options: Any):
@@ -351,7 +361,8 @@ class GLFCServer(TaskServer):
 
     def asked(self) -> nn.Module:
         "The network whose gradients the clients are asked for."
-        return build(partial(gradient_network, self.old + self.classes[self.task], self.model.shape), self.seed)
+        classes = self.old + self.classes[self.task]
+        return build(partial(gradient_network, classes, self.model.shape), self.seed)
 
     def accept(self, verb: str, id: int, msg: Msg) -> None:
         if verb != "prototypes": return super().accept(verb, id, msg)

@@ -21,7 +21,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .continual import (Method, TaskClient, TaskServer, accept_labels, as_pixels, blank_head, distillation_loss,
+from .continual import (Method, TaskClient, TaskServer, accept_labels, as_pixels, blank_head,
+                               distillation_loss,
                                expandable_cnn, frozen, logits, profiles, snapshot, widen)
 from .lab import UserError
 from .local import build, generator, outputs, proximal, torch_threads, train
@@ -30,28 +31,32 @@ from .world import as_float
 
 # %% ../nbs/08_painters.ipynb #64911ae6
 def painter(codes: int, shape: tuple[int, ...], width: int = 8) -> nn.Sequential:
-    """Generator of TARGET and LANDER: codes (b, `codes`) to pictures (b, C, H, W) in [-1, 1], by a linear layer and three
-    3x3 convolutions with two doublings. Published width: 64."""
+    """Generator of TARGET and LANDER: codes (b, `codes`) to pictures (b, C, H, W) in [-1, 1], by a linear
+    layer and three 3x3 convolutions with two doublings. Published width: 64."""
     c, h, w = shape
     def block(inputs, outputs):
-        return nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.LeakyReLU(0.2)
+        convolution = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
+        return convolution, nn.BatchNorm2d(outputs), nn.LeakyReLU(0.2)
     first = nn.Linear(codes, 2 * width * (h // 4) * (w // 4)), nn.Unflatten(1, (2 * width, h // 4, w // 4))
-    return nn.Sequential(*first, nn.BatchNorm2d(2 * width), nn.Upsample(scale_factor=2), *block(2 * width, 2 * width),
-                         nn.Upsample(size=(h, w)), *block(2 * width, width), nn.Conv2d(width, c, 3, padding=1), nn.Tanh())
+    return nn.Sequential(*first, nn.BatchNorm2d(2 * width), nn.Upsample(scale_factor=2),
+                         *block(2 * width, 2 * width),
+                         nn.Upsample(size=(h, w)), *block(2 * width, width),
+                         nn.Conv2d(width, c, 3, padding=1), nn.Tanh())
 
 def boundary_loss(teacher_logits: torch.Tensor, student_logits: torch.Tensor) -> torch.Tensor:
-    """Minus the mean KL(teacher || student) over the pictures on whose class both agree, zero for the others; both
-    logits (b, C). Small near the student's borders."""
+    """Minus the mean KL(teacher || student) over the pictures on whose class both agree, zero for the others;
+    both logits (b, C). Small near the student's borders."""
     of = F.log_softmax(student_logits, 1), F.log_softmax(teacher_logits, 1)
     apart = F.kl_div(*of, reduction="none", log_target=True).sum(1)
     return -(apart * (student_logits.argmax(1) == teacher_logits.argmax(1))).mean()
 
 # %% ../nbs/08_painters.ipynb #c0a80202
 class BatchNormStatistics:
-    """How far batches are from what the batch norms of `network` remember of real data (DeepInversion, Yin et al. 2020).
+    """How far batches are from what the batch norms of `network` remember of real data (DeepInversion, Yin et
+    al. 2020).
 
-    `loss()`, after a forward pass: the sum of distances of means and variances, 0 for a network without batch norm. With
-    `remember()` after each batch, earlier batches count for a share `momentum`."""
+    `loss()`, after a forward pass: the sum of distances of means and variances, 0 for a network without batch
+    norm. With `remember()` after each batch, earlier batches count for a share `momentum`."""
 
     def __init__(self, network: nn.Module, momentum: float = 0.9):
         self.momentum = momentum
@@ -70,7 +75,8 @@ class BatchNormStatistics:
 
     def loss(self) -> Any:
         means = [(layer, *self.mixed(layer)) for layer in self.now]
-        return sum((layer.running_mean - mean).norm() + (layer.running_var - var).norm() for layer, mean, var in means)
+        return sum((layer.running_mean - mean).norm() + (layer.running_var - var).norm()
+                   for layer, mean, var in means)
 
     def remember(self) -> None:
         self.past = {layer: [t.detach() for t in self.mixed(layer)] for layer in self.now}
@@ -89,7 +95,8 @@ def best_batch(make: Callable[[], torch.Tensor], loss: Callable[[torch.Tensor], 
         optimiser.step()
     return best
 
-def study(student: nn.Module, images: torch.Tensor, loss: Callable, steps: int, batch: int, lr: float, decay: float,
+def study(student: nn.Module, images: torch.Tensor, loss: Callable, steps: int, batch: int, lr: float,
+          decay: float,
           generator: torch.Generator) -> None:
     "Train `student` for some steps of `loss(x)` on batches of uint8 pictures `images` (n, C, H, W)."
     optimiser = torch.optim.SGD(student.parameters(), lr=lr, momentum=0.9, weight_decay=decay)
@@ -100,8 +107,8 @@ def study(student: nn.Module, images: torch.Tensor, loss: Callable, steps: int, 
 
 # %% ../nbs/08_painters.ipynb #c0a80204
 def synthesise(student: nn.Module, attempt: Callable, learn: Callable, batches: int) -> torch.Tensor:
-    """Pictures as uint8 (n, C, H, W) from `batches` batches: `attempt(student)` paints one that is hard for the student
-    (None: there is none yet), `learn(pictures so far)` teaches it."""
+    """Pictures as uint8 (n, C, H, W) from `batches` batches: `attempt(student)` paints one that is hard for
+    the student (None: there is none yet), `learn(pictures so far)` teaches it."""
     images = [as_pixels(attempt(None))]
     while len(images) < batches:
         learn(torch.cat(images))
@@ -118,15 +125,17 @@ def untrained(network: nn.Module, seed: int) -> Any:
     return build(make, seed).to(next(network.parameters()).device)
 
 # %% ../nbs/08_painters.ipynb #2920ebfe
-def target_images(teacher: Any, generator: torch.Generator, images: int = 256, batch: int = 64, steps: int = 20,
+def target_images(teacher: Any, generator: torch.Generator, images: int = 256, batch: int = 64,
+                  steps: int = 20,
                   student_steps: int = 10, width: int = 8, codes: int = 64, oh: float = 0.5, bn: float = 10.0,
-                  adv: float = 1.0, lr: float = 0.002, codes_lr: float = 0.01, student_lr: float = 0.05) -> torch.Tensor:
-    """TARGET's synthetic pictures for the frozen network `teacher`, uint8 (about `images`, C, H, W), of all its classes;
-    codes are learned along with the generator. Zhang et al., ICCV 2023.
+                  adv: float = 1.0, lr: float = 0.002, codes_lr: float = 0.01,
+                  student_lr: float = 0.05) -> torch.Tensor:
+    """TARGET's synthetic pictures for the frozen network `teacher`, uint8 (about `images`, C, H, W), of all
+    its classes; codes are learned along with the generator. Zhang et al., ICCV 2023.
 
-    Published for CIFAR-100: 10 batches of 256, 10 steps, student_steps 400, width 64, codes 256, student_lr .2, the rest
-    as here. It warms up for 20 batches, more than it makes, so that its student is never trained and `adv` never acts;
-    here it does. Left out: the first-order meta-gradient, random crops and flips."""
+    Published for CIFAR-100: 10 batches of 256, 10 steps, student_steps 400, width 64, codes 256, student_lr
+    .2, the rest as here. It warms up for 20 batches, more than it makes, so that its student is never trained
+    and `adv` never acts; here it does. Left out: the first-order meta-gradient, random crops and flips."""
     first, second = torch.randint(2**31, (2,), generator=generator).tolist()
     device, classes = next(teacher.parameters()).device, teacher.head.out_features
     maker = build(partial(painter, codes, teacher.shape, width), first).to(device)
@@ -153,7 +162,8 @@ def target_images(teacher: Any, generator: torch.Generator, images: int = 256, b
 
 # %% ../nbs/08_painters.ipynb #59e51126
 class TARGETServer(TaskServer):
-    "Before each task, makes `synthetic` pictures of all old classes and hands them out with the old model's logits for them."
+    """Before each task, makes `synthetic` pictures of all old classes and hands them out with the old model's
+    logits for them."""
 
     def __init__(self, *args: Any, synthetic: int = 256, **options: Any):
         super().__init__(*args, **options)
@@ -165,11 +175,12 @@ class TARGETServer(TaskServer):
         return {"images": images, "logits": logits(teacher, images)}
 
 class TARGETClient(TaskClient):
-    """TARGET's client (Zhang et al., ICCV 2023): cross-entropy among the new classes, and `strength` times the
-    distillation at temperature 2 of the old model's logits on `beside` synthetic pictures beside each batch.
+    """TARGET's client (Zhang et al., ICCV 2023): cross-entropy among the new classes, and `strength` times
+    the distillation at temperature 2 of the old model's logits on `beside` synthetic pictures beside each
+    batch.
 
-    Published: strength 25 at a rate of .01, 500 synthetic beside 128 real pictures, no factor T^2 (so it is divided
-    out). With this chapter's CNN, which has no batch norm, 25 makes the training break down."""
+    Published: strength 25 at a rate of .01, 500 synthetic beside 128 real pictures, no factor T^2 (so it is
+    divided out). With this chapter's CNN, which has no batch norm, 25 makes the training break down."""
 
     def __init__(self, *args: Any, strength: float = 8.0, beside: int = 32, **options: Any):
         super().__init__(*args, **options)
@@ -181,11 +192,13 @@ class TARGETClient(TaskClient):
     def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         if not self.old: return super().loss(x, y)
         old = random_batch(self.store["memo"], self.beside, self.generator, self.device)
-        return super().loss(x, y) + self.strength / 4 * distillation_loss(old["logits"], self.model(old["images"]), 2.0)
+        loss, z = super().loss(x, y), self.model(old["images"])
+        return loss + self.strength / 4 * distillation_loss(old["logits"], z, 2.0)
 
 def random_batch(images: dict[str, torch.Tensor], batch: int, generator: torch.Generator,
                  device: Any) -> dict[str, torch.Tensor]:
-    "A random batch of `images` (name to tensor of n rows: pictures, and all else that is known of them), as floats."
+    """A random batch of `images` (name to tensor of n rows: pictures, and all else that is known of them), as
+    floats."""
     i = torch.randint(len(next(iter(images.values()))), (batch,), generator=generator)
     return {name: as_float(t[i]).to(device) for name, t in images.items()}
 
@@ -194,20 +207,22 @@ TARGET = Method("TARGET", TARGETClient, TARGETServer, server_takes=("synthetic",
 # %% ../nbs/08_painters.ipynb #42469bdd
 @lru_cache(maxsize=8)
 def orthogonal_anchors(classes: int, dim: int, seed: int, size: float = 0.44) -> torch.Tensor:
-    """Fixed points (classes, dim): orthogonal, in random directions, root mean square `size` (LANDER's scripts scale
-    embeddings of 512 numbers to norm 10). They stand in for LANDER's label-text embeddings. The first ones stay the
-    same when more are asked for. Raises `UserError` for more classes than dimensions."""
-    if classes > dim: raise UserError(f"classes={classes} orthogonal anchors do not fit in dim={dim} dimensions")
+    """Fixed points (classes, dim): orthogonal, in random directions, root mean square `size` (LANDER's
+    scripts scale embeddings of 512 numbers to norm 10). They stand in for LANDER's label-text embeddings. The
+    first ones stay the same when more are asked for. Raises `UserError` for more classes than dimensions."""
+    if classes > dim:
+        raise UserError(f"classes={classes} orthogonal anchors do not fit in dim={dim} dimensions")
     q, r = torch.linalg.qr(torch.randn(dim, dim, generator=generator(seed, dim), dtype=torch.float64))
     return (q * r.diagonal().sign()).T[:classes].mul(size * math.sqrt(dim)).float()
 
 def bounding_loss(latent: torch.Tensor, anchors: torch.Tensor, radius: float = 0.015) -> torch.Tensor:
-    """By how much the mean squared distance of points `latent` (b, dim) from their `anchors` (b, dim) exceeds `radius`,
-    over the whole batch as in the published code."""
+    """By how much the mean squared distance of points `latent` (b, dim) from their `anchors` (b, dim) exceeds
+    `radius`, over the whole batch as in the published code."""
     return F.relu(F.mse_loss(latent, anchors) - radius)
 
 def mapped(make: Callable, classes: int, shape: tuple[int, ...], dim: int = 64) -> nn.Module:
-    "The network `make(classes, shape)` with a linear `mapping` from its features to the anchors' space, beside the head."
+    """The network `make(classes, shape)` with a linear `mapping` from its features to the anchors' space,
+    beside the head."""
     network = make(classes, shape)
     network.mapping = nn.Linear(network.head.in_features, dim)
     return network
@@ -219,8 +234,8 @@ def anchors_of(network: Any, seed: int) -> torch.Tensor:
 
 # %% ../nbs/08_painters.ipynb #2d06a7da
 class AnchorPainter(nn.Module):
-    """LANDER's generator: anchors (C, dim) through noise layers (g, dim, codes) with biases (g, 1, codes) to g C
-    pictures; class c's are c, C + c, ..."""
+    """LANDER's generator: anchors (C, dim) through noise layers (g, dim, codes) with biases (g, 1, codes) to
+    g C pictures; class c's are c, C + c, ..."""
 
     def __init__(self, dim: int, codes: int, shape: tuple[int, ...], width: int):
         super().__init__()
@@ -230,17 +245,19 @@ class AnchorPainter(nn.Module):
         centred = self.norm(anchors) if len(anchors) > 1 else anchors
         return self.painter((centred @ noise + bias).flatten(0, 1))
 
-def lander_images(teacher: Any, anchors: torch.Tensor, generator: torch.Generator, images: int = 256, batch: int = 64,
+def lander_images(teacher: Any, anchors: torch.Tensor, generator: torch.Generator, images: int = 256,
+                  batch: int = 64,
                   steps: int = 20, student_steps: int = 10, width: int = 8, codes: int = 64, oh: float = 0.5,
-                  bn: float = 1.0, adv: float = 1.0, bound: float = 5.0, radius: float = 0.015, lr: float = 0.002,
+                  bn: float = 1.0, adv: float = 1.0, bound: float = 5.0, radius: float = 0.015,
+                  lr: float = 0.002,
                   student_lr: float = 0.05) -> torch.Tensor:
-    """LANDER's synthetic pictures for the frozen network `teacher`, uint8 (about `images`, C, H, W): as `target_images`,
-    but painted from the classes' `anchors` (C, dim) through noise layers drawn anew for each batch, and bound by them.
-    Tran et al., CVPR 2024.
+    """LANDER's synthetic pictures for the frozen network `teacher`, uint8 (about `images`, C, H, W): as
+    `target_images`, but painted from the classes' `anchors` (C, dim) through noise layers drawn anew for each
+    batch, and bound by them. Tran et al., CVPR 2024.
 
-    Published for CIFAR-100: 40 batches of 256, 40 steps, student_steps 50, width 64, codes 256, student_lr .1, the rest
-    as here; a noise layer serves 10 pictures, here one of each class. Left out: warm-up, random crops and flips, learned
-    pixel statistics."""
+    Published for CIFAR-100: 40 batches of 256, 40 steps, student_steps 50, width 64, codes 256, student_lr
+    .1, the rest as here; a noise layer serves 10 pictures, here one of each class. Left out: warm-up, random
+    crops and flips, learned pixel statistics."""
     (classes, dim), groups = anchors.shape, max(1, batch // len(anchors))
     first, second = torch.randint(2**31, (2,), generator=generator).tolist()
     device, y = anchors.device, torch.arange(classes, device=anchors.device).repeat(groups)
@@ -272,7 +289,8 @@ def lander_images(teacher: Any, anchors: torch.Tensor, generator: torch.Generato
 
 # %% ../nbs/08_painters.ipynb #fe8c8466
 class LANDERServer(TaskServer):
-    "Before each task, makes `synthetic` pictures and hands them out with the old model's logits and latent points for them."
+    """Before each task, makes `synthetic` pictures and hands them out with the old model's logits and latent
+    points for them."""
 
     def __init__(self, *args: Any, synthetic: int = 256, **options: Any):
         super().__init__(*args, **options)
@@ -287,12 +305,13 @@ class LANDERServer(TaskServer):
 
 class LANDERClient(TaskClient):
     """LANDER's client (Tran et al., CVPR 2024), with `orthogonal_anchors` in place of label-text embeddings:
-    cross-entropy and `bound` times the bounding loss on its own pictures; from the second task on among the task's
-    classes, and beside the distillation (T = 2) of logits and latent points on `beside` synthetic pictures per batch.
+    cross-entropy and `bound` times the bounding loss on its own pictures; from the second task on among the
+    task's classes, and beside the distillation (T = 2) of logits and latent points on `beside` synthetic
+    pictures per batch.
 
-    With k of n classes old, the two parts count `cur` (1 + 1/a) / b and `pre` a b, where a = log2(n/2 + 1) and
-    b = sqrt(k/n). All settings are the published ones; the published distillation lacks the factor T^2, so it is
-    divided out."""
+    With k of n classes old, the two parts count `cur` (1 + 1/a) / b and `pre` a b, where a = log2(n/2 + 1)
+    and b = sqrt(k/n). All settings are the published ones; the published distillation lacks the factor T^2,
+    so it is divided out."""
 
     def __init__(self, id: int, model: nn.Module, tasks: list, seed: int = 0, bound: float = 5.0,
                  radius: float = 0.015, cur: float = 0.2, pre: float = 0.4, beside: int = 32, **options: Any):
@@ -316,7 +335,8 @@ class LANDERClient(TaskClient):
 
     def distillation(self, images: torch.Tensor, logits: torch.Tensor, latent: torch.Tensor) -> torch.Tensor:
         f = self.model.features(images)
-        return distillation_loss(logits, self.model.head(f), 2.0) / 4 + F.mse_loss(self.model.mapping(f), latent)
+        distilled = distillation_loss(logits, self.model.head(f), 2.0)
+        return distilled / 4 + F.mse_loss(self.model.mapping(f), latent)
 
     def shares(self) -> tuple[float, float]:
         "How much the present counts, and how much the past."
@@ -328,12 +348,12 @@ LANDER = Method("LANDER", LANDERClient, LANDERServer, mapped, server_takes=("syn
 
 # %% ../nbs/08_painters.ipynb #bff5c231
 class Generator(nn.Module):
-    """Pictures (b, C, H, W) in [-1, 1] from noise `z` (b, noise) and labels `y` (b,), for a `shape` whose H and W are
-    divisible by 4.
+    """Pictures (b, C, H, W) in [-1, 1] from noise `z` (b, noise) and labels `y` (b,), for a `shape` whose H
+    and W are divisible by 4.
 
-    Noise and one-hot label go into a linear layer (kept as two, so that the label's can grow), then two transposed
-    convolutions. A label's weights start about as strong as the whole noise's, so that classes count from the first
-    step."""
+    Noise and one-hot label go into a linear layer (kept as two, so that the label's can grow), then two
+    transposed convolutions. A label's weights start about as strong as the whole noise's, so that classes
+    count from the first step."""
 
     def __init__(self, classes: int, shape: tuple[int, ...], width: int = 12, noise: int = 100):
         super().__init__()
@@ -379,22 +399,25 @@ class Generator(nn.Module):
     def sample(self, y: torch.Tensor, generator: torch.Generator, batch: int = 500) -> torch.Tensor:
         "Pictures of labels `y` (n,), in evaluation mode and without gradients: float32 (n, C, H, W)."
         mode = self.training
-        with torch.no_grad(): images = torch.cat([self.eval().draw(some, generator) for some in y.split(batch)])
+        with torch.no_grad():
+            images = torch.cat([self.eval().draw(some, generator) for some in y.split(batch)])
         self.train(mode)
         return images
 
 # %% ../nbs/08_painters.ipynb #da20dd3f
 class Discriminator(nn.Module):
-    """Pictures (b, C, H, W) to a logit for real (b,) and class logits (b, classes), both from the same features (b, dim).
+    """Pictures (b, C, H, W) to a logit for real (b,) and class logits (b, classes), both from the same
+    features (b, dim).
 
-    No batch norm: it is averaged over clients with different classes, and sees real and painted pictures in batches
-    apart."""
+    No batch norm: it is averaged over clients with different classes, and sees real and painted pictures in
+    batches apart."""
 
     def __init__(self, classes: int, shape: tuple[int, ...], width: int = 32, dim: int = 128):
         super().__init__()
         c, h, w = shape
         self.body = nn.Sequential(
-            nn.Conv2d(c, width, 4, 2, 1), nn.LeakyReLU(0.2), nn.Conv2d(width, 2 * width, 4, 2, 1), nn.LeakyReLU(0.2),
+            nn.Conv2d(c, width, 4, 2, 1), nn.LeakyReLU(0.2),
+            nn.Conv2d(width, 2 * width, 4, 2, 1), nn.LeakyReLU(0.2),
             nn.Flatten(), nn.Linear(2 * width * (h // 4) * (w // 4), dim), nn.LeakyReLU(0.2))
         self.real, self.head = nn.Linear(dim, 1), nn.Linear(dim, classes)
 
@@ -416,8 +439,8 @@ class Discriminator(nn.Module):
 
 # %% ../nbs/08_painters.ipynb #d6320ea1
 class ACGAN(nn.Module):
-    """A `generator` and a `discriminator`, whose class head is the classifier: pictures to logits (b, classes). Odena et
-    al. 2017."""
+    """A `generator` and a `discriminator`, whose class head is the classifier: pictures to logits (b,
+    classes). Odena et al. 2017."""
 
     def __init__(self, classes: int, shape: tuple[int, ...], width: int = 12, critic_width: int = 32):
         super().__init__()
@@ -445,7 +468,8 @@ def half_of(weights: dict[str, torch.Tensor], name: str) -> dict[str, torch.Tens
 
 def ac_gan(make: Callable, classes: int, shape: tuple[int, ...]) -> ACGAN:
     "An `ACGAN`: small beside the small CNN, wide beside a ResNet."
-    return ACGAN(classes, shape) if make is expandable_cnn else ACGAN(classes, shape, width=64, critic_width=64)
+    widths = {} if make is expandable_cnn else dict(width=64, critic_width=64)
+    return ACGAN(classes, shape, **widths)
 
 # %% ../nbs/08_painters.ipynb #b44995f8
 def _real(z): return F.binary_cross_entropy_with_logits(z, torch.ones_like(z))
@@ -454,29 +478,32 @@ def _fake(z): return F.binary_cross_entropy_with_logits(z, torch.zeros_like(z))
 
 def discriminator_loss(discriminator: nn.Module, x: torch.Tensor, y: torch.Tensor, fake: torch.Tensor,
                        y_fake: torch.Tensor | None = None) -> torch.Tensor:
-    """Equation (1) of the chapter, left: pictures `x` (b, C, H, W) are real and of class `y` (b,), `fake` (m, C, H, W)
-    are not real. With `y_fake` (m,) the class of the fakes counts too, as in Odena et al. 2017 and FedCIL. A scalar."""
+    """Equation (1) of the chapter, left: pictures `x` (b, C, H, W) are real and of class `y` (b,), `fake` (m,
+    C, H, W) are not real. With `y_fake` (m,) the class of the fakes counts too, as in Odena et al. 2017 and
+    FedCIL. A scalar."""
     real, z = discriminator(x)
     fooled, z_fake = discriminator(fake.detach())
-    return _real(real) + F.cross_entropy(z, y) + _fake(fooled) + (0 if y_fake is None else F.cross_entropy(z_fake, y_fake))
+    loss = _real(real) + F.cross_entropy(z, y) + _fake(fooled)
+    return loss if y_fake is None else loss + F.cross_entropy(z_fake, y_fake)
 
 def generator_loss(discriminator: nn.Module, fake: torch.Tensor, y_fake: torch.Tensor) -> torch.Tensor:
-    """Equation (1) of the chapter, right: `fake` (m, C, H, W) should pass for real and for their class `y_fake` (m,). A
-    scalar."""
+    """Equation (1) of the chapter, right: `fake` (m, C, H, W) should pass for real and for their class
+    `y_fake` (m,). A scalar."""
     fooled, z = discriminator(fake)
     return _real(fooled) + F.cross_entropy(z, y_fake)
 
-def ac_gan_losses(discriminator: nn.Module, generator: nn.Module, x: torch.Tensor, y: torch.Tensor, z: torch.Tensor,
+def ac_gan_losses(discriminator: nn.Module, generator: nn.Module, x: torch.Tensor, y: torch.Tensor,
+                  z: torch.Tensor,
                   y_fake: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Equation (1) of the chapter: the losses of discriminator and generator on real `x` (b, C, H, W) with `y` (b,),
-    noise `z` (m, noise) and labels `y_fake` (m,)."""
+    """Equation (1) of the chapter: the losses of discriminator and generator on real `x` (b, C, H, W) with
+    `y` (b,), noise `z` (m, noise) and labels `y_fake` (m,)."""
     fake = generator(z, y_fake)
     return discriminator_loss(discriminator, x, y, fake), generator_loss(discriminator, fake, y_fake)
 
 # %% ../nbs/08_painters.ipynb #0236fb96
 class Duel:
-    """Adam on both halves of an `ACGAN`: in each step both move once, on the same painted pictures. With `mu`, both are
-    held to where they started (FedProx)."""
+    """Adam on both halves of an `ACGAN`: in each step both move once, on the same painted pictures. With
+    `mu`, both are held to where they started (FedProx)."""
 
     def __init__(self, model: Any, critic_lr: float, generator_lr: float, mu: float = 0.0):
         self.model, self.mu, self.halves = model.train(), mu, (model.discriminator, model.generator)
@@ -485,8 +512,8 @@ class Duel:
         self.anchors = [[p.detach().clone() for p in half.parameters()] for half in self.halves]
 
     def step(self, x: torch.Tensor, y: torch.Tensor, generator: torch.Generator, extra: Any = 0.0) -> None:
-        """One step on pictures `x` (b, C, H, W) of classes `y` (b,) against painted ones of the same classes; `extra`
-        adds to the discriminator's loss."""
+        """One step on pictures `x` (b, C, H, W) of classes `y` (b,) against painted ones of the same classes;
+        `extra` adds to the discriminator's loss."""
         fake = self.model.generator.draw(y, generator)
         self._move(0, discriminator_loss(self.model.discriminator, x, y, fake) + extra)
         self._move(1, generator_loss(self.model.discriminator, fake, y))
@@ -499,18 +526,20 @@ class Duel:
 
 # %% ../nbs/08_painters.ipynb #1085d67b
 class ACGANClient(TaskClient):
-    """AC-GAN (Odena et al. 2017) with generative replay, after FedCIL's code: trains an `ACGAN` for `iterations` steps a
-    round, on `gan_batch` pictures of the task and as many of earlier classes, painted by the generator as it was when
-    the task came.
+    """AC-GAN (Odena et al. 2017) with generative replay, after FedCIL's code: trains an `ACGAN` for
+    `iterations` steps a round, on `gan_batch` pictures of the task and as many of earlier classes, painted by
+    the generator as it was when the task came.
 
-    `mu` is FedProx's term, `consistency` the weight of FedCIL's; 0 leaves them out. Without `replays`, the past is left
-    out too: the control. Adam with betas .5 and .999; FedGTEA trains with batches of 64, 100 steps a round, 60 rounds a
-    task. The reply names the labels that the client has, which FedCIL's server needs."""
+    `mu` is FedProx's term, `consistency` the weight of FedCIL's; 0 leaves them out. Without `replays`, the
+    past is left out too: the control. Adam with betas .5 and .999; FedGTEA trains with batches of 64, 100
+    steps a round, 60 rounds a task. The reply names the labels that the client has, which FedCIL's server
+    needs."""
 
     def __init__(self, *args: Any, iterations: int = 20, gan_batch: int = 16, critic_lr: float = 5e-4,
                  generator_lr: float = 1e-3, consistency: float = 0.0, replays: bool = True, **options: Any):
         super().__init__(*args, **options)
-        self.iterations, self.gan_batch, self.critic_lr, self.generator_lr = iterations, gan_batch, critic_lr, generator_lr
+        self.iterations, self.gan_batch = iterations, gan_batch
+        self.critic_lr, self.generator_lr = critic_lr, generator_lr
         self.consistency, self.replays, self.fresh = consistency, replays, False
 
     def fit(self, msg: Msg) -> Msg:
@@ -530,8 +559,8 @@ class ACGANClient(TaskClient):
         self.fresh = False
 
     def step(self, duel: Duel, new: tuple, old: list, received: Any) -> None:
-        """One step on a batch of `new` pictures with labels and the list `old` of replayed ones; `received` is this
-        round's generator."""
+        """One step on a batch of `new` pictures with labels and the list `old` of replayed ones; `received`
+        is this round's generator."""
         aligned = self.alignment(new[0], new[1], received) if self.consistency and not self.fresh else 0
         x, y = map(torch.cat, zip(new, *old))
         duel.step(x, y, self.generator, self.consistency * aligned)
@@ -539,14 +568,16 @@ class ACGANClient(TaskClient):
     def replay(self) -> list:
         "For each step a list: empty in the first task, then one batch of old classes, all equally likely."
         if not self.old or not self.replays: return [[]] * self.iterations
-        y = torch.randint(self.old, (self.iterations * self.gan_batch,), generator=self.generator).to(self.device)
+        y = torch.randint(self.old, (self.iterations * self.gan_batch,),
+                          generator=self.generator).to(self.device)
         x = frozen(self.model.generator, self.store["previous"]).sample(y, self.generator)
         return [[batch] for batch in zip(x.split(self.gan_batch), y.split(self.gan_batch))]
 
     def alignment(self, x: torch.Tensor, y: torch.Tensor, received: Any) -> torch.Tensor:
         "FedCIL's term for a batch, against the generator `received` in this round."
         discriminator = self.model.discriminator
-        any_y = torch.randint(discriminator.head.out_features, y.shape, generator=self.generator).to(self.device)
+        any_y = torch.randint(discriminator.head.out_features, y.shape,
+                              generator=self.generator).to(self.device)
         same, asked = received.sample(torch.cat([y, any_y]), self.generator).chunk(2)
         own = self.model.generator.sample(any_y, self.generator)
         return consistency_loss(discriminator, x, same, own, asked, any_y)
@@ -559,20 +590,22 @@ ACGANFedProx = Method("AC-GAN + FedProx", ACGANClient, network=ac_gan, takes=(*_
 # %% ../nbs/08_painters.ipynb #d84f1e6f
 def consistency_loss(discriminator: nn.Module, x: torch.Tensor, same: torch.Tensor, own: torch.Tensor,
                      asked: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """FedCIL's alignment with the global generator, a scalar: the class head's view of real `x` follows that of global
-    pictures `same` of the same labels, its view of the own pictures `own` that of the global ones `asked`, both of
-    labels `y` (b,); and it recognises `asked`. All pictures (b, C, H, W). Qi et al. 2023, Sec. 3.3."""
+    """FedCIL's alignment with the global generator, a scalar: the class head's view of real `x` follows that
+    of global pictures `same` of the same labels, its view of the own pictures `own` that of the global ones
+    `asked`, both of labels `y` (b,); and it recognises `asked`. All pictures (b, C, H, W). Qi et al. 2023,
+    Sec. 3.3."""
     classes = lambda images: discriminator(images)[1]
     seen = classes(asked)
-    return distillation_loss(classes(same), classes(x)) + distillation_loss(seen, classes(own)) + F.cross_entropy(seen, y)
+    apart = distillation_loss(classes(same), classes(x)) + distillation_loss(seen, classes(own))
+    return apart + F.cross_entropy(seen, y)
 
 class FedCILServer(TaskServer):
-    """Consolidates the averaged model: `consolidation` more AC-GAN steps, in which pictures from all clients' generators
-    count as real, each class equally likely. A client's generator gives `per_class` pictures of every earlier class and
-    of those of the task that the client has. Qi et al. 2023, Sec. 3.2.
+    """Consolidates the averaged model: `consolidation` more AC-GAN steps, in which pictures from all clients'
+    generators count as real, each class equally likely. A client's generator gives `per_class` pictures of
+    every earlier class and of those of the task that the client has. Qi et al. 2023, Sec. 3.2.
 
-    Published: 50 to 100 steps. The rates here, a fifth of the clients', and a `consistency` of 0.2 were chosen on one
-    seed; at the clients' own rates and 1.0 the method does worse than AC-GAN + FedAvg."""
+    Published: 50 to 100 steps. The rates here, a fifth of the clients', and a `consistency` of 0.2 were
+    chosen on one seed; at the clients' own rates and 1.0 the method does worse than AC-GAN + FedAvg."""
 
     def __init__(self, *args: Any, consolidation: int = 20, per_class: int = 20, batch: int = 32,
                  critic_lr: float = 1e-4, generator_lr: float = 1e-4, **options: Any):
@@ -602,11 +635,12 @@ class FedCILServer(TaskServer):
         "More steps on pictures `x` (n, C, H, W) of classes `y` (n,), from the averaged weights."
         random, rarity = generator(self.seed, self.round, len(y), 0), 1 / y.bincount()[y]
         duel = Duel(self.network(), self.critic_lr, self.generator_lr)
-        # With more threads, gradients of the same label are added up in an order that changes from run to run.
+        # With more threads, gradients of the same label are added up in an order that changes by chance.
         with torch_threads(1):
             for _ in range(self.consolidation):
                 i = torch.multinomial(rarity, self.batch, replacement=True, generator=random)
                 duel.step(x[i.to(x.device)], y[i].to(x.device), random)
         self.weights = snapshot(self.model)
 
-FedCIL = Method("FedCIL", partial(ACGANClient, consistency=0.2), FedCILServer, ac_gan, _GAN, ("consolidation",))
+FedCIL = Method("FedCIL", partial(ACGANClient, consistency=0.2), FedCILServer, ac_gan, _GAN,
+                ("consolidation",))

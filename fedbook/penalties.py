@@ -23,10 +23,11 @@ from .world import as_float
 
 # %% ../nbs/08_penalties.ipynb #e6f97612
 class FedLwFClient(TaskClient):
-    """Learning without forgetting (Li and Hoiem 2016) over a federation: cross-entropy among the new classes, plus
-    `strength` times the distillation from the last global model at `temperature`.
+    """Learning without forgetting (Li and Hoiem 2016) over a federation: cross-entropy among the new classes,
+    plus `strength` times the distillation from the last global model at `temperature`.
 
-    3 and 2 are the settings of TARGET's and PyCIL's code. Their loss has no factor T^2, so it is divided out."""
+    3 and 2 are the settings of TARGET's and PyCIL's code. Their loss has no factor T^2, so it is divided
+    out."""
     _teacher: Any
 
     def __init__(self, *args: Any, strength: float = 3.0, temperature: float = 2.0, **options: Any):
@@ -50,8 +51,9 @@ FedLwF = Method("FedLwF", FedLwFClient)
 
 # %% ../nbs/08_penalties.ipynb #b694434f
 class FLwF2TClient(TaskClient):
-    """FLwF-2T (Usmanova et al. 2021): cross-entropy over all classes seen, distillation from the client's own last
-    model and from the last global one; a third each and temperature 2, without the factor T^2, as in FedCIL's code."""
+    """FLwF-2T (Usmanova et al. 2021): cross-entropy over all classes seen, distillation from the client's own
+    last model and from the last global one; a third each and temperature 2, without the factor T^2, as in
+    FedCIL's code."""
 
     def __init__(self, *args: Any, temperature: float = 2.0, **options: Any):
         super().__init__(*args, **options)
@@ -77,8 +79,8 @@ FLwF2T = Method("FLwF-2T", FLwF2TClient)
 
 # %% ../nbs/08_penalties.ipynb #c0a8001c
 def fisher_diagonal(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Equation (1) of the chapter, empirical: name to tensor, from pictures `x` (n, C, H, W) with labels `y` (n,).
-    Kirkpatrick et al. 2017."""
+    """Equation (1) of the chapter, empirical: name to tensor, from pictures `x` (n, C, H, W) with labels `y`
+    (n,). Kirkpatrick et al. 2017."""
     total = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
     for gradients in sample_gradients(model, x, y):
         for name, g in gradients.items(): total[name] += g.square().sum(0)
@@ -90,12 +92,13 @@ def overlap(new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
     return new[tuple(slice(n) for n in old.shape)]
 
 class FedEWCClient(TaskClient):
-    """Elastic weight consolidation (Kirkpatrick et al. 2017) over a federation: cross-entropy among the new classes,
-    plus `strength` / 2 times the squared way from the old weights, each weighed by its Fisher information, at most
-    `clip`.
+    """Elastic weight consolidation (Kirkpatrick et al. 2017) over a federation: cross-entropy among the new
+    classes, plus `strength` / 2 times the squared way from the old weights, each weighed by its Fisher
+    information, at most `clip`.
 
-    1000 and 1e-4 are PyCIL's and TARGET's settings. Theirs is the square of batch gradients, made new by every client
-    in every round; here it is equation (1) of the chapter, once per task, averaged over the clients."""
+    1000 and 1e-4 are PyCIL's and TARGET's settings. Theirs is the square of batch gradients, made new by
+    every client in every round; here it is equation (1) of the chapter, once per task, averaged over the
+    clients."""
 
     def __init__(self, *args: Any, strength: float = 1000.0, clip: float = 1e-4, **options: Any):
         super().__init__(*args, **options)
@@ -118,12 +121,13 @@ class FedEWCClient(TaskClient):
         "The Fisher information of the weights in `msg` on the task's pictures."
         self.model.load_state_dict(part(msg.tensors, "model"))
         x, y = self.tasks[msg.meta["task"]]
-        return Msg(fisher_diagonal(self.model.eval(), as_float(x).to(self.device), y.to(self.device)), {"n": len(y)})
+        found = fisher_diagonal(self.model.eval(), as_float(x).to(self.device), y.to(self.device))
+        return Msg(found, {"n": len(y)})
 
 # %% ../nbs/08_penalties.ipynb #c268a65b
 class FedEWCServer(TaskServer):
-    """Asks for the Fisher information at the end of each task and averages it by number of pictures. Where there
-    is an older value, the two are mixed by number of classes (PyCIL)."""
+    """Asks for the Fisher information at the end of each task and averages it by number of pictures. Where
+    there is an older value, the two are mixed by number of classes (PyCIL)."""
     keeps = (*TaskServer.keeps, "fisher")
 
     def __init__(self, *args: Any, **options: Any):
@@ -155,13 +159,15 @@ FedEWC = Method("FedEWC", FedEWCClient, FedEWCServer)
 
 # %% ../nbs/08_penalties.ipynb #f3764003
 def layer_inputs(model: nn.Module, x: torch.Tensor) -> dict[str, torch.Tensor]:
-    """What flows into each convolution and linear layer for float pictures `x` (n, C, H, W): name to matrix (d + 1, m),
-    one column per picture and position; the last row is 1, the input of the bias, where there is one (else d rows)."""
+    """What flows into each convolution and linear layer for float pictures `x` (n, C, H, W): name to matrix
+    (d + 1, m), one column per picture and position; the last row is 1, the input of the bias, where there is
+    one (else d rows)."""
     seen = {}
     def look(name, layer, inputs, _):
         a = inputs[0]
         if isinstance(layer, nn.Conv2d):
-            a = F.unfold(a, layer.kernel_size, layer.dilation, layer.padding, layer.stride).transpose(1, 2).flatten(0, 1)
+            patches = F.unfold(a, layer.kernel_size, layer.dilation, layer.padding, layer.stride)
+            a = patches.transpose(1, 2).flatten(0, 1)
         seen[name] = (a if layer.bias is None else F.pad(a, (0, 1), value=1.0)).T
     hooks = [layer.register_forward_hook(partial(look, name)) for name, layer in model.named_modules()
              if isinstance(layer, (nn.Conv2d, nn.Linear))]
@@ -178,8 +184,8 @@ def _directions(rest):
     return directions, squared
 
 def extend_basis(basis: torch.Tensor | None, a: torch.Tensor, energy: float) -> torch.Tensor:
-    """Orthonormal `basis` (d, r), or None, with the fewest directions added so that it holds a share `energy` of the
-    squared length of `a` (d, m); (d, r') with r' >= r. GPM, Saha et al. 2021, Eq. 5 to 9."""
+    """Orthonormal `basis` (d, r), or None, with the fewest directions added so that it holds a share `energy`
+    of the squared length of `a` (d, m); (d, r') with r' >= r. GPM, Saha et al. 2021, Eq. 5 to 9."""
     a = a.double()
     basis = a[:, :0] if basis is None else basis.double()
     rest = a - basis @ (basis.T @ a)
@@ -190,13 +196,14 @@ def extend_basis(basis: torch.Tensor | None, a: torch.Tensor, energy: float) -> 
 
 # %% ../nbs/08_penalties.ipynb #c0a80021
 def layer_gradient(layer: Any) -> torch.Tensor:
-    "The gradients of weight and bias of `layer` as one matrix (out, d + 1), or (out, d) where there is no bias."
+    """The gradients of weight and bias of `layer` as one matrix (out, d + 1), or (out, d) where there is no
+    bias."""
     g = layer.weight.grad.flatten(1)
     return g if layer.bias is None else torch.cat([g, layer.bias.grad[:, None]], 1)
 
 def project_gradient(layer: Any, basis: torch.Tensor, mu: float = 1.0) -> None:
-    """Equation (2) of the chapter for the gradients of `layer`'s weight and bias; `basis` (d + 1, r), or d where there
-    is no bias."""
+    """Equation (2) of the chapter for the gradients of `layer`'s weight and bias; `basis` (d + 1, r), or d
+    where there is no bias."""
     g = layer_gradient(layer)
     g = g - mu * (g @ basis) @ basis.T
     layer.weight.grad.copy_(g[:, :layer.weight[0].numel()].view_as(layer.weight))
@@ -204,15 +211,15 @@ def project_gradient(layer: Any, basis: torch.Tensor, mu: float = 1.0) -> None:
 
 # %% ../nbs/08_penalties.ipynb #581bc0a9
 class CGoFedClient(TaskClient):
-    """CGoFed (Feng et al., TKDE 2025), its first module: gradients are projected away from the inputs of old tasks,
-    equation (2) of the chapter, and relaxed. The threshold of energy is 0.97 + 0.003 t, with `samples` pictures per
-    task. alpha 0.9 is from the authors' older code; the paper's was not to be had.
+    """CGoFed (Feng et al., TKDE 2025), its first module: gradients are projected away from the inputs of old
+    tasks, equation (2) of the chapter, and relaxed. The threshold of energy is 0.97 + 0.003 t, with `samples`
+    pictures per task. alpha 0.9 is from the authors' older code; the paper's was not to be had.
 
-    Differences: their networks have a head per task and know the task, ours has one head and does not, so the head is
-    projected too. Their second module trains a personal model per client with the help of similar ones, and is left out
-    since one global model is judged here. Old accuracy is measured on `probes` kept pictures per task, never trained
-    on; their code takes test pictures. Batch norms keep their weights from the second task on, as there, but not their
-    running statistics."""
+    Differences: their networks have a head per task and know the task, ours has one head and does not, so the
+    head is projected too. Their second module trains a personal model per client with the help of similar
+    ones, and is left out since one global model is judged here. Old accuracy is measured on `probes` kept
+    pictures per task, never trained on; their code takes test pictures. Batch norms keep their weights from
+    the second task on, as there, but not their running statistics."""
 
     def __init__(self, *args: Any, alpha: float = 0.9, threshold: float = 0.01, energy: float = 0.97,
                  samples: int = 100, probes: int = 20, **options: Any):
@@ -223,16 +230,19 @@ class CGoFedClient(TaskClient):
     def leave(self, seen: int) -> None:
         x, y = self.tasks[self.task]
         i = torch.randperm(len(y), generator=self.generator)[:self.samples]
-        inputs, basis = layer_inputs(self.model.eval(), as_float(x[i]).to(self.device)), self.store.get("basis", {})
-        energy = self.energy + 0.003 * self.task
-        self.store["basis"] = {name: extend_basis(basis.get(name), a.cpu(), energy) for name, a in inputs.items()}
+        inputs = layer_inputs(self.model.eval(), as_float(x[i]).to(self.device))
+        basis, energy = self.store.get("basis", {}), self.energy + 0.003 * self.task
+        self.store["basis"] = {name: extend_basis(basis.get(name), a.cpu(), energy)
+                               for name, a in inputs.items()}
         self.watch(x[i[:self.probes]], y[i[:self.probes]], seen)
 
     def watch(self, x: torch.Tensor, y: torch.Tensor, seen: int) -> None:
-        "Keep probes `x`, `y` of the old task; t_0 is now if more than `threshold` of the earlier ones are lost."
+        """Keep probes `x`, `y` of the old task; t_0 is now if more than `threshold` of the earlier ones are
+        lost."""
         probes, since = self.store.get("probes"), self.since
         right = lambda x, y: (logits(self.model, x)[:, :seen].argmax(1) == y).float()
-        if probes and (probes["right"] - right(probes["x"], probes["y"])).mean() > self.threshold: since = self.task + 1
+        if probes and (probes["right"] - right(probes["x"], probes["y"])).mean() > self.threshold:
+            since = self.task + 1
         new = {"x": x, "y": y, "right": right(x, y)}
         if probes: new = {name: torch.cat([probes[name], t]) for name, t in new.items()}
         self.store |= {"probes": new, "since": {"task": torch.tensor(since)}}
@@ -251,7 +261,8 @@ class CGoFedClient(TaskClient):
         if "basis" not in self.store: return
         mu = self.alpha ** (self.task - self.since)
         for name, layer in self.model.named_modules():
-            if name in self.store["basis"]: project_gradient(layer, self.store["basis"][name].to(self.device), mu)
+            if name in self.store["basis"]:
+                project_gradient(layer, self.store["basis"][name].to(self.device), mu)
             elif isinstance(layer, nn.BatchNorm2d): layer.weight.grad = layer.bias.grad = None
 
 CGoFed = Method("CGoFed", CGoFedClient)

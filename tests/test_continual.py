@@ -18,10 +18,9 @@ from torch import nn
 
 import fedbook.continual as continual
 from fedbook.continual import (Comparison, FedAvg, FedProx, Finetune, Stream, StreamExperiment,
-                               distillation_loss,
-                               expandable_cnn, expandable_resnet18, holdings, make_stream, padded,
-                               picture_gradients, probe, run_stream, snapshot, stream_row, train_together,
-                               widen)
+                               distillation_loss, expandable_cnn, expandable_resnet18, holdings, make_stream,
+                               padded, picture_gradients, probe, run_stream, snapshot, stream_row, widen)
+from fedbook.together import train_together
 from fedbook.engine import prove, trial
 from fedbook.exemplars import DER, GLFC, ICaRL, ReFed
 from fedbook.lab import Results, UserError

@@ -23,8 +23,8 @@ def rounds_with_memo(answers, rounds):
 
 # %% ../../nbs/answers/07_continual.ipynb #41732952
 def calibrate(z, y, recent, grid):
-    """The number of `grid` that, taken from the last `recent` logits, gives the most right answers; the first of equals
-    in rising order."""
+    """The number of `grid` that, taken from the last `recent` logits, gives the most right answers; the first
+    of equals in rising order."""
     def right(bias):
         lowered = z.clone()
         lowered[:, -recent:] -= bias

@@ -15,7 +15,8 @@ def orphans(memory):
 
 # %% ../../nbs/answers/08_exemplars.ipynb #d1270e0b
 def fair_shares(counts, memory):
-    "How many of `memory` places each class gets: in turn, one at a time, as long as it has pictures (`counts`)."
+    """How many of `memory` places each class gets: in turn, one at a time, as long as it has pictures
+    (`counts`)."""
     shares = [0] * len(counts)
     while memory and shares != list(counts):
         for c, count in enumerate(counts):

@@ -10,7 +10,8 @@ import numpy as np
 
 # %% ../../nbs/answers/08_penalties.ipynb #87520701
 def strengths(lost, alpha, threshold):
-    "mu of equation (2) for each task from the second on; `lost[t - 1]` is what was found lost when task t began."
+    """mu of equation (2) for each task from the second on; `lost[t - 1]` is what was found lost when task t
+    began."""
     since, found = 0, []
     for t, share in enumerate(lost, start=1):
         if share > threshold: since = t
@@ -25,6 +26,7 @@ def soften(p, temperature):
 
 # %% ../../nbs/answers/08_penalties.ipynb #c0ab0108
 def left(g, basis, mu):
-    "The share of the squared length of `g` (out, d) that a projection of strength `mu` along `basis` (d, r) leaves."
+    """The share of the squared length of `g` (out, d) that a projection of strength `mu` along `basis` (d, r)
+    leaves."""
     whole = (g ** 2).sum()
     return float(((g - mu * g @ basis @ basis.T) ** 2).sum() / whole) if whole else 1.0
