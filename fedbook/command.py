@@ -32,8 +32,8 @@ from types import ModuleType
 from typing import Any, BinaryIO
 
 import fedbook
-from .lab import (Profile, UserError, choose, measured_on, run_dir, runs_folder, sizes_table, spread,
-                         torch_device, write_atomically)
+from .lab import (Profile, UserError, choose, measured_on, needs, run_dir, runs_folder, sizes_table,
+                         spread, torch_device, write_atomically)
 from .report import (SIZES, collect, failed_runs, fill, keep, message, read_results, row_cells,
                             row_difference, result_name, write_report)
 
@@ -224,6 +224,7 @@ def _kernels(stop: _Stop, log: BinaryIO) -> type:
 def execute(path: Path, target: Path, parameters: dict, title: str = "") -> str | None:
     """Execute a copy of notebook `path` as `target`. Returns None, or the sentence that says which cell
     failed and why. Ctrl-C stops the kernel, and raises `KeyboardInterrupt` when all is tidy."""
+    needs("papermill")
     import papermill
     from nbclient.exceptions import DeadKernelError
 

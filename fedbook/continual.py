@@ -27,7 +27,7 @@ from torch.func import functional_call, grad, vmap
 
 from .engine import Trial, kept_row, trial
 from .fedavg import Client, Experiment, Federation, Mean, Server
-from .lab import Bounds, Count, Positive, Profile, Results, Table, UserError, spread
+from .lab import Bounds, Count, Positive, Profile, Results, Table, UserError, needs, spread
 from .report import History
 from .local import build, generator, outputs, passes, proximal, train
 from .score import accuracy, average_incremental, final_accuracy, forgetting
@@ -108,6 +108,7 @@ def expandable_resnet18(classes: int, shape: tuple[int, ...] = (3, 32, 32)) -> E
     """torchvision's ResNet-18 with features of 512 and a head that grows: the network of FedCBDR, LANDER and
     TARGET. Pictures below 64 pixels get the usual small stem (3x3, stride 1, no max-pool), larger ones its
     own (7x7, stride 2, max-pool)."""
+    needs("torchvision")
     from torchvision.models import resnet18
 
     body, small = resnet18(), shape[1] < 64
@@ -570,6 +571,7 @@ def padded(lines: list[list[float]]) -> list[list[float]]:
 
 def plot_matrices(comparison: Comparison, methods: Iterable[Method], columns: int = 4) -> Any:
     "The task matrices of those of `methods` that ran, of the first seed, side by side. Returns the figure."
+    needs("matplotlib")
     import matplotlib.pyplot as plt
 
     some, tasks = comparison.done(methods), comparison.sizes.tasks
@@ -591,6 +593,7 @@ def plot_matrices(comparison: Comparison, methods: Iterable[Method], columns: in
 def plot_bars(comparison: Comparison, kinds: dict[str, Iterable[Method]]) -> Any:
     """Accuracy (dots: seeds), forgetting and traffic of the methods of each of `kinds` that ran, in a colour
     for each kind. Returns the figure."""
+    needs("matplotlib")
     import matplotlib.pyplot as plt
     from fedbook.lab import COLOURS
 

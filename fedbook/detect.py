@@ -29,7 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .encoders import feature_maps
-from .lab import Count, Profile, UserError
+from .lab import Count, Profile, UserError, needs
 from .local import batches, build, generator
 from .streets import Street, rendered_street, street_set
 from .world import Boxes, Pictures, check_boxes
@@ -75,6 +75,7 @@ class FrozenPyramid(nn.Module):
     well. Raises `UserError` for an encoder that takes one size only (CLIP)."""
 
     def __init__(self, encoder: Any, channels: int = 256, frozen: bool = True):
+        needs("torchvision")
         from torchvision.ops import FeaturePyramidNetwork
         from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 
@@ -117,6 +118,7 @@ class Inputs(nn.Module):
         self.register_buffer("std", std.detach().clone().reshape(3, 1, 1), persistent=False)
 
     def forward(self, images: Any, targets: list | None = None) -> tuple[Any, list | None]:
+        needs("torchvision")
         from torchvision.models.detection.image_list import ImageList
 
         shapes = [tuple(image.shape[-2:]) for image in images]
@@ -139,6 +141,7 @@ PAPER_LIMITS = dict(rpn_pre_nms_top_n_train=2000, rpn_pre_nms_top_n_test=2000, r
 def _roi_align():
     """torchvision's RoIAlign of 7 x 7 over the four finer maps. Left alone it would infer the strides from
     its first batch, wrongly for some sizes with padding, and keep them."""
+    needs("torchvision")
     from torchvision.ops import MultiScaleRoIAlign
     from torchvision.ops.poolers import initLevelMapper
 
@@ -161,6 +164,7 @@ def faster_rcnn(encoder: Any, n_classes: int, channels: int = 256, box_dim: int 
     `FasterRCNN` on top of `SMALL_LIMITS`, fewer proposals and samples, for pictures up to about 320 x 180;
     `**PAPER_LIMITS` are the paper's. Raises `UserError` for fewer than one class, and for other than five
     anchor sizes."""
+    needs("torchvision")
     from torchvision.models.detection import FasterRCNN
     from torchvision.models.detection.anchor_utils import AnchorGenerator
     from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
@@ -305,6 +309,7 @@ def detect(model: Any, images: Any, batch: int = 8, least: float = 0.05) -> list
 def hits(detections: Any, boxes: Boxes, iou: float = 0.5) -> Tensor:
     """Which boxes of `detections` (`Detections`, or what has the same fields) are right: mask (m,). Best
     score first, each takes the free object of its class in `boxes` that it overlaps most, by `iou` at least."""
+    needs("torchvision")
     from torchvision.ops import box_iou
 
     right = torch.zeros(len(detections.scores), dtype=torch.bool)
@@ -323,6 +328,7 @@ def mean_average_precision(detections: Sequence[Detections], boxes: Sequence[Box
 
     `boxes`, the truth, are as many as `detections`. Classes without an object do not count; no object at all
     gives 0. Raises `UserError` for lists of different length, and for labels outside 0..`n_classes`-1."""
+    needs("torchmetrics")
     from torchmetrics.detection import MeanAveragePrecision
 
     if len(detections) != len(boxes):
@@ -365,6 +371,7 @@ def flipped(image: Tensor, xyxy: Tensor) -> tuple[Tensor, Tensor]:
 def jittered(image: Tensor, generator: torch.Generator, strength: float = 0.2) -> Tensor:
     """Brightness, contrast and colour of a uint8 picture (3, H, W), each multiplied by a factor from 1 +-
     `strength`."""
+    needs("torchvision")
     from torchvision.transforms.v2 import functional as V
 
     for change in (V.adjust_brightness, V.adjust_contrast, V.adjust_saturation):
@@ -375,6 +382,7 @@ def jittered(image: Tensor, generator: torch.Generator, strength: float = 0.2) -
 def shrunk(image: Tensor, xyxy: Tensor, factor: float) -> tuple[Tensor, Tensor]:
     """`image` (C, H, W) and boxes `xyxy` (m, 4) at `factor` times the size, rounded to whole pixels, 32 at
     least."""
+    needs("torchvision")
     from torchvision.transforms.v2 import functional as V
 
     size = [max(32, round(side * factor)) for side in image.shape[-2:]]

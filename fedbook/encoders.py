@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from .lab import UserError, torch_device, write_atomically
+from .lab import UserError, needs, torch_device, write_atomically
 from .world import array_checksum, data_folder, shown
 
 # %% ../nbs/workshop/w8_encoders.ipynb #b6b86b8b
@@ -126,15 +126,18 @@ def _network(name):
     head."""
     _check_name(name)
     if name == "clip-vit-b32":
+        needs("open_clip")
         import open_clip
 
         return open_clip.CLIP(**open_clip.get_model_config("ViT-B-32-quickgelu"))
     if name == "resnet50":
+        needs("torchvision")
         from torchvision.models import resnet50
 
         network = resnet50(weights=None)
         network.fc = torch.nn.Identity()
         return network
+    needs("timm")
     import timm
 
     if name == "efficientnet-lite0": return timm.create_model("tf_efficientnet_lite0", num_classes=0)
@@ -292,6 +295,7 @@ def text_classifier(model: Any, projection: torch.Tensor, class_names: Sequence[
                     template: str) -> Callable:
     """Features to logits (n, C) by the text tower of `model` (open_clip's `CLIP`); `projection` (768, 512) is
     applied to features that are 768 wide."""
+    needs("open_clip")
     import open_clip
 
     tokens = open_clip.get_tokenizer("ViT-B-32-quickgelu")([template.format(name) for name in class_names])

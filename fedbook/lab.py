@@ -35,7 +35,6 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 def style() -> None:
     """Set matplotlib to the course's look: fonts of 9 pt and more, Okabe-Ito colours, no frame where there is
     no data."""
-    needs("matplotlib")
     import matplotlib as mpl
     from cycler import cycler
 

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from .encoders import find_weights, read_weights
-from .lab import COLOURS, Count, Positive, Profile, Share, UserError, progress
+from .lab import COLOURS, Count, Positive, Profile, Share, UserError, needs, progress
 from .local import State, build, generator, outputs, torch_threads, train
 from .world import Pictures, Site, as_float
 from .people import people, render_site
@@ -171,6 +171,7 @@ def ranked_strip(queries: _Album, gallery: _Album, order: np.ndarray, count: int
     """A figure with a row per picture of `queries`: the query, then its first `count` answers in `gallery`.
     `order` (q, g) comes from `ranking`. Right answers: solid frame and tick; wrong ones: dashed frame and
     cross."""
+    needs("matplotlib")
     import matplotlib.pyplot as plt
 
     count = min(count, order.shape[1])
@@ -200,6 +201,7 @@ def cmc_curve(order: np.ndarray, query_ids: _Rows, gallery_ids: _Rows, most: int
 def plot_cmc(curves: dict[str, np.ndarray], title: str | None = None) -> Any:
     """A figure with the curves of `curves` (a dict: name to the array of `cmc_curve`), told apart by colour
     and by dashes."""
+    needs("matplotlib")
     import matplotlib.pyplot as plt
 
     fig, ax = plt.subplots(figsize=(6.5, 3))
@@ -341,6 +343,7 @@ def resnet(name: str = "resnet50", weights: State | None = None) -> ReIDNet:
 
     `weights`: None (random), or a state dict of torchvision's network (its `fc` is left out). Raises
     `UserError` for another name, or weights that do not fit."""
+    needs("torchvision")
     from torchvision import models
 
     if name not in ("resnet34", "resnet50"):
@@ -440,6 +443,7 @@ def retrieve(model: nn.Module, weights: State, holding: Holding) -> dict[str, fl
 def nearest(distance: np.ndarray, k: int) -> Any:
     """Sparse 0/1 matrix (n, n): a one in row i for each of the `k` nearest of i in `distance` (n, n), i
     itself among them."""
+    needs("scipy")
     from scipy.sparse import csr_array
 
     n = len(distance)
@@ -470,6 +474,7 @@ def reranked_distance(features: _Rows, k1: int = 20, k2: int = 6) -> np.ndarray:
     `features` (n, d), of length 1. Each picture is described by its reciprocal neighbours among `k1`,
     weighted by exp(-distance); that is averaged over its `k2` nearest; the distance of two pictures is one
     minus what they share over what they have together. Raises `UserError` for fewer than two pictures."""
+    needs("scipy")
     from scipy.sparse import csr_array
 
     f = np.asarray(features, np.float32)
@@ -504,6 +509,7 @@ def cluster(features: _Rows, k1: int = 20, k2: int = 6, eps: float = 0.5,
 
     Where everything is noise, each picture becomes a cluster of its own, so that a site too small for
     clusters still has something to tell apart."""
+    needs("sklearn")
     from sklearn.cluster import DBSCAN
 
     if len(features) < 2: return torch.zeros(len(features), dtype=torch.int64)

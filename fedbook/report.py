@@ -21,8 +21,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from .lab import (COLOURS, UserError, claims_table, interval, measured_on, run_name, spread, style,
-                         write_atomically)
+from .lab import (COLOURS, UserError, claims_table, interval, measured_on, needs, run_name, spread,
+                         style, write_atomically)
 
 # %% ../nbs/workshop/w9_report.ipynb #d09cc313
 def _plain(name, value):
@@ -102,6 +102,7 @@ class History:
 
     def plot(self, *columns: str, x: str = "round") -> Any:
         "A figure with one curve per column over column `x`; rows without a number are skipped."
+        needs("matplotlib")
         import matplotlib.pyplot as plt
 
         if not columns:
@@ -282,6 +283,7 @@ def _draw_panel(ax: Any, claims: list[dict], unit: str) -> None:
 # %% ../nbs/workshop/w9_report.ipynb #9a01c3ec
 def claims_figure(body: dict) -> Any:
     "The claims of the result `body` as a figure: a row for each, its 95% interval against bound and paper."
+    needs("matplotlib")
     import matplotlib as mpl
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
@@ -306,6 +308,7 @@ def claims_figure(body: dict) -> Any:
 # %% ../nbs/workshop/w9_report.ipynb #9a01c408
 def overview_figure(bodies: Sequence[dict]) -> Any:
     "How many claims of each of the results `bodies` have which verdict, as a bar for each."
+    needs("matplotlib")
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
@@ -371,6 +374,7 @@ def digest(what: Any) -> str:
 
 def drawn_from(path: str | Path) -> str:
     "The `digest` that the figure at `path` was drawn from; empty if there is none."
+    needs("PIL")
     from PIL import Image
 
     try:

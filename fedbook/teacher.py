@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from .detect import (BODY, DetectSizes, Detections, Features, detector_optimiser, look, loss_step,
                             model_inputs, row_means, seeded, trainable, uniform_between)
 from .detect import profiles as detect_profiles
-from .lab import Count, UserError
+from .lab import Count, UserError, needs
 from .local import batches
 from .world import Pictures
 
@@ -86,6 +86,7 @@ MOVES = ("translate x", "translate y", "rotate", "shear x", "shear y")
 def change_colours(image: Tensor, kind: str, amount: float) -> Tensor:
     """A uint8 picture (3, H, W) after one of `COLOUR_CHANGES`; `amount` in 0..1 is the strength where there
     is one: a factor 0.1 to 1.9, 4 to 7 bits, or the level above which solarize inverts."""
+    needs("torchvision")
     from torchvision.transforms.v2 import functional as V
 
     factors = dict(colour=V.adjust_saturation, contrast=V.adjust_contrast, brightness=V.adjust_brightness,
@@ -99,6 +100,7 @@ def change_colours(image: Tensor, kind: str, amount: float) -> Tensor:
 def moved(image: Tensor, kind: str, amount: float) -> tuple[Tensor, Tensor]:
     """A uint8 picture (3, H, W) after one of `MOVES`, and its matrix (3, 3). `amount` in -1..1: up to a tenth
     of the side, or 30 degrees. What comes in from outside is grey."""
+    needs("torchvision")
     from torchvision.transforms.v2 import functional as V
 
     size = tuple(image.shape[-2:])
