@@ -6,7 +6,7 @@
 __all__ = ['networks', 'profiles', 'FedAvg', 'experiment', 'Finetune', 'FedProx', 'GrownLinear', 'widen', 'blank_head',
            'Expandable', 'expandable_cnn', 'expandable_resnet18', 'Stream', 'make_stream', 'ContinualSizes', 'snapshot',
            'TaskClient', 'TaskServer', 'logits', 'unit_features', 'as_named', 'Method', 'Outcome', 'StreamExperiment',
-           'run_stream', 'stream_row', 'train_pooled', 'probe', 'holdings', 'Comparison', 'padded', 'plot_matrices',
+           'run_stream', 'stream_row', 'train_on_all', 'probe', 'holdings', 'Comparison', 'padded', 'plot_matrices',
            'plot_bars', 'frozen', 'distillation_loss', 'picture_gradients', 'sample_gradients', 'as_pixels',
            'accept_labels']
 
@@ -465,8 +465,8 @@ Finetune = Method("Finetune", partial(TaskClient, new_only=True))
 FedProx = Method("FedProx", TaskClient, takes=(*_SGD, "mu"))
 
 # %% ../nbs/07_continual.ipynb #c0a7000b
-def train_pooled(stream: Stream, sizes: ContinualSizes, seed: int,
-                   device: Any = "cpu") -> tuple[nn.Module, float]:
+def train_on_all(stream: Stream, sizes: ContinualSizes, seed: int,
+                 device: Any = "cpu") -> tuple[nn.Module, float]:
     """A network trained on all pictures of `stream` at once, without tasks and clients, for
     `sizes.judge_epochs`, and its accuracy: an upper bound, and a judge of painted pictures."""
     pairs = [client[t] for client in stream.clients for t in range(sizes.tasks)]
@@ -510,7 +510,7 @@ class Comparison:
     @cached_property
     def together(self) -> tuple[nn.Module, float]:
         "The network that saw all tasks together, and its accuracy."
-        return train_pooled(self.stream, self.sizes, self.seed, self.device)
+        return train_on_all(self.stream, self.sizes, self.seed, self.device)
 
     def experiment(self, method: Method, seed: int) -> StreamExperiment:
         return StreamExperiment(self.sizes, seed, self.device, method)

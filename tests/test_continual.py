@@ -18,9 +18,10 @@ from torch import nn
 
 import fedbook.continual as continual
 from fedbook.continual import (Comparison, FedAvg, FedProx, Finetune, Stream, StreamExperiment,
-                               distillation_loss, expandable_cnn, expandable_resnet18, holdings, make_stream,
-                               padded, picture_gradients, probe, run_stream, snapshot, stream_row, widen)
-from fedbook.together import train_together
+                               distillation_loss,
+                               expandable_cnn, expandable_resnet18, holdings, make_stream, padded,
+                               picture_gradients, probe, run_stream, snapshot, stream_row, train_on_all,
+                               widen)
 from fedbook.engine import prove, trial
 from fedbook.exemplars import DER, GLFC, ICaRL, ReFed
 from fedbook.lab import Results, UserError
@@ -255,8 +256,8 @@ def test_holdings_count_what_is_in_the_states(stream):
 
 def test_a_network_that_saw_everything_beats_chance_and_leaves_the_global_generator(stream):
     state = torch.get_rng_state()
-    network, accuracy = train_together(stream, replace(SMOKE, judge_epochs=4), 0)
-    again, _ = train_together(stream, replace(SMOKE, judge_epochs=4), 0)
+    network, accuracy = train_on_all(stream, replace(SMOKE, judge_epochs=4), 0)
+    again, _ = train_on_all(stream, replace(SMOKE, judge_epochs=4), 0)
     assert accuracy > 0.4 and equal(network.state_dict(), again.state_dict())
     assert torch.equal(state, torch.get_rng_state())
 
