@@ -88,7 +88,7 @@ class Expandable(nn.Module):
     def widen(self, n_new: int, generator: torch.Generator | None = None) -> None:
         self.head = widen(self.head, n_new, generator)
 
-    def load_state_dict(self, weights, **options):
+    def load_state_dict(self, weights: Any, **options: Any) -> Any:
         """Load `weights`; the head becomes as wide as theirs, in one block: what it answers depends on the
         weights alone."""
         self.head = blank_head(self.head, len(weights["head.weight"]))

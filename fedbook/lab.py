@@ -50,12 +50,14 @@ class UserError(ValueError):
     "Something the user can put right: one sentence that names the argument, what came and what was expected."
 
 _EXTRAS = {
-    "course": ("IPython", "ipywidgets", "matplotlib", "nbclient", "nbformat", "papermill", "scipy", "sklearn"),
+    "course": ("IPython", "ipywidgets", "matplotlib", "nbclient", "nbformat", "papermill", "scipy",
+               "sklearn"),
     "vision": ("PIL", "open_clip", "timm", "torchmetrics", "torchvision"), "flower": ("cryptography", "flwr"),
     "dp": ("dp_accounting",)}
 
 def needs(package: str) -> None:
-    "Raise `UserError` with the command that installs `package`, where it is missing: the base install is small."
+    """Raise `UserError` with the command that installs `package`, where it is missing: the base install is
+    small."""
     try: importlib.import_module(package)
     except ImportError as error:
         extra = next(extra for extra, packages in _EXTRAS.items() if package.partition(".")[0] in packages)
@@ -89,8 +91,8 @@ Share = Annotated[float, Bounds(low=0, high=1)]
 Positive = Annotated[float, Bounds(above=0)]
 
 def limits(hint: Any) -> Bounds | tuple | None:
-    """What the type `hint` of a size allows: `Bounds` for a number, a tuple of choices for a `Literal`, None for
-    anything goes. A tuple of sizes has the limits of its entries."""
+    """What the type `hint` of a size allows: `Bounds` for a number, a tuple of choices for a `Literal`, None
+    for anything goes. A tuple of sizes has the limits of its entries."""
     kind, *notes = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     if get_origin(kind) is tuple: return limits(get_args(kind)[0])
     if get_origin(kind) is Literal: return get_args(kind)
@@ -99,8 +101,8 @@ def limits(hint: Any) -> Bounds | tuple | None:
 
 @dataclass(frozen=True)
 class Profile:
-    """The size of a run. Each chapter adds its own fields, each with its meaning in a comment beside it and its
-    limits in its type (`Count`, `Share`, `Positive`, `Literal`; any other number is 0 or more).
+    """The size of a run. Each chapter adds its own fields, each with its meaning in a comment beside it and
+    its limits in its type (`Count`, `Share`, `Positive`, `Literal`; any other number is 0 or more).
 
     Raises `UserError` for a value outside the limits of its field, and for a number that is not finite."""
     seeds: Count = 1  # how many seeds a row is repeated with
@@ -126,7 +128,8 @@ def _read(name: str, value: Any, now: Any) -> Any:
         parts = value.split(",") if isinstance(value, str) else value
         parts = [part.strip() for part in parts if part.strip()] if isinstance(value, str) else parts
         return tuple(_read(name, part, now[0] if now else "") for part in parts)
-    if kind is bool and isinstance(value, str): value = {"true": True, "false": False}.get(value.lower(), value)
+    if kind is bool and isinstance(value, str):
+        value = {"true": True, "false": False}.get(value.lower(), value)
     elif kind is float and type(value) is int or isinstance(value, str) and kind in (int, float):
         try: value = kind(value)
         except ValueError: pass
@@ -136,10 +139,11 @@ def _read(name: str, value: Any, now: Any) -> Any:
 
 def choose(profiles: dict, name: str, changes: dict | None = None, settings: dict | None = None) -> Profile:
     """The `Profile` called `name` out of `profiles`, with the fields in `changes` (name to value, or to text)
-    replaced. `settings` (name to fields) are the rows of a paper's table: the field `setting` picks one, and its
-    fields are replaced first.
+    replaced. `settings` (name to fields) are the rows of a paper's table: the field `setting` picks one, and
+    its fields are replaced first.
 
-    Raises `UserError` for an unknown profile, field or setting, and for a value that is not of the field's type."""
+    Raises `UserError` for an unknown profile, field or setting, and for a value that is not of the field's
+    type."""
     if name not in profiles:
         raise UserError(f"profile={name!r} is unknown; choose one of {', '.join(profiles)}")
     base = profiles[name]
@@ -164,7 +168,8 @@ def _source(kind):
     try: return inspect.getsource(kind)
     except (OSError, TypeError):
         cells = ["".join(entry[2]) for entry in linecache.cache.values() if len(entry) > 2]
-        return next((cell for cell in reversed(cells) if re.search(rf"^class {kind.__name__}[(:]", cell, re.M)), "")
+        return next((cell for cell in reversed(cells) if re.search(rf"^class {kind.__name__}[(:]", cell,
+                                                                   re.M)), "")
 
 def meanings(kind: type) -> dict[str, str]:
     "What each field of a `Profile` means: name to the comment beside it, in the order of the fields."
@@ -341,8 +346,8 @@ class Results:
         write_atomically(self.folder / "results.json", json.dumps(body, indent=1) + "\n")
 
     def finish(self, headline: str) -> None:
-        """Keep `headline`, the sentence that the command's table shows, and print it. Rows from before that this
-        run did not ask for go."""
+        """Keep `headline`, the sentence that the command's table shows, and print it. Rows from before that
+        this run did not ask for go."""
         self.headline = headline
         self.rows = [row for row in self.rows if (row["what"], row["seed"]) in self._asked]
         self.save()

@@ -381,7 +381,7 @@ class Generator(nn.Module):
         self.resize(self.classes + n_new)
         with torch.no_grad(): self.labels.weight.copy_(torch.cat([old, drawn.to(old)], 1))
 
-    def load_state_dict(self, weights, **options):
+    def load_state_dict(self, weights: Any, **options: Any) -> Any:
         "Load `weights`; the label input becomes as wide as theirs."
         self.resize(weights["labels.weight"].shape[1])
         return super().load_state_dict(weights, **options)
@@ -430,7 +430,7 @@ class Discriminator(nn.Module):
     def widen(self, n_new: int, generator: torch.Generator | None = None) -> None:
         self.head = widen(self.head, n_new, generator)
 
-    def load_state_dict(self, weights, **options):
+    def load_state_dict(self, weights: Any, **options: Any) -> Any:
         "Load `weights`; the class head becomes as wide as theirs."
         self.resize(len(weights["head.weight"]))
         return super().load_state_dict(weights, **options)
@@ -456,7 +456,7 @@ class ACGAN(nn.Module):
         self.generator.widen(n_new, generator)
         self.discriminator.widen(n_new, generator)
 
-    def load_state_dict(self, weights, **options):
+    def load_state_dict(self, weights: Any, **options: Any) -> Any:
         "Load `weights`; both halves become as wide as theirs."
         self.generator.resize(weights["generator.labels.weight"].shape[1])
         self.discriminator.resize(len(weights["discriminator.head.weight"]))

@@ -744,7 +744,7 @@ def test_a_server_comes_back_from_its_state(scene, merged):
     a, b = merged.state(), other.state()
     assert equal(a.tensors, b.tensors) and a.meta == b.meta and equal(other.weights, merged.weights)
     assert other.log == merged.log
-    assert equal(other.before, merged.before) and other.briefed == merged.briefed
+    assert equal(other.before, merged.before) and other.ready == merged.ready
     assert other.task == merged.task == 1
     x = scene.stream.test[1][0]
     for mode in fedgtea.modes: assert torch.equal(other.classify(x, mode), merged.classify(x, mode))

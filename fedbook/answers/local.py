@@ -20,7 +20,8 @@ def prox_point(hessians, lows, steps, lr, mu):
 
 # %% ../../nbs/answers/01_local.ipynb #fc91e954
 def local_steps(n, size, epochs):
-    "Steps of the optimiser in `epochs` passes over `n` pictures in batches of `size`, the last of at least two."
+    """Steps of the optimiser in `epochs` passes over `n` pictures in batches of `size`, the last of at least
+    two."""
     full, rest = divmod(n, size)
     lonely = rest == 1 or (size == 1 and n > 1)
     return epochs * max(1, full + (rest > 0) - lonely)

@@ -10,12 +10,14 @@ import numpy as np
 
 # %% ../../nbs/answers/05_score.ipynb #de5f4f9b
 def rounds_to_target(rounds, accuracies, target):
-    "The first of `rounds` whose accuracy (None where it was not measured) is at least `target`; None if none is."
+    """The first of `rounds` whose accuracy (None where it was not measured) is at least `target`; None if
+    none is."""
     return next((r for r, a in zip(rounds, accuracies) if a is not None and a >= target), None)
 
 # %% ../../nbs/answers/05_score.ipynb #4b3b715c
 def mean_height(rounds, accuracies):
-    "Area under the curve through the measured points, divided by the range of their rounds; at least two points."
+    """Area under the curve through the measured points, divided by the range of their rounds; at least two
+    points."""
     x, y = np.array([(r, a) for r, a in zip(rounds, accuracies) if a is not None], dtype=float).T
     return float((np.diff(x) * (y[1:] + y[:-1]) / 2).sum() / (x[-1] - x[0]))
 
