@@ -877,7 +877,7 @@ def test_the_papers_profile_runs_on_folders(folders, monkeypatch):
 
 def test_a_set_that_is_not_there(folders, monkeypatch):
     monkeypatch.setenv("FEDBOOK_DATA", str(folders))
-    with pytest.raises(UserError, match="DukeMTMC-reID is not there; put the folders"):
+    with pytest.raises(UserError, match="DukeMTMC-reID is missing; put the folders"):
         make_sites(replace(PAPER, sets=("duke",), clients=1), 0)
     with pytest.raises(UserError, match="'msmt17' is unknown"):
         make_sites(replace(PAPER, sets=("msmt17",), clients=1), 0)
