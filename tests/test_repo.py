@@ -69,7 +69,7 @@ def test_outputs_are_of_this_code_and_clean(path):
                                                     else {}), "fedbook book folds cells"
         for output in cell.get("outputs", []):
             assert output.output_type != "error" and output.get("name") != "stderr"
-    assert any(cell.get("outputs") for cell in book.cells)
+    assert path in ANSWERS or any(cell.get("outputs") for cell in book.cells)
     text = path.read_text()
     assert str(Path.home()) not in text and str(ROOT) not in text
 
