@@ -7,12 +7,42 @@ import pytest
 import torch
 
 import fedbook.engine
+from fedbook import detect
 from fedbook.engine import Checkpoint
+from fedbook.local import build, generator
 
 
 def seeded(seed=0): return torch.Generator().manual_seed(seed)
 
 def normal(*shape, seed=0): return torch.randn(*shape, generator=seeded(seed))
+
+
+def close(a, b, tol=1e-6): return torch.allclose(a, b, rtol=0, atol=tol)
+
+def equal(a, b): return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+def bits(t): return t.contiguous().view({4: torch.int32, 8: torch.int64}.get(t.element_size(), t.dtype))
+
+def equal_bits(a, b):
+    "As `equal`, and a zero differs from a negative zero, and a NaN equals itself."
+    return a.keys() == b.keys() and all(torch.equal(bits(a[name]), bits(b[name])) for name in a)
+
+def copied(state): return {name: t.clone() for name, t in state.items()}
+
+
+def detector(encoder, seed=0, **options):
+    "A small detector of five classes on `encoder`."
+    return build(lambda: detect.faster_rcnn(encoder, 5, 16, 16, **options), seed)
+
+
+@pytest.fixture(scope="module")
+def sure(encoder, data):
+    "A detector that has learned a little, and is made to be sure of what it sees."
+    model, g = detector(encoder), generator(1)
+    optimiser = detect.detector_optimiser(model, 3e-3)
+    for _ in range(6): detect.supervised_epoch(model, data, g, optimiser=optimiser)
+    model.roi_heads.score_thresh = 0.01
+    return model
 
 
 class Killed(BaseException): pass

@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 import fedbook.continual as continual
+from conftest import equal
+
 from fedbook.continual import (Comparison, FedAvg, FedProx, Finetune, Stream, StreamExperiment,
                                distillation_loss,
                                expandable_cnn, expandable_resnet18, holdings, make_stream, padded,
@@ -41,9 +43,6 @@ every_method = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
 
 @pytest.fixture(scope="module")
 def stream(): return make_stream(SMOKE, 0)
-
-
-def equal(a, b): return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
 def test_every_method_has_a_name_of_its_own(): assert len({m.name for m in METHODS}) == len(METHODS)

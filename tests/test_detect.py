@@ -6,11 +6,13 @@ import pytest
 import torch
 from torch import nn
 
+from conftest import detector, equal as same
+
 from fedbook import detect as d
 from fedbook.answers import detect as answers
 from fedbook.encoders import image_encoder
 from fedbook.lab import UserError, choose
-from fedbook.local import build, generator
+from fedbook.local import generator
 from fedbook.streets import streets
 from fedbook.world import Boxes
 
@@ -26,20 +28,6 @@ def encoder(): return image_encoder("efficientnet-lite0", weights=None)
 def data(): return streets(4, "cloudy", HIGH, 3)
 
 
-def detector(encoder, seed=0, **options):
-    return build(lambda: d.faster_rcnn(encoder, 5, 16, 16, **options), seed)
-
-
-@pytest.fixture(scope="module")
-def sure(encoder, data):
-    "A detector that has learned a little, and is made to be sure of what it sees."
-    model, g = detector(encoder), generator(1)
-    optimiser = d.detector_optimiser(model, 3e-3)
-    for _ in range(6): d.supervised_epoch(model, data, g, optimiser=optimiser)
-    model.roi_heads.score_thresh = 0.01
-    return model
-
-
 def none(): return Boxes(torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64))
 
 
@@ -49,9 +37,6 @@ def some(*rows, labels=None):
 
 
 def found(boxes, *scores): return d.Detections(*boxes, torch.tensor(scores))
-
-
-def same(a, b): return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
 
 
 # ---- the network

@@ -13,7 +13,7 @@ from hypothesis import given, settings, strategies as st
 from torch import nn
 
 import fedbook.experts as experts
-from conftest import normal, seeded
+from conftest import bits, close, equal_bits as equal, normal, seeded
 from fedbook.experts import (GATES, MOSAIC_WEATHERS, ExpertsSizes, Mosaic, RoIMoE, SpatialMoE, SpatialRouter,
                              balance_loss, gate_mask, gathered_convolution, halved, learn_mosaic, mosaic,
                              mosaic_head, on_pixels, patch_rows, routing_agreement, score_mosaic, usage)
@@ -21,12 +21,6 @@ from fedbook.lab import UserError
 from fedbook.local import build
 
 pytestmark = pytest.mark.usefixtures("one_process")
-
-def bits(t): return t.contiguous().view({4: torch.int32, 8: torch.int64}.get(t.element_size(), t.dtype))
-
-def equal(a, b): return a.keys() == b.keys() and all(torch.equal(bits(a[name]), bits(b[name])) for name in a)
-
-def close(a, b, tol=1e-6): return torch.allclose(a, b, rtol=0, atol=tol)
 
 # ---- gates
 

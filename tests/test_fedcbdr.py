@@ -13,6 +13,8 @@ import torch.nn.functional as F
 from hypothesis import given, settings, strategies as st
 from torch import nn
 
+from conftest import equal
+
 from fedbook.continual import (Expandable, FedAvg, Stream, StreamExperiment, expandable_cnn,
                                expandable_resnet18, run_stream, widen)
 from fedbook.exemplars import herding
@@ -418,8 +420,6 @@ def loop(server, tasks=TASKS, rounds=1):
         for _ in range(rounds): server.train_round()
         server.coordinate_gdr()
     return server
-
-def equal(a, b): return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 def task_pictures(k, classes, source=held):
     x, y = source(k)

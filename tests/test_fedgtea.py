@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 
 import fedbook.continual as continual
 import fedbook.fedgtea as fedgtea
+from conftest import equal
+
 from fedbook import world
 from fedbook.painters import ACGANFedAvg, FedCIL, Generator, half_of
 from fedbook.continual import (FedAvg, StreamExperiment, TaskServer, distillation_loss, frozen, make_stream,
@@ -42,9 +44,6 @@ BRISK = replace(SMOKE, iterations=8, gan_batch=8, critic_lr=2e-3, generator_lr=2
 
 @pytest.fixture(scope="module")
 def stream(): return make_stream(SMOKE, 0)
-
-
-def equal(a, b): return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
 def fit(client, msg):

@@ -20,7 +20,7 @@ from torch import nn
 
 import fedbook.fedklpr
 import fedbook.reid
-from conftest import normal
+from conftest import bits, close, copied, equal_bits as equal, normal
 from fedbook.continual import snapshot
 from fedbook.engine import Checkpoint, Faults, prove, trial
 from fedbook.fedavg import Federation, Here, LocalOnly, TooFewReplies, run, weighted_average
@@ -36,14 +36,6 @@ from fedbook.wire import Msg, Refused, pack, unpack
 from fedbook.world import as_float
 
 pytestmark = pytest.mark.usefixtures("one_process")
-
-def bits(t): return t.contiguous().view(torch.int32 if t.dtype == torch.float32 else t.dtype)
-
-def equal(a, b): return a.keys() == b.keys() and all(torch.equal(bits(a[name]), bits(b[name])) for name in a)
-
-def close(a, b, tol=1e-6): return torch.allclose(a, b, rtol=0, atol=tol)
-
-def copied(state): return {name: t.clone() for name, t in state.items()}
 
 class Strike(Faults):
     "Faults at chosen places: (round, client) to the kind of fault."

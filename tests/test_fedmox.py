@@ -16,7 +16,7 @@ from hypothesis import given, settings, strategies as st
 from PIL import Image
 
 import fedbook.fedmox as fedmox
-from conftest import normal, seeded
+from conftest import bits, close, copied, equal_bits as equal, normal, seeded
 from fedbook.detect import PAPER_LIMITS, SMALL_LIMITS, head_state, losses, trainable
 from fedbook.teacher import momentum_at
 from fedbook.engine import Checkpoint, prove, trial
@@ -33,14 +33,6 @@ from fedbook.local import build
 from fedbook.wire import Msg, Refused, pack, unpack
 
 pytestmark = pytest.mark.usefixtures("one_process")
-
-def bits(t): return t.contiguous().view({4: torch.int32, 8: torch.int64}.get(t.element_size(), t.dtype))
-
-def equal(a, b): return a.keys() == b.keys() and all(torch.equal(bits(a[name]), bits(b[name])) for name in a)
-
-def copied(state): return {name: t.clone() for name, t in state.items()}
-
-def close(a, b, tol=1e-6): return torch.allclose(a, b, rtol=0, atol=tol)
 
 # thresholds so low that an untrained teacher has pseudo-boxes
 TINY = replace(profiles["smoke"], weights="random", rounds=2, keep=0.1, rpn=0.15, classes=0.15, variance=10.0)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings, strategies as st
 from torch import nn
 
-from conftest import normal, seeded
+from conftest import close, equal, normal, seeded
 from fedbook.continual import distillation_loss, snapshot
 from fedbook.engine import Checkpoint, Faults, prove, trial
 from fedbook.fedavg import Federation, Here, LocalOnly, Server, TooFewReplies, run, weighted_average
@@ -40,10 +40,6 @@ def head(classes=4, seed=0, **options):
     return build(partial(ReplayHead, IN, classes, DIM, **{"layers": 1, "heads": 2, "ff": 32} | options), seed)
 
 def size(module): return sum(p.numel() for p in module.parameters())
-
-def equal(a, b): return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
-
-def close(a, b, tol=1e-6): return torch.allclose(a, b, rtol=0, atol=tol)
 
 MEANS = normal(40, IN, seed=99)
 

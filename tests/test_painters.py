@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from conftest import equal
+
 from fedbook.continual import StreamExperiment, make_stream, profiles, run_stream, snapshot
 from fedbook.lab import UserError
 from fedbook.local import build, generator
@@ -18,9 +20,6 @@ from fedbook.wire import Msg, Refused
 
 SMOKE = profiles["smoke"]
 ONE = replace(SMOKE, tasks=1, rounds=2, clients=2, pictures=20, mu=0.0, consolidation=1)
-
-
-def equal(a, b): return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
 def weights_after(method, stream, sizes):

@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from conftest import equal
+
 from fedbook.continual import (Finetune, StreamExperiment, expandable_cnn, frozen, make_stream, profiles,
                                run_stream,
                                snapshot)
@@ -16,9 +18,6 @@ from fedbook.penalties import (FLwF2TClient, FedEWC, FedEWCClient, FedLwF, FedLw
 from fedbook.wire import Msg, Refused
 
 SMOKE = profiles["smoke"]
-
-
-def equal(a, b): return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
 def linear_model(dim=12, classes=4):

@@ -13,7 +13,7 @@ from hypothesis import given, settings, strategies as st
 from torch import nn
 from torch.nn.utils import prune
 
-from conftest import normal, seeded
+from conftest import bits, close, equal_bits as equal, normal, seeded
 from fedbook.continual import snapshot
 from fedbook.engine import Faults, prove, trial
 from fedbook.fedavg import weighted_average
@@ -26,12 +26,6 @@ from fedbook.reid import small_net
 from fedbook.wire import Msg, Refused, pack, unpack
 
 pytestmark = pytest.mark.usefixtures("one_process")
-
-def bits(t): return t.contiguous().view(torch.int32 if t.dtype == torch.float32 else t.dtype)
-
-def equal(a, b): return a.keys() == b.keys() and all(torch.equal(bits(a[name]), bits(b[name])) for name in a)
-
-def close(a, b, tol=1e-6): return torch.allclose(a, b, rtol=0, atol=tol)
 
 SIZES = replace(profiles["smoke"], clients=2, rounds=4, step=0.3)
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings, strategies as st
 from torch import nn
 
 import fedbook.reid
-from conftest import normal, seeded
+from conftest import close, equal_bits as equal, normal, seeded
 from fedbook.answers import reid as answers
 from fedbook.continual import snapshot
 from fedbook.lab import UserError
@@ -28,12 +28,6 @@ from fedbook.reid import (ProxyMemory, ReIDSizes, adam, augment, camera_contrast
                           site_of, small_net, start_of)
 
 pytestmark = pytest.mark.usefixtures("one_process")
-
-def bits(t): return t.contiguous().view(torch.int32 if t.dtype == torch.float32 else t.dtype)
-
-def equal(a, b): return a.keys() == b.keys() and all(torch.equal(bits(a[name]), bits(b[name])) for name in a)
-
-def close(a, b, tol=1e-6): return torch.allclose(a, b, rtol=0, atol=tol)
 
 def unit(*shape, seed=0): return F.normalize(normal(*shape, seed=seed))
 

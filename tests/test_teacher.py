@@ -7,12 +7,14 @@ import pytest
 import torch
 from torch import nn
 
+from conftest import detector
+
 from fedbook import detect as d
 from fedbook import teacher as t
 from fedbook.answers import teacher as answers
 from fedbook.encoders import image_encoder
 from fedbook.lab import UserError
-from fedbook.local import build, generator
+from fedbook.local import generator
 from fedbook.streets import streets
 from fedbook.world import Boxes
 
@@ -26,19 +28,6 @@ def encoder(): return image_encoder("efficientnet-lite0", weights=None)
 
 @pytest.fixture(scope="module")
 def data(): return streets(4, "cloudy", HIGH, 3)
-
-
-def detector(encoder, seed=0): return build(lambda: d.faster_rcnn(encoder, 5, 16, 16), seed)
-
-
-@pytest.fixture(scope="module")
-def sure(encoder, data):
-    "A detector that has learned a little, and is made to be sure of what it sees."
-    model, g = detector(encoder), generator(1)
-    optimiser = d.detector_optimiser(model, 3e-3)
-    for _ in range(6): d.supervised_epoch(model, data, g, optimiser=optimiser)
-    model.roi_heads.score_thresh = 0.01
-    return model
 
 
 def none(): return Boxes(torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64))
