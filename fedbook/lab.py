@@ -635,12 +635,15 @@ def bytes_text(n: float) -> str:
         if n >= size: return f"{n / size:.3g} {unit}"
     return f"{n:.0f} B"
 
-def _arrow_text(entries, most=3):
-    "`12 x (conv 1.6 kB, fc 3 kB, +4 more)` for the messages of one arrow."
+def _arrow_text(verb, entries, room=86):
+    "`fit: 12 x [conv 1.6 kB, fc 3 kB, +4 more]` for an arrow: up to three tensors, in about `room` letters."
     largest = sorted(entries[0].tensors, key=lambda item: -item[1])
-    names = ", ".join(f"{name} {bytes_text(size)}" for name, size in largest[:most])
-    more = f", +{len(largest) - most} more" if len(largest) > most else ""
-    return f"{len(entries)} x [{names}{more}]" if len(entries) > 1 else f"{names}{more}"
+    for most in (3, 2, 1):
+        names = ", ".join(f"{name} {bytes_text(size)}" for name, size in largest[:most])
+        more = f", +{len(largest) - most} more" if len(largest) > most else ""
+        text = f"{verb}: {len(entries)} x [{names}{more}]" if len(entries) > 1 else f"{verb}: {names}{more}"
+        if len(text) <= room: break
+    return text
 
 def flow(entries: Sequence, title: str = "One round, drawn from its messages") -> Any:
     """Draw who sends what: one arrow per verb and way, labelled with tensor names and bytes. `entries` are
@@ -657,7 +660,7 @@ def flow(entries: Sequence, title: str = "One round, drawn from its messages") -
         colour = COLOURS[0] if way == "down" else COLOURS[1]
         ax.annotate("", xytext=ends[0], xy=ends[1],
                     arrowprops=dict(arrowstyle="-|>", lw=2, color=colour, shrinkA=0, shrinkB=0))
-        ax.text(0.5, row - 0.12, f"{verb}: {_arrow_text(group)}", ha="center", va="bottom", fontsize=9)
+        ax.text(0.5, row - 0.12, _arrow_text(verb, group), ha="center", va="bottom", fontsize=9)
         ax.text(0.5, row + 0.12, f"{bytes_text(sum(e.nbytes for e in group))} {way}", ha="center", va="top",
                 fontsize=9, color=colour)
     clients = len({entry.client for group in arrows.values() for entry in group})
