@@ -14,16 +14,16 @@ from .lab import UserError, interval, needs
 
 # %% ../nbs/workshop/w10_evidence.ipynb #a128c197
 class Judgement(NamedTuple):
-    """What values say about a claim: the `verdict`, the interval from `low` to `high` that it rests on, and for
-    an open claim about how many `seeds` would decide it (None: more than a thousand, or it is no matter of
-    seeds)."""
+    """What values say about a claim: the `verdict`, the interval from `low` to `high` that it rests on, and
+    for an open claim about how many `seeds` would decide it (None: more than a thousand, or it is no matter
+    of seeds)."""
     verdict: str
     low: float
     high: float
     seeds: int | None = None
 
-VERDICTS_OF_PAPERS = ("reproduced", "smaller than the paper's", "larger than the paper's", "smaller, sign open",
-                      "contradicted", "open", "measured")
+VERDICTS_OF_PAPERS = ("reproduced", "smaller than the paper's", "larger than the paper's",
+                      "smaller, sign open", "contradicted", "open", "measured")
 
 # %% ../nbs/workshop/w10_evidence.ipynb #d2a1d116
 def seeds_needed(values: Sequence[float], bound: float, power: float = 0.8, level: float = 0.95,
@@ -34,7 +34,8 @@ def seeds_needed(values: Sequence[float], bound: float, power: float = 0.8, leve
     needs("scipy")
     from scipy.stats import nct, t
 
-    if len(values) < 2: raise UserError(f"values={list(values)} has {len(values)} entries, expected at least 2")
+    if len(values) < 2:
+        raise UserError(f"values={list(values)} has {len(values)} entries, expected at least 2")
     mean = math.fsum(values) / len(values)
     deviation = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
     if deviation == 0: return len(values) if mean != bound else None
@@ -71,7 +72,8 @@ def judge(values: Sequence[float], at_least: float | None = None, at_most: float
     size = "" if effect is None or len(bounds) == 2 else _size(effect, low, high, at_most is None)
     if floor <= low and high <= ceiling:
         return Judgement(f"{size} than the paper's" if size else "reproduced", low, high)
-    return Judgement("smaller, sign open" if size else "open", low, high, seeds_needed(values, nearest, level=level))
+    needed = seeds_needed(values, nearest, level=level)
+    return Judgement("smaller, sign open" if size else "open", low, high, needed)
 
 def _size(effect, low, high, upwards):
     "`smaller` or `larger`, if the interval from `low` to `high` excludes the paper's `effect`; else nothing."
@@ -100,7 +102,8 @@ def p_value(values: Sequence[float], bound: float) -> float:
     needs("scipy")
     from scipy.stats import ttest_1samp
 
-    if len(values) < 2: raise UserError(f"values={list(values)} has {len(values)} entries, expected at least 2")
+    if len(values) < 2:
+        raise UserError(f"values={list(values)} has {len(values)} entries, expected at least 2")
     return float(ttest_1samp(values, bound).pvalue)
 
 def holm(p_values: Sequence[float]) -> list[float]:
