@@ -7,8 +7,8 @@ __all__ = ['networks', 'profiles', 'FedAvg', 'experiment', 'Finetune', 'FedProx'
            'Expandable', 'expandable_cnn', 'expandable_resnet18', 'Stream', 'make_stream', 'ContinualSizes', 'snapshot',
            'TaskClient', 'TaskServer', 'logits', 'unit_features', 'as_named', 'Method', 'Outcome', 'StreamExperiment',
            'run_stream', 'stream_row', 'train_on_all', 'probe', 'holdings', 'Comparison', 'padded', 'plot_matrices',
-           'plot_bars', 'frozen', 'distillation_loss', 'picture_gradients', 'sample_gradients', 'as_pixels',
-           'accept_labels']
+           'plot_bars', 'frozen', 'distillation_loss', 'TaughtClient', 'picture_gradients', 'sample_gradients',
+           'as_pixels', 'accept_labels']
 
 # %% ../nbs/07_continual.ipynb #b847ff12
 import copy
@@ -639,6 +639,23 @@ def distillation_loss(teacher_logits: torch.Tensor, student_logits: torch.Tensor
     teacher = F.log_softmax(teacher_logits.detach() / temperature, 1)
     student = F.log_softmax(student_logits[:, :old] / temperature, 1)
     return temperature**2 * F.kl_div(student, teacher, reduction="batchmean", log_target=True)
+
+# %% ../nbs/07_continual.ipynb #8f4d49b7
+class TaughtClient(TaskClient):
+    """A client with a teacher from the second task on: the network as it was when the task came, kept in the
+    `store`."""
+    _teacher: Any
+
+    def start(self, memo: dict[str, torch.Tensor]) -> None:
+        if self.old: self.store["teacher"] = snapshot(self.model)
+
+    def train(self) -> None:
+        self._teacher = frozen(self.model, self.store["teacher"]) if self.old else None
+        super().train()
+
+    def distillation(self, x: torch.Tensor, z: torch.Tensor, temperature: float) -> torch.Tensor:
+        "Equation (1) without its factor T^2: the teacher's logits for pictures `x` and the new ones `z` (b, C)."
+        return distillation_loss(self._teacher(x)[:, :self.old], z, temperature) / temperature**2
 
 # %% ../nbs/07_continual.ipynb #983b8cfd
 def picture_gradients(network: nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['TARGET', 'LANDER', 'ACGANFedAvg', 'ACGANNoReplay', 'ACGANFedProx', 'FedCIL', 'painter', 'boundary_loss',
-           'BatchNormStatistics', 'best_batch', 'study', 'synthesise', 'untrained', 'target_images', 'TARGETServer',
-           'TARGETClient', 'random_batch', 'orthogonal_anchors', 'bounding_loss', 'mapped', 'anchors_of',
-           'AnchorPainter', 'lander_images', 'LANDERServer', 'LANDERClient', 'Generator', 'Discriminator', 'ACGAN',
-           'half_of', 'ac_gan', 'discriminator_loss', 'generator_loss', 'ac_gan_losses', 'Duel', 'ACGANClient',
+           'BatchNormStatistics', 'best_batch', 'study', 'synthesise', 'untrained', 'target_images', 'PaintingServer',
+           'TARGETServer', 'TARGETClient', 'random_batch', 'orthogonal_anchors', 'bounding_loss', 'mapped',
+           'anchors_of', 'AnchorPainter', 'lander_images', 'LANDERServer', 'LANDERClient', 'Generator', 'Discriminator',
+           'ACGAN', 'half_of', 'ac_gan', 'discriminator_loss', 'generator_loss', 'ac_gan_losses', 'Duel', 'ACGANClient',
            'consistency_loss', 'FedCILServer']
 
 # %% ../nbs/08_painters.ipynb #c0a80212
@@ -161,17 +161,26 @@ def target_images(teacher: Any, generator: torch.Generator, images: int = 256, b
     return synthesise(student, attempt, learn, max(1, images // batch))
 
 # %% ../nbs/08_painters.ipynb #59e51126
-class TARGETServer(TaskServer):
-    """Before each task, makes `synthetic` pictures of all old classes and hands them out with the old model's
-    logits for them."""
+class PaintingServer(TaskServer):
+    """Before each task, makes about `synthetic` pictures of all old classes, and hands out what `paint` makes of
+    the frozen old model and a generator."""
 
     def __init__(self, *args: Any, synthetic: int = 256, **options: Any):
         super().__init__(*args, **options)
         self.synthetic = synthetic
 
     def prepare(self, task: int) -> dict[str, torch.Tensor]:
-        teacher = frozen(self.network())
-        images = target_images(teacher, generator(self.seed, task, 1), self.synthetic)
+        return self.paint(frozen(self.network()), generator(self.seed, task, 1))
+
+    def paint(self, teacher: Any, generator: torch.Generator) -> dict[str, torch.Tensor]:
+        "Pictures by `generator`, with what the `teacher` says of them: tensors by name, all of one length."
+        raise NotImplementedError
+
+class TARGETServer(PaintingServer):
+    "The pictures go with the old model's logits for them."
+
+    def paint(self, teacher: Any, generator: torch.Generator) -> dict[str, torch.Tensor]:
+        images = target_images(teacher, generator, self.synthetic)
         return {"images": images, "logits": logits(teacher, images)}
 
 class TARGETClient(TaskClient):
@@ -288,18 +297,12 @@ def lander_images(teacher: Any, anchors: torch.Tensor, generator: torch.Generato
     return synthesise(student, attempt, learn, max(1, images // len(y)))
 
 # %% ../nbs/08_painters.ipynb #fe8c8466
-class LANDERServer(TaskServer):
-    """Before each task, makes `synthetic` pictures and hands them out with the old model's logits and latent
-    points for them."""
+class LANDERServer(PaintingServer):
+    "The pictures go with the old model's logits and latent points for them."
 
-    def __init__(self, *args: Any, synthetic: int = 256, **options: Any):
-        super().__init__(*args, **options)
-        self.synthetic = synthetic
-
-    def prepare(self, task: int) -> dict[str, torch.Tensor]:
-        teacher = frozen(self.network())
+    def paint(self, teacher: Any, generator: torch.Generator) -> dict[str, torch.Tensor]:
         anchors = anchors_of(teacher, self.seed)
-        images = lander_images(teacher, anchors, generator(self.seed, task, 1), self.synthetic)
+        images = lander_images(teacher, anchors, generator, self.synthetic)
         latent = outputs(teacher, images, of=lambda x: teacher.mapping(teacher.features(x)))
         return {"images": images, "logits": logits(teacher, images), "latent": latent}
 
