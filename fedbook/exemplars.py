@@ -22,7 +22,7 @@ from .continual import (FedAvg, Method, TaskClient, TaskServer, TaughtClient, ac
                                frozen, logits, picture_gradients, profiles, sample_gradients, unit_features)
 from .fedavg import Step
 from .lab import UserError
-from .local import build, generator
+from .local import build, generator, torch_threads
 from .score import accuracy
 from .wire import Msg, Refused, expect, labelled, part
 from .world import as_float
@@ -361,7 +361,8 @@ class GLFCServer(TaskServer):
         y = torch.tensor([c for _, labels in pairs for c in labels])
         gradients = {name: torch.cat([tensors[name] for tensors, _ in pairs]) for name in pairs[0][0]}
         noise = generator(self.seed, self.task)
-        x = rebuild(self.asked(), gradients, y, self.model.shape, self.proxy_steps, noise)
+        with torch_threads(1):
+            x = rebuild(self.asked(), gradients, y, self.model.shape, self.proxy_steps, noise)
         self.rebuilt, self.best, self.top = (as_pixels(x), y), {}, -1.0
 
     def merge(self, replies: Iterable) -> None:

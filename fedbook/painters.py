@@ -170,7 +170,7 @@ class PaintingServer(TaskServer):
         self.synthetic = synthetic
 
     def prepare(self, task: int) -> dict[str, torch.Tensor]:
-        return self.paint(frozen(self.network()), generator(self.seed, task, 1))
+        with torch_threads(1): return self.paint(frozen(self.network()), generator(self.seed, task, 1))
 
     def paint(self, teacher: Any, generator: torch.Generator) -> dict[str, torch.Tensor]:
         "Pictures by `generator`, with what the `teacher` says of them: tensors by name, all of one length."
