@@ -192,7 +192,8 @@ profiles = {
     "smoke": ContinualSizes(pictures=40, test_pictures=20, tasks=3, clients=3, rounds=1, epochs=1, memory=12,
                             iterations=2, gan_batch=4, consolidation=2, synthetic=64, proxy_steps=3,
                             judge_epochs=1),
-    "quick": ContinualSizes(pictures=250, rounds=3, iterations=9, consolidation=6, others=0, judge_epochs=8),
+    "quick": ContinualSizes(pictures=250, rounds=2, iterations=10, consolidation=6, proxy_steps=60, others=0,
+                            judge_epochs=8),
     "full": ContinualSizes(seeds=3),
     "paper": ContinualSizes(seeds=3, data="cifar10", network="resnet18", pictures=5000, test_pictures=1000,
                             rounds=100, batch=128, lr=0.01, memory=300, iterations=100, gan_batch=64,
@@ -472,9 +473,9 @@ def train_on_all(stream: Stream, sizes: ContinualSizes, seed: int,
     pairs = [client[t] for client in stream.clients for t in range(sizes.tasks)]
     x, y = (torch.cat([pair[i] for pair in pairs]) for i in (0, 1))
     make = partial(networks[sizes.network], sum(stream.classes), stream.shape)
-    model, shuffle = build(make, seed).to(device), generator(seed)
+    model, g = build(make, seed).to(device), generator(seed)
     optimiser = torch.optim.Adam(model.parameters(), lr=1e-3)
-    some = passes(x, y, sizes.judge_epochs, 64, shuffle, device)
+    some = passes(x, y, sizes.judge_epochs, 64, g, device)
     train(model, some, lambda x, y: F.cross_entropy(model(x), y), optimiser)
     test_x, test_y = (torch.cat(parts) for parts in zip(*stream.test))
     return model.eval(), accuracy(logits(model, test_x), test_y)

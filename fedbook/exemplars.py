@@ -360,9 +360,9 @@ class GLFCServer(TaskServer):
         pairs = [(msg.tensors, msg.meta["labels"]) for _, msg in replies]
         y = torch.tensor([c for _, labels in pairs for c in labels])
         gradients = {name: torch.cat([tensors[name] for tensors, _ in pairs]) for name in pairs[0][0]}
-        noise = generator(self.seed, self.task)
+        g = generator(self.seed, self.task)
         with torch_threads(1):
-            x = rebuild(self.asked(), gradients, y, self.model.shape, self.proxy_steps, noise)
+            x = rebuild(self.asked(), gradients, y, self.model.shape, self.proxy_steps, g)
         self.rebuilt, self.best, self.top = (as_pixels(x), y), {}, -1.0
 
     def merge(self, replies: Iterable) -> None:

@@ -636,13 +636,13 @@ class FedCILServer(TaskServer):
 
     def consolidate(self, x: torch.Tensor, y: torch.Tensor) -> None:
         "More steps on pictures `x` (n, C, H, W) of classes `y` (n,), from the averaged weights."
-        random, rarity = generator(self.seed, self.round, len(y), 0), 1 / y.bincount()[y]
+        g, rarity = generator(self.seed, self.round, len(y), 0), 1 / y.bincount()[y]
         duel = Duel(self.network(), self.critic_lr, self.generator_lr)
         # With more threads, gradients of the same label are added up in an order that changes by chance.
         with torch_threads(1):
             for _ in range(self.consolidation):
-                i = torch.multinomial(rarity, self.batch, replacement=True, generator=random)
-                duel.step(x[i.to(x.device)], y[i].to(x.device), random)
+                i = torch.multinomial(rarity, self.batch, replacement=True, generator=g)
+                duel.step(x[i.to(x.device)], y[i].to(x.device), g)
         self.weights = snapshot(self.model)
 
 FedCIL = Method("FedCIL", partial(ACGANClient, consistency=0.2), FedCILServer, ac_gan, _GAN,
