@@ -192,7 +192,7 @@ profiles = {
     "smoke": ContinualSizes(pictures=40, test_pictures=20, tasks=3, clients=3, rounds=1, epochs=1, memory=12,
                             iterations=2, gan_batch=4, consolidation=2, synthetic=64, proxy_steps=3,
                             judge_epochs=1),
-    "quick": ContinualSizes(pictures=250, rounds=2, iterations=10, consolidation=6, proxy_steps=60, others=0,
+    "quick": ContinualSizes(pictures=250, rounds=3, iterations=9, consolidation=6, proxy_steps=60, others=0,
                             judge_epochs=8),
     "full": ContinualSizes(seeds=3),
     "paper": ContinualSizes(seeds=3, data="cifar10", network="resnet18", pictures=5000, test_pictures=1000,
@@ -500,6 +500,7 @@ def holdings(ended: Trial, classes: int) -> dict:
     memory = {k: y.bincount(minlength=classes).tolist() for k, y in labels.items() if y is not None}
     return {"memory": memory, "kept": float(np.mean([len(state) for state in states.values()]))}
 
+# %% ../nbs/07_continual.ipynb #545f8234
 class Comparison:
     """Methods over the same streams: their rows in `results`, the servers as their runs left them, a table
     and figures."""

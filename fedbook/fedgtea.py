@@ -247,6 +247,7 @@ class FedGTEAClient(TaskClient):
         mine = Gaussian.from_samples(embed_all(self.model, self.tasks[self.task][0]))
         return {"mean": mine.mean, "cov": mine.cov}
 
+# %% ../nbs/14_fedgtea.ipynb #946bef6c
 def embed_all(model: Any, x: Tensor, batch: int = 500) -> Tensor:
     """Task embeddings (n, dim) of each of the uint8 pictures `x` (n, C, H, W) alone, on the CPU; (n, 0)
     without CATE. Leaves `model` in evaluation mode."""

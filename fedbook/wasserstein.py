@@ -53,6 +53,7 @@ def _expect(name: str, x: Any, *shape: int | str) -> Tensor:
     if not x.isfinite().all(): raise UserError(f"{name} holds nan or infinity, expected finite numbers")
     return x
 
+# %% ../nbs/09_wasserstein.ipynb #136d980f
 @dataclass(frozen=True, eq=False)
 class Gaussian:
     """The Gaussian of a task's embeddings: `mean` (d,), `cov` (d, d) and `n`, the number of samples both came
@@ -144,6 +145,7 @@ def _chunk(matrices: Tensor) -> int:
     stay in the cache, 512 on a GPU."""
     return max(1, 2 ** (26 if matrices.is_cuda else 18) // max(1, matrices[:1].numel()))
 
+# %% ../nbs/09_wasserstein.ipynb #413cd9da
 class _Factor(torch.autograd.Function):
     """Factors L (T, d, rank) of symmetric covariances (T, d, d): L L^T is the nearest of that rank, columns
     go from the widest axis down. Columns of eigenvalues up to d times float64's precision times the largest
