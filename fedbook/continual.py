@@ -7,8 +7,8 @@ __all__ = ['networks', 'profiles', 'FedAvg', 'experiment', 'Finetune', 'FedProx'
            'Expandable', 'expandable_cnn', 'expandable_resnet18', 'Stream', 'make_stream', 'ContinualSizes', 'snapshot',
            'TaskClient', 'TaskServer', 'logits', 'unit_features', 'as_named', 'Method', 'Outcome', 'StreamExperiment',
            'run_stream', 'stream_row', 'train_on_all', 'probe', 'holdings', 'Comparison', 'padded', 'plot_matrices',
-           'plot_bars', 'frozen', 'distillation_loss', 'picture_gradients', 'sample_gradients', 'as_pixels',
-           'accept_labels']
+           'plot_bars', 'frozen', 'distillation_loss', 'TaughtClient', 'picture_gradients', 'sample_gradients',
+           'as_pixels', 'accept_labels']
 
 # %% ../nbs/07_continual.ipynb #b847ff12
 import copy
@@ -192,7 +192,8 @@ profiles = {
     "smoke": ContinualSizes(pictures=40, test_pictures=20, tasks=3, clients=3, rounds=1, epochs=1, memory=12,
                             iterations=2, gan_batch=4, consolidation=2, synthetic=64, proxy_steps=3,
                             judge_epochs=1),
-    "quick": ContinualSizes(pictures=250, rounds=3, iterations=9, consolidation=6, others=0, judge_epochs=8),
+    "quick": ContinualSizes(pictures=250, rounds=3, iterations=9, consolidation=6, proxy_steps=60, others=0,
+                            judge_epochs=8),
     "full": ContinualSizes(seeds=3),
     "paper": ContinualSizes(seeds=3, data="cifar10", network="resnet18", pictures=5000, test_pictures=1000,
                             rounds=100, batch=128, lr=0.01, memory=300, iterations=100, gan_batch=64,
@@ -472,9 +473,9 @@ def train_on_all(stream: Stream, sizes: ContinualSizes, seed: int,
     pairs = [client[t] for client in stream.clients for t in range(sizes.tasks)]
     x, y = (torch.cat([pair[i] for pair in pairs]) for i in (0, 1))
     make = partial(networks[sizes.network], sum(stream.classes), stream.shape)
-    model, shuffle = build(make, seed).to(device), generator(seed)
+    model, g = build(make, seed).to(device), generator(seed)
     optimiser = torch.optim.Adam(model.parameters(), lr=1e-3)
-    some = passes(x, y, sizes.judge_epochs, 64, shuffle, device)
+    some = passes(x, y, sizes.judge_epochs, 64, g, device)
     train(model, some, lambda x, y: F.cross_entropy(model(x), y), optimiser)
     test_x, test_y = (torch.cat(parts) for parts in zip(*stream.test))
     return model.eval(), accuracy(logits(model, test_x), test_y)
@@ -499,6 +500,7 @@ def holdings(ended: Trial, classes: int) -> dict:
     memory = {k: y.bincount(minlength=classes).tolist() for k, y in labels.items() if y is not None}
     return {"memory": memory, "kept": float(np.mean([len(state) for state in states.values()]))}
 
+# %% ../nbs/07_continual.ipynb #545f8234
 class Comparison:
     """Methods over the same streams: their rows in `results`, the servers as their runs left them, a table
     and figures."""
@@ -641,6 +643,23 @@ def distillation_loss(teacher_logits: torch.Tensor, student_logits: torch.Tensor
     teacher = F.log_softmax(teacher_logits.detach() / temperature, 1)
     student = F.log_softmax(student_logits[:, :old] / temperature, 1)
     return temperature**2 * F.kl_div(student, teacher, reduction="batchmean", log_target=True)
+
+# %% ../nbs/07_continual.ipynb #8f4d49b7
+class TaughtClient(TaskClient):
+    """A client with a teacher from the second task on: the network as it was when the task came, kept in the
+    `store`."""
+    _teacher: Any
+
+    def start(self, memo: dict[str, torch.Tensor]) -> None:
+        if self.old: self.store["teacher"] = snapshot(self.model)
+
+    def train(self) -> None:
+        self._teacher = frozen(self.model, self.store["teacher"]) if self.old else None
+        super().train()
+
+    def distillation(self, x: torch.Tensor, z: torch.Tensor, temperature: float) -> torch.Tensor:
+        "Equation (1) without its factor T^2: the teacher's logits for pictures `x` and the new ones `z` (b, C)."
+        return distillation_loss(self._teacher(x)[:, :self.old], z, temperature) / temperature**2
 
 # %% ../nbs/07_continual.ipynb #983b8cfd
 def picture_gradients(network: nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:

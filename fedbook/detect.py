@@ -455,11 +455,11 @@ def new_detector(encoder: Any, n_classes: int, sizes: DetectSizes, seed: int, **
 # %% ../nbs/08_detect.ipynb #b970096a
 def trained_detector(encoder: Any, street: Street, sizes: DetectSizes, seed: int, **limits: Any) -> nn.Module:
     "`new_detector` after `sizes.epochs` passes over the labelled pictures of the server of `street`."
-    model, draws = new_detector(encoder, len(street.classes), sizes, seed, **limits), generator(seed, 1)
+    model, g = new_detector(encoder, len(street.classes), sizes, seed, **limits), generator(seed, 1)
     optimiser = detector_optimiser(model, sizes.lr)
     cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, sizes.epochs)
     for _ in range(sizes.epochs):
-        supervised_epoch(model, street.server, draws, sizes.batch, optimiser, scales=(sizes.smallest, 1.0))
+        supervised_epoch(model, street.server, g, sizes.batch, optimiser, scales=(sizes.smallest, 1.0))
         cosine.step()
     return model
 

@@ -18,13 +18,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .continual import (FedAvg, Method, TaskClient, TaskServer, accept_labels, as_pixels,
-                               distillation_loss,
-                               frozen, logits, picture_gradients, profiles, sample_gradients, snapshot,
-                               unit_features)
+from .continual import (FedAvg, Method, TaskClient, TaskServer, TaughtClient, accept_labels, as_pixels,
+                               frozen, logits, picture_gradients, profiles, sample_gradients, unit_features)
 from .fedavg import Step
 from .lab import UserError
-from .local import build, generator
+from .local import build, generator, torch_threads
 from .score import accuracy
 from .wire import Msg, Refused, expect, labelled, part
 from .world import as_float
@@ -68,31 +66,22 @@ def with_exemplars(exemplars: Exemplars | None, x: torch.Tensor,
     return (torch.cat([x, exemplars["x"]]), torch.cat([y, exemplars["y"]])) if exemplars else (x, y)
 
 # %% ../nbs/08_exemplars.ipynb #5304b807
-class ICaRLClient(TaskClient):
+class ICaRLClient(TaughtClient):
     """iCaRL (Rebuffi et al. 2017) over a federation: `memory` exemplars, herded, trained together with the
     new pictures; cross-entropy over all classes seen plus distillation at `temperature`, as in PyCIL's later
     code (the paper has binary cross-entropies). The distillation's T^2 is divided out, as there."""
-    _teacher: Any
 
     def __init__(self, *args: Any, memory: int = 60, temperature: float = 2.0, **options: Any):
         super().__init__(*args, **options)
         self.memory, self.temperature = memory, temperature
 
-    def start(self, memo: dict[str, torch.Tensor]) -> None:
-        if self.old: self.store["teacher"] = snapshot(self.model)
-
     def data(self) -> tuple[torch.Tensor, torch.Tensor]:
         return with_exemplars(self.store.get("exemplars"), *self.tasks[self.task])
-
-    def train(self) -> None:
-        self._teacher = frozen(self.model, self.store["teacher"]) if self.old else None
-        super().train()
 
     def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         z = self.model(x)
         if not self.old: return self.cross_entropy(z, y)
-        distilled = distillation_loss(self._teacher(x)[:, :self.old], z, self.temperature)
-        return self.cross_entropy(z, y) + distilled / self.temperature**2
+        return self.cross_entropy(z, y) + self.distillation(x, z, self.temperature)
 
     def means(self, msg: Msg) -> Msg:
         """Herd exemplars with the weights in `msg`; answer the sum of their features (C, d) and their number
@@ -258,7 +247,7 @@ def rebuild(network: nn.Module, gradients: dict[str, torch.Tensor], y: torch.Ten
     return x.detach().clamp(-1, 1)
 
 # %% ../nbs/08_exemplars.ipynb #be052a96
-class GLFCClient(TaskClient):
+class GLFCClient(TaughtClient):
     """GLFC's client (Dong et al. 2022): `memory` exemplars, herded, and from the second task on the loss of
     equation (2) of the chapter.
 
@@ -267,7 +256,6 @@ class GLFCClient(TaskClient):
     classes, as in the published code (which goes with a rate of 2). Before the gradient of a prototype
     leaves, the picture is blurred by `shifts` steps of size `rate` up or down its own loss with noise of
     `noise` (the paper) in the features. Published memory: 2000."""
-    _teacher: Any
 
     def __init__(self, id: int, model: nn.Module, tasks: list, seed: int = 0, memory: int = 60,
                  kind: str = "ce",
@@ -287,10 +275,6 @@ class GLFCClient(TaskClient):
 
     def start(self, memo: dict[str, torch.Tensor]) -> None:
         if self.old: self.store["teacher"] = memo
-
-    def train(self) -> None:
-        self._teacher = frozen(self.model, self.store["teacher"]) if self.old else None
-        super().train()
 
     def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         if not self.old and self.kind == "ce": return super().loss(x, y)
@@ -376,8 +360,9 @@ class GLFCServer(TaskServer):
         pairs = [(msg.tensors, msg.meta["labels"]) for _, msg in replies]
         y = torch.tensor([c for _, labels in pairs for c in labels])
         gradients = {name: torch.cat([tensors[name] for tensors, _ in pairs]) for name in pairs[0][0]}
-        noise = generator(self.seed, self.task)
-        x = rebuild(self.asked(), gradients, y, self.model.shape, self.proxy_steps, noise)
+        g = generator(self.seed, self.task)
+        with torch_threads(1):
+            x = rebuild(self.asked(), gradients, y, self.model.shape, self.proxy_steps, g)
         self.rebuilt, self.best, self.top = (as_pixels(x), y), {}, -1.0
 
     def merge(self, replies: Iterable) -> None:

@@ -247,6 +247,7 @@ class FedGTEAClient(TaskClient):
         mine = Gaussian.from_samples(embed_all(self.model, self.tasks[self.task][0]))
         return {"mean": mine.mean, "cov": mine.cov}
 
+# %% ../nbs/14_fedgtea.ipynb #946bef6c
 def embed_all(model: Any, x: Tensor, batch: int = 500) -> Tensor:
     """Task embeddings (n, dim) of each of the uint8 pictures `x` (n, C, H, W) alone, on the CPU; (n, 0)
     without CATE. Leaves `model` in evaluation mode."""
@@ -354,10 +355,10 @@ class FedGTEAServer(TaskServer):
 
     def optimise(self) -> None:
         "From the averaged weights, `server_steps` along the gradient of L_server."
-        dice, theta = generator(self.seed, self.round, 0), self.network()
+        g, theta = generator(self.seed, self.round, 0), self.network()
         teacher, average, pictures = frozen(theta, self.before), frozen(theta), self.paint(theta.generator)
         def terms():
-            kd, apart = self.distil(teacher, theta, dice), self.separation(theta, pictures)
+            kd, apart = self.distil(teacher, theta, g), self.separation(theta, pictures)
             return kd, apart, anchor_loss(theta.parameters(), average.parameters())
         optimiser = torch.optim.Adam(theta.parameters(), self.how.critic_lr, betas=(0.5, 0.999))
         for _ in range(self.how.server_steps):

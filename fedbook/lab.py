@@ -110,8 +110,8 @@ class Profile:
     def __post_init__(self):
         hints = get_type_hints(type(self), include_extras=True)
         for name in (field.name for field in fields(self)):
-            known, came = limits(hints[name]), getattr(self, name)
-            for value in came if isinstance(came, tuple) else (came,):
+            known, content = limits(hints[name]), getattr(self, name)
+            for value in content if isinstance(content, tuple) else (content,):
                 if isinstance(known, tuple) and value not in known:
                     choices = ", ".join(map(str, known))
                     raise UserError(f"{name}={value!r} is unknown; choose one of {choices}")
@@ -460,10 +460,10 @@ def _also(answer, case):
 def _wrong(got, want, tolerance):
     "What is wrong with the result `got`, or an empty text."
     if same(got, want, tolerance): return ""
-    said, meant = _described(got), _described(want)
+    mine, right = _described(got), _described(want)
     where, a, b = _first_unlike(got, want, tolerance)
-    more = f": at {where} it is {_described(a)}, not {_described(b)}" if said == meant and where else ""
-    return f"gave {said}, expected {meant}{more}"
+    more = f": at {where} it is {_described(a)}, not {_described(b)}" if mine == right and where else ""
+    return f"gave {mine}, expected {right}{more}"
 
 # %% ../nbs/workshop/w1_lab.ipynb #dc6623f2
 def _try(attempt, answer, case, tolerance, holds):

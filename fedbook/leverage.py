@@ -113,8 +113,8 @@ def _gram_sees(s: Tensor) -> bool:
 
 def _inverse_above_cut(s: Tensor, axes: Tensor) -> Tensor:
     "V / S (d, r): the columns of `axes` (d, d) over their singular values `s`, those above the rank cut."
-    kept = s > RANK_CUT * s[0]
-    return axes[:, kept] / s[kept]
+    strong = s > RANK_CUT * s[0]
+    return axes[:, strong] / s[strong]
 
 def whitening(blocks: Iterable[Tensor], method: str = "auto") -> tuple[Tensor, str]:
     """W (d, r), float64, with (X W)^T X W = I for X the stacked `blocks`, each (n_k, d); and how it was

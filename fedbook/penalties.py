@@ -15,37 +15,28 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .continual import (Method, TaskClient, TaskServer, distillation_loss, frozen, logits, profiles,
-                               sample_gradients, snapshot)
+from .continual import (Method, TaskClient, TaskServer, TaughtClient, distillation_loss, frozen, logits,
+                               profiles, sample_gradients, snapshot)
 from .fedavg import Mean, Step
 from .wire import Msg, Refused, accept_count, expect, part
 from .world import as_float
 
 # %% ../nbs/08_penalties.ipynb #e6f97612
-class FedLwFClient(TaskClient):
+class FedLwFClient(TaughtClient):
     """Learning without forgetting (Li and Hoiem 2016) over a federation: cross-entropy among the new classes,
     plus `strength` times the distillation from the last global model at `temperature`.
 
     3 and 2 are the settings of TARGET's and PyCIL's code. Their loss has no factor T^2, so it is divided
     out."""
-    _teacher: Any
 
     def __init__(self, *args: Any, strength: float = 3.0, temperature: float = 2.0, **options: Any):
         super().__init__(*args, **options)
         self.strength, self.temperature, self.new_only = strength, temperature, True
 
-    def start(self, memo: dict[str, torch.Tensor]) -> None:
-        if self.old: self.store["teacher"] = snapshot(self.model)
-
-    def train(self) -> None:
-        self._teacher = frozen(self.model, self.store["teacher"]) if self.old else None
-        super().train()
-
     def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         z = self.model(x)
         if not self.old: return self.cross_entropy(z, y)
-        distilled = distillation_loss(self._teacher(x)[:, :self.old], z, self.temperature)
-        return self.cross_entropy(z, y) + self.strength * (distilled / self.temperature**2)
+        return self.cross_entropy(z, y) + self.strength * self.distillation(x, z, self.temperature)
 
 FedLwF = Method("FedLwF", FedLwFClient)
 

@@ -247,12 +247,12 @@ def first_words(seeds: np.ndarray) -> np.ndarray:
     """First 32-bit output of the Mersenne Twister started with each of `seeds` (uint32 array), all side by
     side: it depends on words 0, 1 and 397 of the start state alone. Matsumoto and Nishimura 1998."""
     state: np.ndarray = seeds.astype(np.uint32)
-    kept: dict[int, np.ndarray] = {}
+    words: dict[int, np.ndarray] = {}
     for i in range(1, 398):
-        if i <= 2: kept[i - 1] = state
+        if i <= 2: words[i - 1] = state
         state = (state ^ (state >> np.uint32(30))) * np.uint32(1812433253) + np.uint32(i)
-    mixed = (kept[0] & np.uint32(2**31)) | (kept[1] & np.uint32(2**31 - 1))
-    twist = np.where(kept[1] & np.uint32(1), np.uint32(0x9908B0DF), np.uint32(0))
+    mixed = (words[0] & np.uint32(2**31)) | (words[1] & np.uint32(2**31 - 1))
+    twist = np.where(words[1] & np.uint32(1), np.uint32(0x9908B0DF), np.uint32(0))
     y = state ^ (mixed >> np.uint32(1)) ^ twist
     y = y ^ (y >> np.uint32(11))
     y = y ^ ((y << np.uint32(7)) & np.uint32(0x9D2C5680))
@@ -273,8 +273,8 @@ def find_seeds(word: int, start: int = 0, stop: int = KEY_SEEDS,
 # %% ../nbs/21_private.ipynb #379a835d
 def mask_of(seed: int, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
     "The masks, int64 arrays of `shapes`, that Flower's `pseudo_rand_gen` draws from the folded `seed`."
-    draw = np.random.RandomState(seed)
-    return [draw.randint(0, 2**32 - 1, shape, dtype=np.int64) for shape in shapes]
+    rng = np.random.RandomState(seed)
+    return [rng.randint(0, 2**32 - 1, shape, dtype=np.int64) for shape in shapes]
 
 def peel(vectors: Sequence[np.ndarray], seed: int, sign: int) -> list[np.ndarray]:
     "`vectors` (list of int64 arrays) less `sign` times the mask of `seed`, modulo 2**32."

@@ -401,13 +401,13 @@ def pretrain(network: ReIDNet, sizes: SiteSizes, seed: int, device: str | torch.
     cross-entropy on cosine similarities. It stands in for the ImageNet weights of the paper, which are not at
     hand for the small net."""
     data = people(identities, cameras, sizes.per_camera, (sizes.height, sizes.width), seed, _SOURCE)
-    draws = generator(seed, _SOURCE)
+    g = generator(seed, _SOURCE)
     head = build(partial(nn.Linear, network.neck.num_features, identities, bias=False), seed).to(device)
     trained = [p for p in [*network.to(device).parameters(), *head.parameters()] if p.requires_grad]
     def batches():
         for _ in range(sizes.pretrain_steps):
-            i = torch.randint(len(data), (64,), generator=draws)
-            yield augment(as_float(data.images[i]).to(device), draws), data.labels[i].to(device)
+            i = torch.randint(len(data), (64,), generator=g)
+            yield augment(as_float(data.images[i]).to(device), g), data.labels[i].to(device)
     def loss(x, y): return F.cross_entropy(F.normalize(network(x)) @ F.normalize(head.weight).T / 0.07, y)
     train(network, batches(), loss, torch.optim.Adam(trained, 2e-3, weight_decay=5e-4))
     return network

@@ -209,8 +209,8 @@ def row_difference(old: list[dict], new: list[dict], clock: Sequence[str] = ()) 
                           for row in rows if row["what"] not in clock}
     olds, news = named(old), named(new)
     for what, seed in [*olds, *news]:
-        held = ["before" if (what, seed) in olds else "", "now" if (what, seed) in news else ""]
-        if not all(held): return f"row {what!r}, seed {seed}, is there only {''.join(held)}"
+        sides = ["before" if (what, seed) in olds else "", "now" if (what, seed) in news else ""]
+        if not all(sides): return f"row {what!r}, seed {seed}, is there only {''.join(sides)}"
         unlike = _difference(olds[what, seed], news[what, seed])
         if unlike: return f"row {what!r}, seed {seed}: {unlike}"
     return ""

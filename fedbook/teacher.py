@@ -139,8 +139,8 @@ def strong_view(image: Tensor, xyxy: Tensor, labels: Tensor,
     image = change_colours(image, _one_of(COLOUR_CHANGES, generator), uniform_between(generator))
     image, matrix = moved(image, _one_of(MOVES, generator), uniform_between(generator, -1, 1))
     xyxy = map_boxes(xyxy, matrix, image.shape[-2:])
-    kept = visible(xyxy)
-    return erased(image, generator), xyxy[kept], labels[kept], matrix
+    inside = visible(xyxy)
+    return erased(image, generator), xyxy[inside], labels[inside], matrix
 
 # %% ../nbs/09_teacher.ipynb #a851b022
 class Pseudo(NamedTuple):
@@ -325,10 +325,10 @@ def self_training_epoch(student: Any, teacher: Any, data: Pictures, generator: t
         with seeded(generator): parts = unsupervised_losses(student, teacher, views, rpn, classes, variance)
         row = loss_step(student, optimiser, parts, penalty, weight)
         ema_update(teacher, student, momentum_at(step + len(rows), momentum))
-        rows.append({**row, **_kept(views.pseudo, rpn, classes, variance)})
+        rows.append({**row, **_counts(views.pseudo, rpn, classes, variance)})
     return row_means(rows)
 
-def _kept(pseudo, *thresholds):
+def _counts(pseudo, *thresholds):
     "Boxes per picture, in all and by filter."
     count = lambda p: {f"kept {name}": int(mask.sum()) for name, mask in filters(p, *thresholds).items()}
     return row_means([{"kept": len(p.scores), **count(p)} for p in pseudo])

@@ -53,6 +53,7 @@ def _expect(name: str, x: Any, *shape: int | str) -> Tensor:
     if not x.isfinite().all(): raise UserError(f"{name} holds nan or infinity, expected finite numbers")
     return x
 
+# %% ../nbs/09_wasserstein.ipynb #136d980f
 @dataclass(frozen=True, eq=False)
 class Gaussian:
     """The Gaussian of a task's embeddings: `mean` (d,), `cov` (d, d) and `n`, the number of samples both came
@@ -144,6 +145,7 @@ def _chunk(matrices: Tensor) -> int:
     stay in the cache, 512 on a GPU."""
     return max(1, 2 ** (26 if matrices.is_cuda else 18) // max(1, matrices[:1].numel()))
 
+# %% ../nbs/09_wasserstein.ipynb #413cd9da
 class _Factor(torch.autograd.Function):
     """Factors L (T, d, rank) of symmetric covariances (T, d, d): L L^T is the nearest of that rank, columns
     go from the widest axis down. Columns of eigenvalues up to d times float64's precision times the largest
@@ -171,12 +173,12 @@ class _Factor(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple:
         values, axes = ctx.saved_tensors
-        kept = (values > 0) & (torch.arange(values.shape[-1], device=values.device) < ctx.rank)
-        inverse_roots = torch.where(kept, values, math.inf).rsqrt()
+        live = (values > 0) & (torch.arange(values.shape[-1], device=values.device) < ctx.rank)
+        inverse_roots = torch.where(live, values, math.inf).rsqrt()
         turned = F.pad(axes.mT @ grad / 2, (0, values.shape[-1] - ctx.rank)) * inverse_roots[:, None]
         own, other = values[:, None, :], values[:, :, None]
-        gap = torch.where(kept[:, None], torch.maximum(own - other, own / 1000), 1)
-        turned = turned * torch.where(kept[:, :, None], 0.5, own / gap)
+        gap = torch.where(live[:, None], torch.maximum(own - other, own / 1000), 1)
+        turned = turned * torch.where(live[:, :, None], 0.5, own / gap)
         return axes @ (turned + turned.mT) @ axes.mT, None
 
 def low_rank_factors(covs: Tensor, rank: int) -> Tensor:
@@ -341,7 +343,7 @@ def pairwise_wasserstein2_diagonal(means: Tensor, variances: Tensor) -> Tensor:
         raise UserError(f"variances go down to {variances.min():g}, expected none below 0")
     dtype, (i, j) = torch.promote_types(means.dtype, variances.dtype), _pairs(means)
     wide = variances.double()
-    kept = wide > d * _EPS * wide.amax(-1, keepdim=True)
-    deviations = torch.where(kept, wide, 1).sqrt() * kept
+    live = wide > d * _EPS * wide.amax(-1, keepdim=True)
+    deviations = torch.where(live, wide, 1).sqrt() * live
     pairs = _squared_distances(torch.cat([means.double(), deviations], 1), i, j)
     return _symmetric(pairs, i, j, len(means)).to(dtype)

@@ -14,11 +14,11 @@ def arrival(tasks, labels):
 # %% ../../nbs/answers/07_continual.ipynb #c0ab0008
 def rounds_with_memo(answers, rounds):
     "The rounds whose message brings what came with the task: all of it up to the client's first answer."
-    told, found = True, []
+    up_to_date, found = True, []
     for r, answered in enumerate(answers):
-        if r % rounds == 0: told = False
-        if r >= rounds and not told: found.append(r)
-        told = told or answered
+        if r % rounds == 0: up_to_date = False
+        if r >= rounds and not up_to_date: found.append(r)
+        up_to_date = up_to_date or answered
     return found
 
 # %% ../../nbs/answers/07_continual.ipynb #41732952

@@ -14,10 +14,10 @@ def suppress(xyxy, scores, iou):
     first."""
     from torchvision.ops import box_iou
 
-    overlap, kept = box_iou(xyxy, xyxy), []
+    overlap, best = box_iou(xyxy, xyxy), []
     for k in scores.argsort(descending=True).tolist():
-        if all(overlap[k, j] <= iou for j in kept): kept.append(k)
-    return kept
+        if all(overlap[k, j] <= iou for j in best): best.append(k)
+    return best
 
 # %% ../../nbs/answers/08_detect.ipynb #eb328f92
 def boxes_from(offsets, anchors):

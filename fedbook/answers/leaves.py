@@ -12,8 +12,8 @@ import numpy as np
 def hold_out(identity, plants):
     "For each picture, whether its plant is one of the `plants` with the largest numbers."
     known = sorted(set(identity))
-    held = set(known[len(known) - plants:])
-    return [own in held for own in identity]
+    last = set(known[len(known) - plants:])
+    return [own in last for own in identity]
 
 # %% ../../nbs/answers/w4_leaves.ipynb #b36b837d
 def eaten(before, after):

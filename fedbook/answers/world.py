@@ -16,14 +16,14 @@ from ..world import as_float
 
 # %% ../../nbs/answers/w2_world.ipynb #55e453ac
 class _Watched(torch.Tensor):
-    "A tensor that notes in `held` which memory PyTorch makes from it, and how many numbers are in it."
-    held = {}
+    "A tensor that notes in `blocks` which memory PyTorch makes from it, and how many numbers are in it."
+    blocks = {}
 
     @classmethod
     def note(cls, tensor):
         memory = tensor.untyped_storage()
         ref = StorageWeakRef(memory)
-        cls.held[ref.cdata] = ref, memory.nbytes() / tensor.element_size()
+        cls.blocks[ref.cdata] = ref, memory.nbytes() / tensor.element_size()
 
     @classmethod
     def __torch_function__(cls, f, types, args=(), kwargs=None):
@@ -45,13 +45,13 @@ class Album:
 
     def __iter__(self):
         if self.opened: raise UserError("the pictures were asked for a second time; they come only once")
-        self.opened, _Watched.held = True, {}
+        self.opened, _Watched.blocks = True, {}
         largest = max(picture.numel() for picture in self.pictures)
         for picture in self.pictures:
             handed = picture.clone()
             _Watched.note(handed)
-            _Watched.held = {key: (ref, n) for key, (ref, n) in _Watched.held.items() if not ref.expired()}
-            pictures = sum(n for _, n in _Watched.held.values()) / largest
+            _Watched.blocks = {k: (ref, n) for k, (ref, n) in _Watched.blocks.items() if not ref.expired()}
+            pictures = sum(n for _, n in _Watched.blocks.values()) / largest
             if pictures > self.most:
                 raise UserError(f"{pictures:.0f} pictures, or what was computed from them, are held at once")
             yield handed.as_subclass(_Watched)
