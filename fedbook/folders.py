@@ -653,7 +653,8 @@ def _own_streets(path, clients, server_images, rng):
                         f"server_images={server_images} and at least one for each of {clients} clients")
     order = rng.permutation(len(train))
     edge = [train.take(np.sort(part)) for part in np.array_split(order[server_images:], clients)]
-    return train.take(np.sort(order[:server_images])), edge, {"test": test}
+    tests = {d: test.take(np.flatnonzero(np.array(test.domain) == d)) for d in dict.fromkeys(test.domain)}
+    return train.take(np.sort(order[:server_images])), edge, tests
 
 def street_parts(name: str, clients: int, server_images: int,
                  rng: np.random.Generator) -> tuple[Pictures, list[Pictures], dict[str, Pictures]]:
@@ -667,7 +668,7 @@ def street_parts(name: str, clients: int, server_images: int,
 
     Or your own pictures: a COCO file, a fifth of which is for the test, or a folder with one for training
     (`*train*.json`) and one for the test (`*val*.json`, `*test*.json`). The server gets `server_images` of
-    them, the clients the rest, at random and equally. Raises `UserError` for a missing set or an empty
+    them, the clients the rest, at random and equally; there is a test for each domain. Raises `UserError` for a missing set or an empty
     domain."""
     if is_path(name): return _own_streets(Path(name).expanduser(), clients, server_images, rng)
     known_set(name, "streets")

@@ -77,8 +77,8 @@ def test_coco_files(streets, name, maker, file):
     street = getattr(module, maker)(sizes, 0)
     assert street.classes == ["pot", "leaf"] and len(street.server) == 4
     assert sum(map(len, [street.server, *street.clients])) == 14 - 2 * bool(file)
-    assert {name: len(test) for name, test in street.tests.items()} == {"test": 2 if file else 4}
-    assert street.tests["test"].boxes[0][1].numel() == 1
+    assert {name: len(test) for name, test in street.tests.items()} == {"unknown": 2 if file else 4}
+    assert street.tests["unknown"].boxes[0][1].numel() == 1
 
 
 def test_folders_of_people(people):
