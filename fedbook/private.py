@@ -344,11 +344,8 @@ def epsilon(noise: float, rate: float, rounds: int, delta: float) -> float:
         if not good:
             raise UserError(f"{name}={value!r} is out of range: noise >= 0, 0 < rate <= 1, 0 < delta < 1, "
                             "rounds >= 1")
-    try: from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent, rdp
-    except ImportError:
-        raise UserError("epsilon needs the package dp_accounting, which is not installed; install fedbook "
-                        "with its extra: "
-                        "pip install 'fedbook[dp]'") from None
+    needs("dp_accounting")
+    from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent, rdp
     if noise == 0: return math.inf
     with _quiet("absl"):
         accountant = rdp.RdpAccountant(neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE)
