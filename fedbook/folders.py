@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['BDD_CLASSES', 'CITY_CLASSES', 'SODA_CLASSES', 'class_folder', 'fashion_mnist', 'cifar100', 'cifar10', 'fruits360',
-           'plantvillage', 'cwd30', 'tiny_imagenet', 'read_name', 'reid_folder', 'check_cameras', 'own_sites',
-           'reid_set', 'bdd100k', 'cityscapes', 'coco_boxes', 'soda10m', 'street_parts', 'pictures']
+           'plantvillage', 'cwd30', 'tiny_imagenet', 'read_name', 'reid_folder', 'check_cameras', 'reid_set', 'bdd100k',
+           'cityscapes', 'coco_boxes', 'soda10m', 'street_parts', 'pictures']
 
 # %% ../nbs/workshop/w3_folders.ipynb #7d91f39e
 import io
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from .lab import UserError, is_path, needs, progress
+from .lab import UserError, needs, progress
 from .world import (SETS, Boxes, Files, Pictures, Site, arc_of_turn, data_folder, fashion_mnist_small,
                            fashion_pictures, known_set, largest, read_idx, set_folder, shown, split_by_group)
 
@@ -64,8 +64,7 @@ def class_folder(path: str | Path, name: str | None = None, licence: str = "", s
     classes = sorted(f.name for f in root.iterdir() if f.is_dir() and not f.name.startswith("."))
     if classes and all(_SPLIT.fullmatch(c) for c in classes):
         raise UserError(f"path={str(root)!r} holds {', '.join(classes)}, which are splits and not classes; "
-                        "choose one "
-                        f"as split, such as {classes[0]!r}, or give both to pictures as splits")
+                        f"choose one as split, such as {classes[0]!r}, or give both to pictures as splits")
     rows = [(f, c) for c, class_ in enumerate(classes) for f in sorted((root / class_).rglob("*"))
             if f.suffix.lower() in _KINDS]
     if not rows: raise UserError(f"path={str(root)!r} holds no pictures in folders per class")
@@ -76,8 +75,7 @@ def class_folder(path: str | Path, name: str | None = None, licence: str = "", s
 
 # %% ../nbs/workshop/w3_folders.ipynb #d04e39bc
 def _torchvision(name, split, download):
-    """torchvision's data set of that name, for `split`; with `download`, fetched into the data folder if
-    needed."""
+    "torchvision's data set of that name, for `split`; with `download`, fetched if needed."
     needs("torchvision")
     from torchvision import datasets
 
@@ -378,24 +376,9 @@ def check_cameras(data: Pictures) -> int:
                         "expected some seen by two")
     return int((cameras > 1).sum())
 
-def own_sites(path: str | Path) -> list[Path]:
-    """The sites at `path`: itself, if its train, query and gallery lie in it at once, else each of its
-    folders, by name. Raises `UserError` if there are none."""
-    path = Path(path).expanduser()
-    if not path.is_dir():
-        raise UserError(f"data={str(path)!r} is not a folder of sites, each with train, query and gallery")
-    if any((path / name).is_dir() for name in _PARTS["query"]): return [path]
-    sites = sorted(f for f in path.iterdir() if f.is_dir() and not f.name.startswith("."))
-    if not sites: raise UserError(f"data={str(path)!r} holds no sites, each with train, query and gallery")
-    return sites
-
-def reid_set(name: str | Path) -> Site:
-    """The real set of people `name` (a key of `SETS`), or the one in the folder of a `Path`, as a `Site` of
-    lazy `Pictures`. Raises `UserError` with `advice` if it is missing."""
-    if isinstance(name, Path):
-        train, query, gallery = (reid_folder(name, part) for part in _PARTS)
-        check_cameras(train)
-        return Site(train, query, gallery, name.name)
+def reid_set(name: str) -> Site:
+    """The real set of people `name` (a key of `SETS`) as a `Site` of lazy `Pictures`. Raises `UserError` with
+    `advice` if it is missing."""
     known = known_set(name, "people")
     train, query, gallery = (reid_folder(set_folder(name), part, *known.about) for part in _PARTS)
     return Site(train, query, gallery, known.title)
@@ -639,23 +622,6 @@ def _by_city(clients, server_images, rng):
     return server, edge, {"val": val.take(np.arange(len(val))[:500])}
 
 # %% ../nbs/workshop/w3_folders.ipynb #abaea01d
-def _own_streets(path, clients, server_images, rng):
-    if path.is_dir():
-        found = [_find(path, [f"{kind}{half}*.json" for kind in ("*instances*", "*") for half in halves])
-                 for halves in (["train"], ["val", "test"])]
-        if None in found:
-            raise UserError(f"data={str(path)!r} has no COCO files *train*.json and *val*.json; name one file")
-        both = dict(zip(("train", "test"), map(_coco_pictures, found)))
-        train, test = (_agreeing(both, split) for split in both)
-    else: train, test = (pictures(path, split, "coco") for split in ("train", "test"))
-    if len(train) < server_images + clients:
-        raise UserError(f"{path.name} has {len(train)} pictures to train with, expected "
-                        f"server_images={server_images} and at least one for each of {clients} clients")
-    order = rng.permutation(len(train))
-    edge = [train.take(np.sort(part)) for part in np.array_split(order[server_images:], clients)]
-    tests = {d: test.take(np.flatnonzero(np.array(test.domain) == d)) for d in dict.fromkeys(test.domain)}
-    return train.take(np.sort(order[:server_images])), edge, tests
-
 def street_parts(name: str, clients: int, server_images: int,
                  rng: np.random.Generator) -> tuple[Pictures, list[Pictures], dict[str, Pictures]]:
     """The real streets `name` divided as in the FedMox paper, lazily: pictures of the server, of each client,
@@ -664,13 +630,7 @@ def street_parts(name: str, clients: int, server_images: int,
     BDD100K: cloudy | overcast 8,000, rainy 5,000, snowy 5,000 | tests from val. SODA10M: clear | overcast
     10,000, rainy 8,000 (from its unlabelled part, else from train) | tests from val. Cityscapes: train |
     18,000 of train_extra, by city | val. Of every count, as many are taken as there are; a domain is dealt to
-    its clients at random and equally.
-
-    Or your own pictures: a COCO file, a fifth of which is for the test, or a folder with one for training
-    (`*train*.json`) and one for the test (`*val*.json`, `*test*.json`). The server gets `server_images` of
-    them, the clients the rest, at random and equally; there is a test for each domain. Raises `UserError` for a missing set or an empty
-    domain."""
-    if is_path(name): return _own_streets(Path(name).expanduser(), clients, server_images, rng)
+    its clients at random and equally. Raises `UserError` for a missing set or an empty domain."""
     known_set(name, "streets")
     if name == "cityscapes": return _by_city(clients, server_images, rng)
     return _by_weather(name, clients, server_images, rng)

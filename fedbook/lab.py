@@ -115,15 +115,11 @@ class Profile:
     """The size of a run. Each chapter adds its own fields, each with its meaning in a comment beside it and
     its limits in its type (`Count`, `Share`, `Positive`, `Literal`; any other number is 0 or more).
 
-    Raises `UserError` for a value outside the limits of its field, for a number that is not finite, and for
-    more clients `per_round` than `clients`."""
+    Raises `UserError` for a value outside the limits of its field, and for a number that is not finite."""
     seeds: Count = 1  # how many seeds a row is repeated with
 
     def __post_init__(self):
         hints = get_type_hints(type(self), include_extras=True)
-        asked, clients = (getattr(self, name, None) for name in ("per_round", "clients"))
-        if asked and clients and asked > clients:
-            raise UserError(f"per_round={asked} must be at most clients={clients}")
         for name in (field.name for field in fields(self)):
             known, came = limits(hints[name]), getattr(self, name)
             for value in came if isinstance(came, tuple) else (came,):
@@ -158,8 +154,8 @@ def choose(profiles: dict, name: str, changes: dict | None = None, settings: dic
     replaced. `settings` (name to fields) are the rows of a paper's table: the field `setting` picks one, and
     its fields are replaced first.
 
-    Raises `UserError` for an unknown profile, field or setting, and for a value that is not of the field's
-    type."""
+    Raises `UserError` for an unknown profile, field or setting, for a value that is not of the field's type,
+    and for more clients `per_round` than `clients`."""
     if name not in profiles:
         raise UserError(f"profile={name!r} is unknown; choose one of {', '.join(profiles)}")
     base = profiles[name]
@@ -169,10 +165,16 @@ def choose(profiles: dict, name: str, changes: dict | None = None, settings: dic
             raise UserError(f"{field!r} is not a parameter of this chapter; choose one of {', '.join(known)}")
     wanted = {k: _read(k, v, getattr(base, k)) for k, v in (changes or {}).items()}
     setting = wanted.get("setting", getattr(base, "setting", ""))
-    if settings is None or not setting: return replace(base, **wanted)
-    if setting not in settings:
-        raise UserError(f"setting={setting!r} is unknown; choose one of {', '.join(settings)}")
-    return replace(base, **{**settings[setting], "setting": setting, **wanted})
+    row = {}
+    if settings is not None and setting:
+        if setting not in settings:
+            raise UserError(f"setting={setting!r} is unknown; choose one of {', '.join(settings)}")
+        row = {**settings[setting], "setting": setting}
+    sizes = replace(base, **{**row, **wanted})
+    asked, clients = (getattr(sizes, name, None) for name in ("per_round", "clients"))
+    if asked and clients and asked > clients:
+        raise UserError(f"per_round={asked} must be at most clients={clients}")
+    return sizes
 
 # %% ../nbs/workshop/w1_lab.ipynb #5a1c7ab1
 class Markdown(str):

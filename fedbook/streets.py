@@ -5,20 +5,22 @@
 # %% auto #0
 __all__ = ['profiles', 'WEATHERS', 'ROAD', 'WALL', 'SMALLEST', 'MOST_HIDDEN', 'DASHES', 'SEGMENTS', 'StreetData', 'StreetSizes',
            'Scene', 'hidden', 'scene', 'Look', 'smooth', 'pulses', 'paint_scene', 'render_street', 'streets',
-           'show_scene', 'weather_sheet', 'segments', 'scaled', 'resized', 'Street', 'rendered_street', 'street_set']
+           'show_scene', 'weather_sheet', 'segments', 'scaled', 'resized', 'Street', 'rendered_street', 'own_street',
+           'street_set']
 
 # %% ../nbs/workshop/w7_streets.ipynb #3112d416
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 
 from .world import SETS, Boxes, Files, Pictures, Selected, largest
-from .folders import street_parts
-from .lab import COLOURS, Count, Profile, UserError, needs
+from .folders import pictures, street_parts
+from .lab import COLOURS, Count, Profile, UserError, is_path, needs
 from .traffic import (RED_LAMP, STREET_CLASSES, WHITE_LAMP, WIDE, Camera, Canvas, Part, Thing, between,
                              canvas, cover, extent, paint_part, parts_of, perspective, random_thing, shade,
                              unit, vary)
@@ -594,10 +596,39 @@ def rendered_street(clients: int = 3, server_images: int = 64, client_images: in
     return Street(server, edge, tests, list(STREET_CLASSES), "rendered streets")
 
 # %% ../nbs/workshop/w7_streets.ipynb #77686f76
+def _coco_halves(path):
+    "The COCO files for training and for the test in the folder `path`, or in a folder of it."
+    def first(*halves):
+        patterns = [f"{depth}{kind}{half}*.json" for kind in ("*instances*", "*") for half in halves
+                    for depth in ("", "*/")]
+        return next((str(f.relative_to(path)) for p in patterns for f in sorted(path.glob(p))), None)
+    train, test = first("train"), first("val", "test")
+    if not (train and test):
+        raise UserError(f"data={str(path)!r} has no COCO files *train*.json and *val*.json; name one file")
+    return train, test
+
+def own_street(path: str | Path, clients: int, server_images: int,
+               rng: np.random.Generator) -> tuple[Pictures, list[Pictures], dict[str, Pictures]]:
+    """Your own pictures, divided as by `street_parts`: those of a COCO file, a fifth of which is for the test,
+    or of a folder with one for training (`*train*.json`) and one for the test (`*val*.json`, `*test*.json`).
+
+    The server gets `server_images` of them, the clients the rest, at random and equally; there is a test for
+    each domain. Raises `UserError` where there are too few."""
+    path = Path(path).expanduser()
+    halves = _coco_halves(path) if path.is_dir() else None
+    train, test = (pictures(path, split, "coco", halves) for split in ("train", "test"))
+    if len(train) < server_images + clients:
+        raise UserError(f"{path.name} has {len(train)} pictures to train with, expected "
+                        f"server_images={server_images} and at least one for each of {clients} clients")
+    order = rng.permutation(len(train))
+    edge = [train.take(np.sort(part)) for part in np.array_split(order[server_images:], clients)]
+    tests = {d: test.take(np.flatnonzero(np.array(test.domain) == d)) for d in dict.fromkeys(test.domain)}
+    return train.take(np.sort(order[:server_images])), edge, tests
+
 def street_set(name: str, clients: int = 3, server_images: int = 2000, high: Sequence[int] = (720, 1280),
                low: Sequence[int] = (360, 640), seed: int = 0) -> Street:
     """The real set `name` (bdd100k, soda10m or cityscapes) divided as in the FedMox paper, or the pictures
-    at the path `name` (see `folders.street_parts`): a `Street` of lazy pictures, server and tests at `high`,
+    at the path `name` (see `own_street`): a `Street` of lazy pictures, server and tests at `high`,
     clients at `low` (height, width).
 
     BDD100K: 2,000 cloudy | overcast 8,000, rainy 5,000, snowy 5,000 | tests from val. SODA10M: 2,000 clear |
@@ -607,7 +638,8 @@ def street_set(name: str, clients: int = 3, server_images: int = 2000, high: Seq
     missing set or an empty domain."""
     _count("clients", clients)
     _count("server_images", server_images)
-    server, edge, tests = street_parts(name, clients, server_images, np.random.default_rng(seed))
+    divide = own_street if is_path(name) else street_parts
+    server, edge, tests = divide(name, clients, server_images, np.random.default_rng(seed))
     return Street(resized(server, high), [resized(c, low) for c in edge],
                   {d: resized(t, high) for d, t in tests.items()}, list(server.classes),
                   SETS[name].title if name in SETS else server.name)

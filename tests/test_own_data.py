@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from fedbook.command import check_needs, chapter_module, find, plan_of
-from fedbook.folders import own_sites
+from fedbook.reid import own_sites
 from fedbook.lab import UserError, choose
 from fedbook.local import generator
 
