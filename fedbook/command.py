@@ -96,10 +96,7 @@ def sizes_of(path: Path, profile: str, changes: dict | None = None) -> Profile |
 
 # %% ../nbs/30_command.ipynb #30c0a102
 def check_needs(module: ModuleType, sizes: Profile) -> None:
-    "Raises `UserError` unless what `sizes` asks for can be had: clients of a round, data, encoder weights."
-    asked, clients = (getattr(sizes, name, None) for name in ("per_round", "clients"))
-    if asked and clients and asked > clients:
-        raise UserError(f"per_round={asked} must be at most clients={clients}")
+    "Raises `UserError` unless what `sizes` asks for can be had: data, encoder weights."
     for name in _data_names(sizes): _check_data(name, _offered(module))
     _check_encoder(getattr(sizes, "encoder", ""), getattr(sizes, "weights", "auto"))
 

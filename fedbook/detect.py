@@ -31,14 +31,14 @@ from torch import Tensor, nn
 from .encoders import feature_maps
 from .lab import Count, Profile, UserError, needs
 from .local import batches, build, generator
-from .streets import Street, rendered_street, street_set
+from .streets import Street, StreetData, rendered_street, street_set
 from .world import Boxes, Pictures, check_boxes
 
 # %% ../nbs/08_detect.ipynb #6fdff997
 @dataclass(frozen=True)
 class DetectSizes(Profile):
     "Every number of this chapter's runs."
-    data: str = "rendered"                # `rendered`, or a name for `streets.street_set`
+    data: StreetData = "rendered"         # whose streets, or a COCO file
     high: tuple[Count, ...] = (180, 320)  # height and width in pixels of the server's pictures
     low: tuple[Count, ...] = (90, 160)    # height and width in pixels of the clients' pictures
     server_images: Count = 48             # labelled pictures

@@ -29,7 +29,7 @@ from .people import rendered_sizes
 from .pruning import (DigitsData, Mask, MaskedClient, MaskedServer, digits_net, digits_scores,
                              digits_world, magnitude_prune, mask_distance, masked, pruning_ratio, to_shares)
 from .reid import (Holding, Residual, SiteSizes, adam, embed, learn, make_network, rank_all,
-                          retrieve, site_of, start_of)
+                          real_sites, retrieve, site_of, start_of)
 from .score import accuracy
 from .wire import Msg, Refused
 
@@ -94,9 +94,10 @@ profiles = { "smoke": FedKLPRSizes(clients=3, largest=48, smallest=32, test_iden
 
 # %% ../nbs/12_fedklpr.ipynb #205333c2
 def make_sites(sizes: FedKLPRSizes, seed: int) -> list[Holding]:
-    "The `Holding` of each client: rendered sites by `seed`, or the real sets."
-    if sizes.data == "reid" and sizes.clients > len(sizes.sets):
-        raise UserError(f"clients={sizes.clients} is more than the {len(sizes.sets)} sets")
+    "The `Holding` of each client: rendered sites by `seed`, the real sets, or yours."
+    real = [] if sizes.data == "people" else real_sites(sizes)
+    if real and sizes.clients > len(real):
+        raise UserError(f"clients={sizes.clients} is more than the {len(real)} sites of data={sizes.data!r}")
     counts = (rendered_sizes(sizes.clients, sizes.largest, sizes.smallest) if sizes.data == "people"
               else [None] * sizes.clients)
     return [site_of(k, sizes, seed, count) for k, count in enumerate(counts)]

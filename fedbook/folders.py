@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from .lab import UserError, progress
+from .lab import UserError, needs, progress
 from .world import (SETS, Boxes, Files, Pictures, Site, arc_of_turn, data_folder, fashion_mnist_small,
                            fashion_pictures, known_set, largest, read_idx, set_folder, shown, split_by_group)
 
@@ -64,8 +64,7 @@ def class_folder(path: str | Path, name: str | None = None, licence: str = "", s
     classes = sorted(f.name for f in root.iterdir() if f.is_dir() and not f.name.startswith("."))
     if classes and all(_SPLIT.fullmatch(c) for c in classes):
         raise UserError(f"path={str(root)!r} holds {', '.join(classes)}, which are splits and not classes; "
-                        "choose one "
-                        f"as split, such as {classes[0]!r}, or give both to pictures as splits")
+                        f"choose one as split, such as {classes[0]!r}, or give both to pictures as splits")
     rows = [(f, c) for c, class_ in enumerate(classes) for f in sorted((root / class_).rglob("*"))
             if f.suffix.lower() in _KINDS]
     if not rows: raise UserError(f"path={str(root)!r} holds no pictures in folders per class")
@@ -76,8 +75,8 @@ def class_folder(path: str | Path, name: str | None = None, licence: str = "", s
 
 # %% ../nbs/workshop/w3_folders.ipynb #d04e39bc
 def _torchvision(name, split, download):
-    """torchvision's data set of that name, for `split`; with `download`, fetched into the data folder if
-    needed."""
+    "torchvision's data set of that name, for `split`; with `download`, fetched if needed."
+    needs("torchvision")
     from torchvision import datasets
 
     kind = {"fashion_mnist": datasets.FashionMNIST, "cifar10": datasets.CIFAR10,
@@ -136,6 +135,7 @@ def _jpeg_names(path):
 
 def _jpegs(path, names):
     "The pictures called `names` in the zip file at `path`, decoded: uint8 (n, 3, H, W), all of one size."
+    needs("PIL")
     from PIL import Image
 
     try:

@@ -22,7 +22,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
-from .lab import Positive, Profile, UserError
+from .lab import Positive, Profile, UserError, needs
 
 # %% ../nbs/20_nodes.ipynb #ee8efc40
 @dataclass(frozen=True)
@@ -55,6 +55,7 @@ def _write_secret(path, key, form):
 def write_node_key(path: str | Path) -> Path:
     """Write a node's private key to `path` and its public half to `path`.pub, both as Flower wants them.
     Returns `path`."""
+    needs("cryptography")
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
     key, path = _new_key(), Path(path)
@@ -97,6 +98,7 @@ def _certify(name, key, signer=None, signer_key=None):
 def write_authority(folder: str | Path) -> Path:
     """Write an authority, `ca.pem`, and what it certified for a server on 127.0.0.1, `server.pem` and
     `server.key`, into `folder`. Returns the path of `ca.pem`."""
+    needs("cryptography")
     from cryptography.hazmat.primitives.serialization import Encoding
 
     folder, ca_key, server_key = Path(folder), _new_key(), _new_key()

@@ -24,7 +24,7 @@ import torch
 
 from .engine import default_workers
 from .fedavg import Client, FedAvgExperiment, FedAvgSizes, Server
-from .lab import Bounds, Count, Positive, UserError
+from .lab import Bounds, Count, Positive, UserError, needs
 from .report import History
 from .local import generator, predict
 from .score import accuracy
@@ -48,11 +48,6 @@ class PrivateSizes(FedAvgSizes):
     secagg_rounds: Annotated[int, Bounds(1, 1000)] = 2  # its rounds
     stages: Annotated[int, Bounds(1, 4)] = 2  # last stages of its protocol in which a client leaves
     search: Count = 2**20  # seeds of a mask that are tried
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.per_round > self.clients:
-            raise UserError(f"per_round={self.per_round} must be at most clients={self.clients}")
 
 KEY_SEEDS = 2**28
 
@@ -215,6 +210,7 @@ def secagg_runs(sizes: FedAvgSizes, jobs: Sequence[Job], shield: float = 8.0,
 
     Returns a `History` for each: accuracy, bytes of the serialised messages each way, exchanges, failed
     replies, and whether the round moved the model."""
+    needs("flwr")
     from fedbook.flower import ClientApp, ServerApp, local_ray, quiet_home
     from flwr.simulation import run_simulation
 
@@ -287,6 +283,7 @@ def secagg_round(vectors: Sequence[np.ndarray], counts: Sequence[int], threshold
     d) floats and `counts` pictures, all neighbours. Returns what the server sees of each (`masked` vectors;
     `own`, the seed of its own mask, put together from the shares) and, to check by, the `keys` that it must
     not see: {(a, b): bytes}."""
+    needs("flwr")
     from flwr.common import bytes_to_ndarray, ndarrays_to_parameters
     from flwr.common.secure_aggregation.crypto.shamir import combine_shares
     from flwr.common.secure_aggregation.crypto.symmetric_encryption import generate_shared_key
@@ -347,11 +344,8 @@ def epsilon(noise: float, rate: float, rounds: int, delta: float) -> float:
         if not good:
             raise UserError(f"{name}={value!r} is out of range: noise >= 0, 0 < rate <= 1, 0 < delta < 1, "
                             "rounds >= 1")
-    try: from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent, rdp
-    except ImportError:
-        raise UserError("epsilon needs the package dp_accounting, which is not installed; install fedbook "
-                        "with its extra: "
-                        "pip install 'fedbook[dp]'") from None
+    needs("dp_accounting")
+    from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent, rdp
     if noise == 0: return math.inf
     with _quiet("absl"):
         accountant = rdp.RdpAccountant(neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE)

@@ -22,7 +22,7 @@ from torch import nn
 from .wire import Msg, Refused, accept_count, expect, labelled, part
 from .continual import snapshot
 from .fedavg import Client, Experiment, Server, Step, weighted_average
-from .lab import Count, Positive, Profile, Share, UserError
+from .lab import Count, Positive, Profile, Share, UserError, needs
 from .local import State, build, generator, passes, predict, train
 from .score import accuracy
 from .split import dirichlet
@@ -63,6 +63,7 @@ def digits_world(seed: int, clients: int = 4, alpha: float = 0.5, shift: float =
     """scikit-learn's 8x8 digits for `clients`: classes dealt by a Dirichlet `alpha`, seen by each client
     through its own gain and offset for each pixel, of strength `shift`; three fifths to train on, a fifth
     for control, a fifth to be tested on."""
+    needs("sklearn")
     from sklearn.datasets import load_digits
 
     x, y = load_digits(return_X_y=True)

@@ -4,16 +4,17 @@
 
 # %% auto #0
 __all__ = ['profiles', 'SiteSizes', 'ReIDSizes', 'ranking', 'cmc_map', 'ranked_strip', 'cmc_curve', 'plot_cmc', 'ReIDData',
-           'hold_out', 'rank_all', 'as_tensor', 'Shots', 'Holding', 'make_holding', 'site_of', 'Residual', 'ReIDNet',
-           'small_net', 'resnet', 'augment', 'make_network', 'pretrain', 'first_network', 'start_of', 'embed',
-           'retrieve', 'nearest', 'reciprocal', 'expanded', 'reranked_distance', 'cluster', 'ProxyMemory',
-           'camera_contrastive_loss', 'proxy_batches', 'remember', 'learn', 'adam']
+           'hold_out', 'rank_all', 'as_tensor', 'Shots', 'Holding', 'make_holding', 'own_sites', 'real_sites',
+           'site_of', 'Residual', 'ReIDNet', 'small_net', 'resnet', 'augment', 'make_network', 'pretrain',
+           'first_network', 'start_of', 'embed', 'retrieve', 'nearest', 'reciprocal', 'expanded', 'reranked_distance',
+           'cluster', 'ProxyMemory', 'camera_contrastive_loss', 'proxy_batches', 'remember', 'learn', 'adam']
 
 # %% ../nbs/09_reid.ipynb #091efe61
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -26,7 +27,7 @@ from .lab import COLOURS, Count, Positive, Profile, Share, UserError, needs, pro
 from .local import State, build, generator, outputs, torch_threads, train
 from .world import Pictures, Site, as_float
 from .people import people, render_site
-from .folders import reid_set
+from .folders import check_cameras, reid_folder, reid_set
 
 # %% ../nbs/09_reid.ipynb #b4284977
 _SETS = ("duke", "market1501", "cuhk03", "prid2011", "cuhk01", "viper", "3dpes", "ilids")
@@ -34,7 +35,7 @@ _SETS = ("duke", "market1501", "cuhk03", "prid2011", "cuhk01", "viper", "3dpes",
 @dataclass(frozen=True)
 class SiteSizes(Profile):
     "Every number of a site with cameras, and of learning from its pictures without labels."
-    data: Literal["people", "reid"] = "people"  # "people": rendered sites, "reid": the real `sets`
+    data: Literal["people", "reid"] | str = "people"  # people: rendered; reid: the real `sets`; or yours
     sets: tuple[str, ...] = _SETS  # names of real sets, as `reid_set` knows them
     largest: Count = 300        # train pictures of a rendered site, or of the largest of several
     cameras: Count = 2          # cameras of a rendered site
@@ -284,13 +285,35 @@ def _shots(data: Any, size: tuple[int, int]) -> Shots:
     return Shots(as_tensor(data, size), data.identity, data.camera)
 
 # %% ../nbs/09_reid.ipynb #3a383fb3
+def own_sites(path: str | Path) -> list[Path]:
+    """The sites at `path`: itself, if its train, query and gallery lie in it at once, else each of its
+    folders, by name. Raises `UserError` if there are none."""
+    path = Path(path).expanduser()
+    if not path.is_dir():
+        raise UserError(f"data={str(path)!r} is not a folder of sites, each with train, query and gallery")
+    if (path / "query").is_dir(): return [path]
+    sites = sorted(f for f in path.iterdir() if f.is_dir() and not f.name.startswith("."))
+    if not sites: raise UserError(f"data={str(path)!r} holds no sites, each with train, query and gallery")
+    return sites
+
+def real_sites(sizes: SiteSizes) -> Sequence[str | Path]:
+    "The real site of each place: `sizes.sets`, or the folders of `own_sites` where `data` is a path."
+    return sizes.sets if sizes.data == "reid" else own_sites(sizes.data)
+
+def _real_site(place):
+    if isinstance(place, str): return reid_set(place)
+    train, query, gallery = (reid_folder(place, part) for part in ("train", "query", "gallery"))
+    check_cameras(train)
+    return Site(train, query, gallery, place.name)
+
 def site_of(number: int, sizes: SiteSizes, seed: int, images: int | None = None) -> Holding:
     """The `Holding` of site `number`: rendered by `seed` with about `images` train pictures
-    (`sizes.largest`, if None), or the real set of that place in `sizes.sets`."""
-    if sizes.data == "reid":
-        if number >= len(sizes.sets):
-            raise UserError(f"number={number} is beyond the {len(sizes.sets)} sets of sizes.sets")
-        return make_holding(reid_set(sizes.sets[number]), sizes, seed)
+    (`sizes.largest`, if None), or the one of that place in `real_sites`."""
+    if sizes.data != "people":
+        places = real_sites(sizes)
+        if number >= len(places):
+            raise UserError(f"number={number} is beyond the {len(places)} sites of data={sizes.data!r}")
+        return make_holding(_real_site(places[number]), sizes, seed)
     size = (sizes.height, sizes.width)
     site = render_site(number, images or sizes.largest, sizes.test_identities, sizes.cameras,
                        sizes.per_camera, size, seed)

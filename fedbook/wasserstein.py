@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .lab import Count, Profile, UserError
+from .lab import Count, Profile, UserError, needs
 from .local import torch_threads
 
 # %% ../nbs/09_wasserstein.ipynb #03ba9237
@@ -120,6 +120,7 @@ class Gaussian:
 # %% ../nbs/09_wasserstein.ipynb #c7905e3f
 def ellipse(mean: Any, cov: Any, ax: Any, colour: str, **look: Any) -> None:
     "Draw the 2-sigma ellipse of a Gaussian in the plane, `mean` (2,) and `cov` (2, 2), on the axes `ax`."
+    needs("matplotlib")
     from matplotlib.patches import Ellipse
 
     values, vectors = np.linalg.eigh(cov)

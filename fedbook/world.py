@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from .lab import UserError
+from .lab import UserError, needs
 
 # %% ../nbs/workshop/w2_world.ipynb #d7ea7497
 class Selected(Sequence):
@@ -217,6 +217,7 @@ def fashion_pictures(images: np.ndarray, labels: np.ndarray, name: str) -> Pictu
 # %% ../nbs/workshop/w2_world.ipynb #bbca8434
 def contact_sheet(data: Pictures, columns: int = 10, title: str | None = None) -> Any:
     "A figure with the first `columns` pictures of every class of `data` (`Pictures`), a row per class."
+    needs("matplotlib")
     import matplotlib.pyplot as plt
 
     rows = [np.flatnonzero(data.labels.numpy() == c)[:columns] for c in range(len(data.classes))]
@@ -256,6 +257,7 @@ class Files(Sequence):
     def __len__(self) -> int: return len(self.paths)
 
     def __getitem__(self, i):
+        needs("PIL")
         from PIL import Image
 
         try:

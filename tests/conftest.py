@@ -12,6 +12,16 @@ from fedbook.engine import Checkpoint
 from fedbook.local import build, generator
 
 
+LONGEST = ("test_nodes", "test_pretended", "test_notebooks", "test_engines_bench", "test_package", "test_flower",
+           "test_command")
+
+
+def pytest_collection_modifyitems(items):
+    "The longest files first, so that no worker is left with a long test at the end."
+    order = {name: i for i, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.path.stem, len(order)))
+
+
 def seeded(seed=0): return torch.Generator().manual_seed(seed)
 
 def normal(*shape, seed=0): return torch.randn(*shape, generator=seeded(seed))

@@ -430,3 +430,14 @@ def test_answers():
     assert shares == sorted(shares) and shares[0] < 0.25 and shares[-1] > 0.95
     power = [stats.nct.sf(stats.t.ppf(0.975, n - 1), n - 1, n ** 0.5) for n in (3, 5, 10, 20)]
     assert np.allclose(shares, power, atol=0.025)
+
+
+def test_a_round_asks_no_more_clients_than_there_are():
+    from fedbook import fedavg, fedreplay, private
+    for module, profile in ((fedavg, "quick"), (private, "quick"), (fedreplay, "smoke")):
+        clients = module.profiles[profile].clients
+        assert choose(module.profiles, profile, {"per_round": clients}).per_round == clients
+        with pytest.raises(UserError, match=f"per_round={clients + 1} must be at most clients={clients}"):
+            choose(module.profiles, profile, {"per_round": clients + 1})
+    with pytest.raises(UserError, match="per_round=10 must be at most clients=4"):
+        choose(fedavg.profiles, "quick", {"clients": "4"})

@@ -25,12 +25,17 @@ from fedbook.lab import UserError
 from fedbook.nodes import LocalNodes, NodeProcess, write_authority, write_node_key
 from fedbook.wire import Ledger, pack, unpack
 
+# Flower's shortest beat in all of its processes, so that a death is noticed after 20 s and not after 60
+BEAT = "from flwr.common import constant\nconstant.HEARTBEAT_DEFAULT_INTERVAL = constant.HEARTBEAT_MIN_INTERVAL\n"
 RECEIVED, SENDING = r"Receiving: {} message.*\s+INFO :\s+Received successfully", r"Sending: {} message"
 
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory):
-    nodes = LocalNodes(tmp_path_factory.mktemp("federation") / "nodes")
+    home = tmp_path_factory.mktemp("federation")
+    (home / "sitecustomize.py").write_text(BEAT)
+    path = os.pathsep.join(filter(None, [str(home), os.environ.get("PYTHONPATH")]))
+    nodes = LocalNodes(home / "nodes", env={"PYTHONPATH": path})
     with nodes: yield nodes
     assert nodes.processes() == [] == mentioning(nodes.port)
 
@@ -180,7 +185,7 @@ def test_a_run_outlives_its_superlink_bit_for_bit(nodes, plan, tmp_path):
 def test_a_run_ends_without_a_node_that_dies(nodes, plan, tmp_path):
     "The last with these nodes, for it leaves two."
     out = tmp_path / "out"
-    running = nodes.run(write_app(plan, tmp_path / "app"), {"out": str(out), "wait": 40.0})
+    running = nodes.run(write_app(plan, tmp_path / "app"), {"out": str(out), "wait": 2.0})
     until(nodes, 2, RECEIVED, "sketch", running)
     nodes.kill(2)
     assert running.wait(600) == 0 and nodes.runs()[0] == "finished:completed"

@@ -1,4 +1,5 @@
 """The package as others get it: built, installed elsewhere, and with the base install's packages alone."""
+import ast
 import json
 import os
 import subprocess
@@ -14,6 +15,7 @@ BASE = {"torch", "numpy", "safetensors", "tqdm"}
 OPTIONAL = ["IPython", "PIL", "cryptography", "dp_accounting", "fastcore", "flwr", "ipywidgets", "matplotlib",
             "nbclient", "nbdev", "nbformat", "open_clip", "papermill", "scipy", "sklearn", "timm",
             "torchmetrics", "torchvision"]
+TOGETHER = {"papermill": {"nbclient", "nbformat"}}   # what a package brings
 BLOCK = f"""
 import sys
 class Without:
@@ -93,20 +95,69 @@ def test_the_base_install_federates(elsewhere, tmp_path):
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-@pytest.mark.parametrize("use, extra", [
+WITHOUT = [
     ("from fedbook.lab import verdict; verdict([1.0, 2.0, 3.0], at_least=0)", "course"),
     ("from fedbook.split import iid, plot_split; plot_split(iid([0, 1, 0, 1], 2, 0), [0, 1, 0, 1])",
      "course"),
     ("from fedbook.detect import faster_rcnn; faster_rcnn(None, 2)", "vision"),
+    ("from fedbook.lab import style; style()", "course"),
+    ("from fedbook.pruning import digits_world; digits_world(0)", "course"),
+    ("from fedbook.nodes import write_node_key; write_node_key('key')", "flower"),
+    ("from fedbook.private import secagg_round; secagg_round([], [])", "flower"),
+    ("from fedbook.world import Files; Files(['a.png'])[0]", "vision"),
     ("import fedbook.flower", "flower"),
-    ("from fedbook.command import main; sys.exit(main(['run', '04_fedavg', '--profile', 'smoke']))",
-     "course"),
-])
-def test_a_missing_extra_is_one_sentence_with_the_command(elsewhere, tmp_path, use, extra):
-    done = subprocess.run([sys.executable, "-c", BLOCK + use], cwd=tmp_path, env=elsewhere,
-                          capture_output=True, text=True)
-    assert done.returncode != 0
-    assert f"pip install 'fedbook[{extra}]'" in done.stderr.strip().splitlines()[-1], done.stderr[-1500:]
+    ("from fedbook.command import main; main(['run', '04_fedavg', '--profile', 'smoke'])", "course"),
+]
+ANSWER = """
+from contextlib import redirect_stderr
+from io import StringIO
+for use in {uses}:
+    heard = StringIO()
+    with redirect_stderr(heard):
+        try: exec(use)
+        except (Exception, SystemExit) as error: answer = str(error)
+    print(repr((heard.getvalue().strip() or answer).splitlines()[-1]))
+"""
+
+
+def test_a_missing_extra_is_one_sentence_with_the_command(elsewhere, tmp_path):
+    "Each use in its turn, in one process: torch is imported once."
+    code = BLOCK + ANSWER.format(uses=[use for use, _ in WITHOUT])
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=elsewhere, capture_output=True,
+                          text=True)
+    answers = done.stdout.splitlines()
+    assert len(answers) == len(WITHOUT), done.stderr[-1500:]
+    for (use, extra), answer in zip(WITHOUT, answers):
+        assert f"pip install 'fedbook[{extra}]'" in ast.literal_eval(answer), (use, answer)
+
+
+def optional_imports(function):
+    "The packages beyond the base that `function` itself imports, and whether it says before that it needs them."
+    needed, found = set(), []
+    for node in sorted((n for n in ast.walk(function) if hasattr(n, "lineno")), key=lambda n: n.lineno):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "needs":
+            needed |= {node.args[0].value.partition(".")[0]} | TOGETHER.get(node.args[0].value, set())
+        names = ([alias.name for alias in node.names] if isinstance(node, ast.Import)
+                 else [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else [])
+        tops = {name.partition(".")[0] for name in names} & set(OPTIONAL)
+        found += [(top, top in needed) for top in tops]
+    return found
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "fedbook").glob("[a-z]*.py")), ids=lambda path: path.stem)
+def test_every_public_function_says_which_extra_it_needs(path):
+    tree = ast.parse(path.read_text())
+    kinds = [node for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
+    functions = [node for home in (tree, *kinds) for node in home.body if isinstance(node, ast.FunctionDef)]
+    public = [node for node in functions if not node.name.startswith("_") or node.name.startswith("__")]
+    if path.stem == "flower": public = []  # the whole module says it once, when it is imported
+    silent = [(node.name, top) for node in public for top, said in optional_imports(node) if not said]
+    assert silent == []
+    private = [node for node in functions if node not in public]
+    said = {node.args[0].value.partition(".")[0] for node in ast.walk(tree)
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "needs"}
+    reached = {top for node in private for top, _ in optional_imports(node)} - said
+    assert path.stem in ("flower", "command") or not reached
 
 
 def test_the_base_requirements_are_the_engines_needs():
