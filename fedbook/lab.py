@@ -121,8 +121,8 @@ class Profile:
     def __post_init__(self):
         hints = get_type_hints(type(self), include_extras=True)
         for name in (field.name for field in fields(self)):
-            known, came = limits(hints[name]), getattr(self, name)
-            for value in came if isinstance(came, tuple) else (came,):
+            known, content = limits(hints[name]), getattr(self, name)
+            for value in content if isinstance(content, tuple) else (content,):
                 own = isinstance(known, tuple) and known[-1] == _A_PATH and is_path(value)
                 if isinstance(known, tuple) and value not in known and not own:
                     choices = ", ".join(map(str, known))
@@ -478,10 +478,10 @@ def _also(answer, case):
 def _wrong(got, want, tolerance):
     "What is wrong with the result `got`, or an empty text."
     if same(got, want, tolerance): return ""
-    said, meant = _described(got), _described(want)
+    mine, right = _described(got), _described(want)
     where, a, b = _first_unlike(got, want, tolerance)
-    more = f": at {where} it is {_described(a)}, not {_described(b)}" if said == meant and where else ""
-    return f"gave {said}, expected {meant}{more}"
+    more = f": at {where} it is {_described(a)}, not {_described(b)}" if mine == right and where else ""
+    return f"gave {mine}, expected {right}{more}"
 
 # %% ../nbs/workshop/w1_lab.ipynb #dc6623f2
 def _try(attempt, answer, case, tolerance, holds):
@@ -653,12 +653,15 @@ def bytes_text(n: float) -> str:
         if n >= size: return f"{n / size:.3g} {unit}"
     return f"{n:.0f} B"
 
-def _arrow_text(entries, most=3):
-    "`12 x (conv 1.6 kB, fc 3 kB, +4 more)` for the messages of one arrow."
+def _arrow_text(verb, entries, room=86):
+    "`fit: 12 x [conv 1.6 kB, fc 3 kB, +4 more]` for an arrow: up to three tensors, in about `room` letters."
     largest = sorted(entries[0].tensors, key=lambda item: -item[1])
-    names = ", ".join(f"{name} {bytes_text(size)}" for name, size in largest[:most])
-    more = f", +{len(largest) - most} more" if len(largest) > most else ""
-    return f"{len(entries)} x [{names}{more}]" if len(entries) > 1 else f"{names}{more}"
+    for most in (3, 2, 1):
+        names = ", ".join(f"{name} {bytes_text(size)}" for name, size in largest[:most])
+        more = f", +{len(largest) - most} more" if len(largest) > most else ""
+        text = f"{verb}: {len(entries)} x [{names}{more}]" if len(entries) > 1 else f"{verb}: {names}{more}"
+        if len(text) <= room: break
+    return text
 
 def flow(entries: Sequence, title: str = "One round, drawn from its messages") -> Any:
     """Draw who sends what: one arrow per verb and way, labelled with tensor names and bytes. `entries` are
@@ -675,7 +678,7 @@ def flow(entries: Sequence, title: str = "One round, drawn from its messages") -
         colour = COLOURS[0] if way == "down" else COLOURS[1]
         ax.annotate("", xytext=ends[0], xy=ends[1],
                     arrowprops=dict(arrowstyle="-|>", lw=2, color=colour, shrinkA=0, shrinkB=0))
-        ax.text(0.5, row - 0.12, f"{verb}: {_arrow_text(group)}", ha="center", va="bottom", fontsize=9)
+        ax.text(0.5, row - 0.12, _arrow_text(verb, group), ha="center", va="bottom", fontsize=9)
         ax.text(0.5, row + 0.12, f"{bytes_text(sum(e.nbytes for e in group))} {way}", ha="center", va="top",
                 fontsize=9, color=colour)
     clients = len({entry.client for group in arrows.values() for entry in group})
