@@ -96,8 +96,9 @@ def saved_bytes(layer, x):
     kept, known = {}, {t.untyped_storage().data_ptr() for t in (x, *layer.parameters())}
 
     def keep(t):
-        storage = t.untyped_storage()
-        if storage.data_ptr() not in known: kept[storage.data_ptr()] = storage.nbytes()
+        if t.is_mkldnn: kept[id(t)] = t.nelement() * t.element_size()
+        elif t.untyped_storage().data_ptr() not in known:
+            kept[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
         return t
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t): y = layer(x)
