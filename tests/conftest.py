@@ -8,7 +8,7 @@ import torch
 
 import fedbook.engine
 from fedbook import detect
-from fedbook.engine import Checkpoint
+from fedbook.engine import Checkpoint, Faults
 from fedbook.local import build, generator
 
 
@@ -43,6 +43,13 @@ def sure(encoder, data):
     for _ in range(6): detect.supervised_epoch(model, data, g, optimiser=optimiser)
     model.roi_heads.score_thresh = 0.01
     return model
+
+
+class Strike(Faults):
+    "Faults at chosen places: (round, client) or (round, verb, client) to the kind of fault."
+    def __init__(self, hits): vars(self)["hits"] = hits
+
+    def strike(self, round, verb, id): return self.hits.get((round, verb, id), self.hits.get((round, id)))
 
 
 class Killed(BaseException): pass
