@@ -86,5 +86,7 @@ def bench(request):
     spec = importlib.util.spec_from_file_location(request.module.BENCH, Path(__file__).parent.parent / "bench"
                                                   / f"{request.module.BENCH}.py")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(Path(spec.origin).parent)
+        spec.loader.exec_module(module)
     return module

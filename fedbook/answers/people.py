@@ -7,7 +7,7 @@ __all__ = ['dressed_alike', 'undone', 'first_pictures']
 
 # %% ../../nbs/answers/w5_people.ipynb #79c76994
 def dressed_alike(counts):
-    "The chance that two different people wear one colour; `counts`: how many wear each. None for no two people."
+    "The chance that two people wear one colour; `counts`: how many wear each. None for no two people."
     pairs = sum(counts) * (sum(counts) - 1)
     return sum(n * (n - 1) for n in counts) / pairs if pairs else None
 
