@@ -135,7 +135,8 @@ def show(rounds, count, gap):
               f"{statistics.median(times):5.2f} x {first} ({min(times):.2f} to {max(times):.2f})")
     print(f"  fastest: {min(middle, key=middle.get)}; logits of all variants at most {gap:.1e} apart",
           flush=True)
-    loops, stacks = ([t for what, t in middle.items() if what.startswith(kind)] for kind in ("loop", "stacks"))
+    loops, stacks = ([t for what, t in middle.items() if what.startswith(kind)]
+                     for kind in ("loop", "stacks"))
     if stacks: bar("best stacks as fast as the best loop", min(loops) / min(stacks), at_least=1)
 
 

@@ -11,9 +11,9 @@ Routing "random": the map is noise, so that neighbours seldom share an expert; "
 over 9x9 pixels, so that regions do.
 
 The gate is `switch`, for which sparse and dense are one function with one gradient, the router's included;
-outputs and all gradients are compared before anything is timed ("gap"). The bar: sparse at most
-1.3 times plain, forward + backward; where it is not kept, a profile says why. "alike": the share of pixels whose
-right neighbour has the same expert. "MB": millions of bytes that the graph holds for the backward pass
+outputs and all gradients are compared before anything is timed ("gap"). The bar: sparse at
+most 1.3 times plain, forward + backward; where it is not kept, a profile says why. "alike":
+the share of pixels whose right neighbour has the same expert. "MB": millions of bytes that the graph holds for the backward pass
 besides the map and the weights. Where there is a GPU, everything runs there, too, without TF32."""
 import argparse
 import os
@@ -125,7 +125,8 @@ def measure(made, x, pull, repeats):
             for name in PASSES}
 
 
-PARTS = {"product": ("mkldnn_linear", "addmm", "mm", "linear"), "layout of oneDNN": ("to_mkldnn", "_to_dense"),
+PARTS = {"product": ("mkldnn_linear", "addmm", "mm", "linear"),
+         "layout of oneDNN": ("to_mkldnn", "_to_dense"),
          "gather": ("index_select",), "scatter": ("scatter", "index_copy", "index_add"),
          "router": ("convolution", "conv2d", "softmax", "argmax", "sort", "one_hot", "bincount"),
          "copies, sums": ("copy_", "fill_", "zero_", "cat", "add", "mul", "sum", "empty", "clone")}
