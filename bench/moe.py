@@ -13,7 +13,8 @@ over 9x9 pixels, so that regions do.
 The gate is `switch`, for which sparse and dense are one function with one gradient, the router's included;
 outputs and all gradients are compared before anything is timed ("gap"). The bar: sparse at
 most 1.3 times plain, forward + backward; where it is not kept, a profile says why. "alike":
-the share of pixels whose right neighbour has the same expert. "MB": millions of bytes that the graph holds for the backward pass
+the share of pixels whose right neighbour has the same expert. "MB": millions of bytes that the graph holds
+for the backward pass
 besides the map and the weights. Where there is a GPU, everything runs there, too, without TF32."""
 import argparse
 import os

@@ -275,7 +275,8 @@ def test_a_convolution_on_pixels_is_the_convolution():
 
 def test_experts_of_many_weights_are_the_same_function():
     "Their product is oneDNN's: output and gradients as the convolution has them."
-    conv, x, pull = build(lambda: nn.Conv2d(32, 32, 3, padding=1), 0), normal(2, 32, 5, 6), normal(2, 32, 5, 6)
+    conv = build(lambda: nn.Conv2d(32, 32, 3, padding=1), 0)
+    x, pull = normal(2, 32, 5, 6), normal(2, 32, 5, 6)
     x.requires_grad_()
     chosen = torch.arange(60).view(2, 5, 6) % 2
     many = [torch.autograd.grad(y, [x, *conv.parameters()], pull)
