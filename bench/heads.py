@@ -24,6 +24,7 @@ import torch
 from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from bar import bar
 from fedbook.engine import line_of
 from fedbook.fedavg import Federation, Server
 from fedbook.fedreplay import FedReplayClient, FedReplaySizes, ReplayHead, logits_together
@@ -134,6 +135,9 @@ def show(rounds, count, gap):
               f"{statistics.median(times):5.2f} x {first} ({min(times):.2f} to {max(times):.2f})")
     print(f"  fastest: {min(middle, key=middle.get)}; logits of all variants at most {gap:.1e} apart",
           flush=True)
+    loops, stacks = ([t for what, t in middle.items() if what.startswith(kind)]
+                     for kind in ("loop", "stacks"))
+    if stacks: bar("best stacks as fast as the best loop", min(loops) / min(stacks), at_least=1)
 
 
 def by_vmap(head, weights, z):

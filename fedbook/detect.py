@@ -19,7 +19,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -440,12 +440,17 @@ def supervised_epoch(model: Any, data: Pictures, generator: torch.Generator, bat
     return row_means(rows)
 
 # %% ../nbs/08_detect.ipynb #ab44f758
-def street_for(sizes: DetectSizes, seed: int) -> Street:
-    "The `Street` of `sizes` and `seed`: a cloudy server, clients and tests in other weathers."
-    if sizes.data == "rendered":
-        return rendered_street(3, sizes.server_images, sizes.client_images, sizes.test_images, sizes.high,
-                               sizes.low, seed)
-    return street_set(sizes.data, 3, sizes.server_images, sizes.high, sizes.low, seed)
+@lru_cache(maxsize=2)
+def _street(data, clients, server_images, client_images, test_images, high, low, seed):
+    if data == "rendered":
+        return rendered_street(clients, server_images, client_images, test_images, high, low, seed)
+    return street_set(data, clients, server_images, high, low, seed)
+
+def street_for(sizes: Any, seed: int, clients: int = 3) -> Street:
+    """The `Street` of `seed` with this many `clients`: a cloudy server, clients and tests in other weathers.
+    `sizes`: `DetectSizes`, or any that have its `data`, numbers of images, `high` and `low`."""
+    return _street(sizes.data, clients, sizes.server_images, sizes.client_images, sizes.test_images,
+                   tuple(sizes.high), tuple(sizes.low), seed)
 
 def new_detector(encoder: Any, n_classes: int, sizes: DetectSizes, seed: int, **limits: Any) -> nn.Module:
     "The detector of `sizes` on `encoder` with the initial weights of `seed`; `limits` as for `faster_rcnn`."

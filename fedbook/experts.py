@@ -160,7 +160,13 @@ def patch_rows(x: torch.Tensor, kernel: tuple[int, int]) -> tuple[torch.Tensor, 
 def on_pixels(expert: nn.Conv2d, patches: torch.Tensor) -> torch.Tensor:
     """What the convolution `expert` makes of `patches` (n, kh * kw * c), the surroundings of n pixels: (n,
     channels)."""
-    return F.linear(patches, expert.weight.permute(0, 2, 3, 1).flatten(1), expert.bias)
+    weight = expert.weight.permute(0, 2, 3, 1).flatten(1)
+    if not _by_onednn(patches, weight): return F.linear(patches, weight, expert.bias)
+    return F.linear(patches.to_mkldnn(), weight, expert.bias).to_dense()
+
+def _by_onednn(x, weight):
+    known = x.device.type == "cpu" and x.dtype == torch.float32 and torch.backends.mkldnn.is_available()
+    return known and weight.numel() >= 4096
 
 def gathered_convolution(x: torch.Tensor, chosen: torch.Tensor, experts: Sequence[nn.Conv2d]) -> torch.Tensor:
     """Each pixel of `x` (b, c, h, w) through its own one of `experts` (convolutions of one shape), the one

@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from .detect import (PAPER_LIMITS, SMALL_LIMITS, faster_rcnn, head_state, load_head, score_domains,
-                            supervised_epoch, trainable)
+                            street_for, supervised_epoch, trainable)
 from .teacher import ema_update, momentum_at, self_training_epoch, twin
 from .encoders import ImageEncoder, image_encoder
 from .engine import Checkpoint, trial
@@ -35,7 +35,7 @@ from .experts import (Gate, Mosaic, RoIMoE, SpatialMoE, SpatialRouter, check_exp
 from .fedavg import Client, Experiment, Federation, Here, Mean, Server, run
 from .lab import Bounds, Count, Positive, Profile, Share, UserError
 from .local import batches, build, generator, outputs, proximal, train
-from .streets import Street, StreetData, rendered_street, resized, street_set
+from .streets import Street, resized
 from .wire import Msg, Refused, expect
 from .world import Pictures
 
@@ -43,7 +43,7 @@ from .world import Pictures
 @dataclass(frozen=True)
 class FedMoxSizes(Profile):
     "The numbers of this chapter's runs."
-    data: StreetData = "rendered"  # whose streets, or a COCO file
+    data: Literal["rendered", "bdd100k", "soda10m", "cityscapes"] = "rendered"  # whose streets
     clients: Count = 9  # clients
     share: Share = 0.33  # share of the clients that answer in a round
     server_images: Count = 64  # labelled pictures of the server
@@ -119,16 +119,9 @@ profiles = {
 }
 
 # %% ../nbs/11_fedmox.ipynb #1affad79
-@lru_cache(maxsize=2)
-def _street(data, clients, server_images, client_images, test_images, high, low, seed):
-    if data == "rendered":
-        return rendered_street(clients, server_images, client_images, test_images, high, low, seed)
-    return street_set(data, clients, server_images, high, low, seed)
-
 def make_street(sizes: FedMoxSizes, seed: int) -> Street:
-    "The `Street` of a run: rendered by `seed`, the real set that `sizes.data` names, or yours."
-    return _street(sizes.data, sizes.clients, sizes.server_images, sizes.client_images, sizes.test_images,
-                   sizes.high, sizes.low, seed)
+    "The `Street` of a run: rendered by `seed`, or the real set that `sizes.data` names."
+    return street_for(sizes, seed, sizes.clients)
 
 # %% ../nbs/11_fedmox.ipynb #d1a7f740
 class MoERPNHead(nn.Module):

@@ -8,7 +8,7 @@ import torch
 
 import fedbook.engine
 from fedbook import detect
-from fedbook.engine import Checkpoint
+from fedbook.engine import Checkpoint, Faults
 from fedbook.local import build, generator
 
 
@@ -55,6 +55,13 @@ def sure(encoder, data):
     return model
 
 
+class Strike(Faults):
+    "Faults at chosen places: (round, client) or (round, verb, client) to the kind of fault."
+    def __init__(self, hits): vars(self)["hits"] = hits
+
+    def strike(self, round, verb, id): return self.hits.get((round, verb, id), self.hits.get((round, id)))
+
+
 class Killed(BaseException): pass
 
 
@@ -89,5 +96,7 @@ def bench(request):
     spec = importlib.util.spec_from_file_location(request.module.BENCH, Path(__file__).parent.parent / "bench"
                                                   / f"{request.module.BENCH}.py")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(Path(spec.origin).parent)
+        spec.loader.exec_module(module)
     return module

@@ -273,6 +273,17 @@ def test_a_convolution_on_pixels_is_the_convolution():
     chosen = torch.zeros(1, 5, 6, dtype=torch.int64)
     assert close(gathered_convolution(x, chosen, [conv, conv]), conv(x), 1e-5)
 
+def test_experts_of_many_weights_are_the_same_function():
+    "Their product is oneDNN's: output and gradients as the convolution has them."
+    conv = build(lambda: nn.Conv2d(32, 32, 3, padding=1), 0)
+    x, pull = normal(2, 32, 5, 6), normal(2, 32, 5, 6)
+    x.requires_grad_()
+    chosen = torch.arange(60).view(2, 5, 6) % 2
+    many = [torch.autograd.grad(y, [x, *conv.parameters()], pull)
+            for y in (conv(x), gathered_convolution(x, chosen, [conv, conv]))]
+    assert all(close(a, b, 1e-4) for a, b in zip(*many, strict=True))
+    assert close(conv(x), gathered_convolution(x, chosen, [conv, conv]), 1e-5)
+
 # ---- resolution
 
 def doubled(t): return t.repeat_interleave(2, -1).repeat_interleave(2, -2)

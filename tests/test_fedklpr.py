@@ -20,9 +20,9 @@ from torch import nn
 
 import fedbook.fedklpr
 import fedbook.reid
-from conftest import bits, close, copied, equal_bits as equal, normal
+from conftest import Strike, bits, close, copied, equal_bits as equal, normal
 from fedbook.continual import snapshot
-from fedbook.engine import Checkpoint, Faults, prove, trial
+from fedbook.engine import Checkpoint, prove, trial
 from fedbook.fedavg import Federation, Here, LocalOnly, TooFewReplies, run, weighted_average
 from fedbook.fedklpr import (DIGIT_SIZES, METHODS, CrossRoundRecovery, DigitsExperiment, FedKLPRClient,
                              FedKLPRExperiment, FedKLPRServer, FedKLPRSizes, LotteryFLClient, SubFedAvgClient,
@@ -36,12 +36,6 @@ from fedbook.wire import Msg, Refused, pack, unpack
 from fedbook.world import as_float
 
 pytestmark = pytest.mark.usefixtures("one_process")
-
-class Strike(Faults):
-    "Faults at chosen places: (round, client) to the kind of fault."
-    def __init__(self, hits): object.__setattr__(self, "hits", hits)
-
-    def strike(self, round, verb, id): return self.hits.get((round, id))
 
 TINY = replace(profiles["smoke"], height=16, width=8, clients=2, largest=32, smallest=32, test_identities=2,
                batch=8, rounds=4)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings, strategies as st
 from torch import nn
 
-from conftest import close, equal, normal, seeded
+from conftest import Strike, close, equal, normal, seeded
 from fedbook.continual import distillation_loss, snapshot
 from fedbook.engine import Checkpoint, Faults, prove, trial
 from fedbook.fedavg import Federation, Here, LocalOnly, Server, TooFewReplies, run, weighted_average
@@ -56,12 +56,6 @@ BASE = FedReplaySizes(lr=1e-3, batch=4, rate=0.3, warm_steps=3)
 
 def client_of(id, model=None, seed=0, local_loss=cross_entropy, **changes):
     return FedReplayClient(id, model or head(), *holdings(id), replace(BASE, **changes), seed, local_loss)
-
-class Strike(Faults):
-    "Faults at chosen places: (round, verb, client) to the kind of fault."
-    def __init__(self, hits): vars(self)["hits"] = hits
-
-    def strike(self, round, verb, id): return self.hits.get((round, verb, id))
 
 def federated(joins, rounds, faults=None, checkpoint=None, client=client_of, own=None, seed=0, test=None,
               classes=4, **server):

@@ -1,38 +1,25 @@
 "Attempts at the exercises of w5_people: wrong ones that `check` must catch, right ones written another way."
-import math
+import itertools
 
 
-def grey_world__wrong_zeros_in_the_mean(means):
-    middle = sum(means) / len(means)
-    return [middle / m if m else 1.0 for m in means]
+def dressed_alike__wrong_a_person_with_herself(counts):
+    n = sum(counts)
+    return sum((c / n) ** 2 for c in counts) if n > 1 else None
 
 
-def grey_world__wrong_up_to_the_brightest(means): return [max(means) / m if m else 1.0 for m in means]
+def dressed_alike__wrong_all_colours_equally_liked(counts):
+    return 1 / sum(c > 0 for c in counts) if sum(counts) > 1 else None
 
 
-def grey_world__wrong_green_is_the_measure(means): return [means[1] / m if m else 1.0 for m in means]
+def dressed_alike__wrong_zero_for_no_two(counts):
+    n = sum(counts)
+    return sum(c * (c - 1) for c in counts) / max(1, n * (n - 1))
 
 
-def grey_world__wrong_upside_down(means):
-    lit = [m for m in means if m]
-    return [m * len(lit) / sum(lit) if m else 1.0 for m in means]
-
-
-def grey_world__wrong_a_dark_channel_stays_out(means):
-    lit = [m for m in means if m]
-    return [sum(lit) / len(lit) / m if m else 0.0 for m in means]
-
-
-def grey_world__wrong_geometric_mean(means):
-    lit = [m for m in means if m]
-    return [math.prod(lit) ** (1 / len(lit)) / m if m else 1.0 for m in means]
-
-
-def grey_world__right_in_steps(means):
-    factors = [1.0, 1.0, 1.0]
-    lit = [c for c in range(3) if means[c] > 0]
-    for c in lit: factors[c] = sum(means) / (len(lit) * means[c])
-    return factors
+def dressed_alike__right_by_pairs(counts):
+    wears = [colour for colour, c in enumerate(counts) for _ in range(c)]
+    pairs = list(itertools.combinations(wears, 2))
+    return sum(a == b for a, b in pairs) / len(pairs) if pairs else None
 
 
 def undone__wrong_cast_first(byte, cast, gamma): return (byte / 255 / cast) ** (1 / gamma)
