@@ -35,7 +35,7 @@ from .experts import (Gate, Mosaic, RoIMoE, SpatialMoE, SpatialRouter, check_exp
 from .fedavg import Client, Experiment, Federation, Here, Mean, Server, run
 from .lab import Bounds, Count, Positive, Profile, Share, UserError
 from .local import batches, build, generator, outputs, proximal, train
-from .streets import Street, resized
+from .streets import Street, StreetData, resized
 from .wire import Msg, Refused, expect
 from .world import Pictures
 
@@ -43,7 +43,7 @@ from .world import Pictures
 @dataclass(frozen=True)
 class FedMoxSizes(Profile):
     "The numbers of this chapter's runs."
-    data: Literal["rendered", "bdd100k", "soda10m", "cityscapes"] = "rendered"  # whose streets
+    data: StreetData = "rendered"  # whose streets, or a COCO file
     clients: Count = 9  # clients
     share: Share = 0.33  # share of the clients that answer in a round
     server_images: Count = 64  # labelled pictures of the server
@@ -120,7 +120,7 @@ profiles = {
 
 # %% ../nbs/11_fedmox.ipynb #1affad79
 def make_street(sizes: FedMoxSizes, seed: int) -> Street:
-    "The `Street` of a run: rendered by `seed`, or the real set that `sizes.data` names."
+    "The `Street` of a run: rendered by `seed`, the real set that `sizes.data` names, or yours."
     return street_for(sizes, seed, sizes.clients)
 
 # %% ../nbs/11_fedmox.ipynb #d1a7f740
