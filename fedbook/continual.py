@@ -99,8 +99,8 @@ def expandable_cnn(classes: int, shape: tuple[int, ...] = (1, 28, 28)) -> Expand
     "Convolutions and hidden layer of `small_cnn`, with a head that grows; pictures of `shape` (C, H, W)."
     channels, size, _ = shape
     side = ((size - 4) // 2 - 4) // 2
-    body = nn.Sequential(nn.Conv2d(channels, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
-                         nn.Conv2d(16, 32, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+    body = nn.Sequential(nn.Conv2d(channels, 16, 5), nn.MaxPool2d(2), nn.ReLU(),
+                         nn.Conv2d(16, 32, 5), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(),
                          nn.Linear(32 * side * side, 128), nn.ReLU())
     return Expandable(body, 128, classes, shape)
 
@@ -474,7 +474,7 @@ def train_on_all(stream: Stream, sizes: ContinualSizes, seed: int,
     x, y = (torch.cat([pair[i] for pair in pairs]) for i in (0, 1))
     make = partial(networks[sizes.network], sum(stream.classes), stream.shape)
     model, g = build(make, seed).to(device), generator(seed)
-    optimiser = torch.optim.Adam(model.parameters(), lr=1e-3)
+    optimiser = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
     some = passes(x, y, sizes.judge_epochs, 64, g, device)
     train(model, some, lambda x, y: F.cross_entropy(model(x), y), optimiser)
     test_x, test_y = (torch.cat(parts) for parts in zip(*stream.test))

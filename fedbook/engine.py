@@ -21,8 +21,10 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, replace
+from itertools import islice
 from multiprocessing.connection import wait
 from pathlib import Path
+from time import monotonic
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,6 +58,7 @@ class Workers:
         self.make_client, self.count, self.threads = make_client, count or default_workers(), threads
         self.context = multiprocessing.get_context("fork")
         self.processes: dict[Any, Any] = {}
+        self.took: dict[tuple, float] = {}
 
     def open(self) -> None:
         "Start the processes, where none run."
@@ -75,32 +78,36 @@ class Workers:
         self.processes[ours] = process
 
     def serve(self, calls: Iterable[Call]) -> Generator[tuple[Call, Any], None, None]:
-        """Yield each of `calls` with what came of it, in their order. At most as many outcomes wait for their
-        turn as there are workers."""
+        """Yield each of `calls` with what came of it, in their order. Of the next eight per worker, the first
+        to start is the one that took longest the last time, so that all workers end together."""
         self.open()
         for pipe in [pipe for pipe, process in self.processes.items() if not process.is_alive()]:
             self._replace(pipe)
-        waiting, started, yielded = enumerate(calls), 0, 0
+        coming, taken, yielded = enumerate(calls), 0, 0
+        waiting: dict[int, Call] = {}
         busy: dict[Any, tuple] = {}
         done: dict[int, tuple] = {}
         try:
             while True:
-                for pipe in [pipe for pipe in self.processes if pipe not in busy]:
-                    if started - yielded > len(self.processes): break
-                    number, call = next(waiting, (None, None))
-                    if call is None: break
-                    busy[pipe], started = (number, call), started + 1
-                    self._send(pipe, call)
-                if started == yielded: return
+                for number, call in islice(coming, yielded + 8 * self.count - taken):
+                    waiting[number], taken = call, number + 1
+                for pipe in [pipe for pipe in self.processes if pipe not in busy][:len(waiting)]:
+                    number = max(waiting, key=lambda number: self._hint(waiting[number]))
+                    busy[pipe] = number, waiting.pop(number), monotonic()
+                    self._send(pipe, busy[pipe][1])
+                if taken == yielded: return
                 if yielded in done:
                     yielded += 1
                     yield done.pop(yielded - 1)
                 else:
                     for pipe in wait(busy):
-                        number, call = busy.pop(pipe)
+                        number, call, begun = busy.pop(pipe)
                         done[number] = call, self._receive(pipe)
+                        self.took[call.verb, call.id] = monotonic() - begun
         finally:
             if busy: self.close()
+
+    def _hint(self, call): return self.took.get((call.verb, call.id), math.inf)
 
     def _send(self, pipe, call):
         try: pipe.send(call)

@@ -28,7 +28,7 @@ from .report import History
 from .local import build, generator, passes, proximal, share_right, small_cnn, torch_threads, train
 from .split import dirichlet, iid
 from .wire import (Ledger, Msg, Refused, Undeclared, accept_count, expect, forget, gather, marks, pack,
-                          scatter, unpack)
+                          pack_each, scatter, unpack)
 from .world import Pictures
 from .folders import pictures
 
@@ -312,7 +312,8 @@ class Federation:
         if len(set(to)) != len(to): raise UserError(f"to={to} names a client twice; each may be asked once")
         if self._open: raise RuntimeError("an exchange is still open: read all its replies, or close() it")
         failures, self._open, message = [], True, say if callable(say) else lambda id: say
-        calls = (Call(self.round, id, verb, pack(message(id)), self.states.get(id)) for id in to)
+        packed = zip(to, pack_each(map(message, to)))
+        calls = (Call(self.round, id, verb, data, self.states.get(id)) for id, data in packed)
         try:
             with closing(self.line.serve(calls)) as served:
                 for call, outcome in served:

@@ -272,7 +272,7 @@ class FedCBDRAggregator:
 def default_network(classes: int, shape: tuple[int, ...]) -> Expandable:
     """A small CNN for pictures of any `shape` (C, H, W): two 3x3 convolutions of 16 and 32 channels, 4 x 4
     averages, 128 features, and a head that grows."""
-    body = nn.Sequential(nn.Conv2d(shape[0], 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2, ceil_mode=True),
+    body = nn.Sequential(nn.Conv2d(shape[0], 16, 3, padding=1), nn.MaxPool2d(2, ceil_mode=True), nn.ReLU(),
                          nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(),
                          nn.Linear(512, 128), nn.ReLU())
     return Expandable(body, 128, classes, shape)

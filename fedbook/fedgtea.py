@@ -210,7 +210,7 @@ class FedGTEAClient(TaskClient):
     def train(self) -> None:
         (x, y), painter = self.data(), list(self.model.generator.parameters())
         critic = [p for name, p in self.model.named_parameters() if not name.startswith("generator.")]
-        self._optimisers = [torch.optim.Adam(of, lr, betas=(0.5, 0.999))
+        self._optimisers = [torch.optim.Adam(of, lr, betas=(0.5, 0.999), fused=True)
                             for of, lr in ((critic, self.critic_lr), (painter, self.generator_lr))]
         self.model.train()
         picks = torch.randint(len(y), (self.iterations, self.gan_batch), generator=self.generator)
@@ -360,7 +360,7 @@ class FedGTEAServer(TaskServer):
         def terms():
             kd, apart = self.distil(teacher, theta, g), self.separation(theta, pictures)
             return kd, apart, anchor_loss(theta.parameters(), average.parameters())
-        optimiser = torch.optim.Adam(theta.parameters(), self.how.critic_lr, betas=(0.5, 0.999))
+        optimiser = torch.optim.Adam(theta.parameters(), self.how.critic_lr, betas=(0.5, 0.999), fused=True)
         for _ in range(self.how.server_steps):
             optimiser.zero_grad()
             self.loss(*terms()).backward()

@@ -102,8 +102,8 @@ def small_cnn(classes: int = 10, channels: int = 1, size: int = 28) -> nn.Sequen
     """Two 5x5 convolutions of 16 and 32 channels, each with a 2x2 max-pool, then 128 and `classes` units;
     input (b, channels, size, size)."""
     side = ((size - 4) // 2 - 4) // 2
-    return nn.Sequential(nn.Conv2d(channels, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
-                         nn.Conv2d(16, 32, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+    return nn.Sequential(nn.Conv2d(channels, 16, 5), nn.MaxPool2d(2), nn.ReLU(),
+                         nn.Conv2d(16, 32, 5), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(),
                          nn.Linear(32 * side * side, 128), nn.ReLU(), nn.Linear(128, classes))
 
 # %% ../nbs/01_local.ipynb #a0697bed

@@ -153,7 +153,7 @@ def target_images(teacher: Any, generator: torch.Generator, images: int = 256, b
             border = boundary_loss(answer, student(x)) if student else 0
             return oh * F.cross_entropy(answer, y) + bn * statistics.loss() + adv * border
         groups = [{"params": maker.parameters()}, {"params": [z], "lr": codes_lr}]
-        optimiser = torch.optim.Adam(groups, lr=lr, betas=(0.5, 0.999))
+        optimiser = torch.optim.Adam(groups, lr=lr, betas=(0.5, 0.999), fused=True)
         best = best_batch(lambda: maker(z), loss, optimiser, steps)
         statistics.remember()
         return best
@@ -286,7 +286,8 @@ def lander_images(teacher: Any, anchors: torch.Tensor, generator: torch.Generato
             border = boundary_loss(answer, student(x)) if student else 0
             return (oh * F.cross_entropy(answer, y) + bn * statistics.loss() + adv * border
                     + bound * bounding_loss(teacher.mapping(f), anchors[y], radius))
-        optimiser = torch.optim.Adam([*maker.parameters(), noise, bias], lr=lr, betas=(0.5, 0.999))
+        moved = [*maker.parameters(), noise, bias]
+        optimiser = torch.optim.Adam(moved, lr=lr, betas=(0.5, 0.999), fused=True)
         best = best_batch(lambda: maker(anchors, noise, bias), loss, optimiser, steps)
         statistics.remember()
         return best
@@ -514,7 +515,7 @@ class Duel:
 
     def __init__(self, model: Any, critic_lr: float, generator_lr: float, mu: float = 0.0):
         self.model, self.mu, self.halves = model.train(), mu, (model.discriminator, model.generator)
-        self.optimisers = [torch.optim.Adam(half.parameters(), lr, betas=(0.5, 0.999))
+        self.optimisers = [torch.optim.Adam(half.parameters(), lr, betas=(0.5, 0.999), fused=True)
                            for half, lr in zip(self.halves, (critic_lr, generator_lr))]
         self.anchors = [[p.detach().clone() for p in half.parameters()] for half in self.halves]
 

@@ -241,7 +241,7 @@ class MaskedClient(Client):
         return passes(data.x, data.y, sizes.epochs, sizes.batch, self.generator, self.device)
 
     def optimiser(self) -> torch.optim.Optimizer:
-        return torch.optim.Adam(self.model.parameters(), self.sizes.lr)
+        return torch.optim.Adam(self.model.parameters(), self.sizes.lr, fused=True)
 
     def holes(self) -> list[tuple[nn.Parameter, torch.Tensor]]:
         "Parameters with a mask, each with what is pruned of it."

@@ -432,7 +432,7 @@ def pretrain(network: ReIDNet, sizes: SiteSizes, seed: int, device: str | torch.
             i = torch.randint(len(data), (64,), generator=g)
             yield augment(as_float(data.images[i]).to(device), g), data.labels[i].to(device)
     def loss(x, y): return F.cross_entropy(F.normalize(network(x)) @ F.normalize(head.weight).T / 0.07, y)
-    train(network, batches(), loss, torch.optim.Adam(trained, 2e-3, weight_decay=5e-4))
+    train(network, batches(), loss, torch.optim.Adam(trained, 2e-3, weight_decay=5e-4, fused=True))
     return network
 
 # %% ../nbs/09_reid.ipynb #56cbb7b4
@@ -651,4 +651,4 @@ def learn(model: nn.Module, data: ReIDData, sizes: SiteSizes, generator: torch.G
 def adam(model: nn.Module, sizes: SiteSizes, factor: float = 1.0) -> torch.optim.Adam:
     "Adam for what `model` trains, at `factor` times `sizes.lr`."
     trained = [p for p in model.parameters() if p.requires_grad]
-    return torch.optim.Adam(trained, sizes.lr * factor, weight_decay=sizes.weight_decay)
+    return torch.optim.Adam(trained, sizes.lr * factor, weight_decay=sizes.weight_decay, fused=True)

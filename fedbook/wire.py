@@ -4,12 +4,13 @@
 
 # %% auto #0
 __all__ = ['Refused', 'Msg', 'part', 'labelled', 'as_integers', 'to_bits', 'from_bits', 'encode', 'decode', 'pack', 'unpack',
-           'header', 'gather', 'scatter', 'Undeclared', 'marks', 'forget', 'expect', 'accept_count', 'Entry', 'Ledger']
+           'header', 'gather', 'scatter', 'Undeclared', 'marks', 'forget', 'pack_each', 'expect', 'accept_count',
+           'Entry', 'Ledger']
 
 # %% ../nbs/03_wire.ipynb #606a14ee
 import json
 from collections import Counter, OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -125,7 +126,13 @@ def pack(msg: Msg) -> bytes:
     except TypeError as error:
         raise UserError(f"meta={msg.meta!r:.80} must hold plain numbers, texts and lists, "
                         f"under texts: {error}") from None
-    return save({name: t.clone() if t.numel() else t for name, (t, _) in encoded.items()}, {"fedbook": text})
+    return save(_apart({name: t for name, (t, _) in encoded.items()}), {"fedbook": text})
+
+def _apart(tensors):
+    "The same `tensors`, those copied that share memory with one before: the format has no place for that."
+    first = {t.untyped_storage().data_ptr(): name for name, t in reversed(tensors.items())}
+    return {name: t if first[t.untyped_storage().data_ptr()] == name or not t.numel() else t.clone()
+            for name, t in tensors.items()}
 
 # %% ../nbs/03_wire.ipynb #a70e1c81
 def unpack(data: bytes) -> Msg:
@@ -228,7 +235,7 @@ class _Same:
 
 def _mark(value, deep=4):
     "Something that is unequal once `value` is another, or has changed. What is in a network does not count."
-    if isinstance(value, torch.Tensor): return _Same(value), value._version
+    if isinstance(value, torch.Tensor): return _Same(value), None if value.is_inference() else value._version
     if isinstance(value, torch.Generator): return value.get_state().numpy().tobytes()
     if isinstance(value, dict): return {key: _mark(v, deep) for key, v in value.items()}
     if isinstance(value, (list, tuple)): return [_mark(v, deep) for v in value]
@@ -261,7 +268,21 @@ def _undeclared(client, name, keeps, call):
             f"{call.verb!r}, and does not declare it: add {name!r} to keeps={keeps} if it must outlive the call, "
             f"or {way} if it need not")
 
+# %% ../nbs/03_wire.ipynb #c41d70e3
+def pack_each(messages: Iterable[Msg]) -> Iterator[bytes]:
+    """`pack` for each of `messages`; one that holds the very tensors of the one before, and the same meta, is
+    not packed anew."""
+    last, data = None, b""
+    for msg in messages:
+        if last != (now := marks(msg)): last, data = now, pack(msg)
+        yield data
+
 # %% ../nbs/03_wire.ipynb #f295fc5e
+def _finite(t):
+    "Whether all of `t` is finite: the least and the largest number tell, in one pass and without a copy."
+    if not t.is_floating_point() or not t.numel(): return bool(torch.isfinite(t).all())
+    return all(map(torch.isfinite, t.aminmax()))
+
 def expect(msg: Msg, like: Mapping[str, Any]) -> None:
     """Raise `Refused` unless `msg` has exactly the tensors of `like`, all finite. `like` maps each name to a
     tensor, or to `(shape, dtype)` in which None stands for any size."""
@@ -273,7 +294,7 @@ def expect(msg: Msg, like: Mapping[str, Any]) -> None:
         if t.dim() != len(shape) or any(want not in (None, size) for want, size in zip(shape, t.shape)):
             raise Refused(f"{name} has shape {tuple(t.shape)}, expected {tuple(shape)}")
         if t.dtype != dtype: raise Refused(f"{name} has dtype {t.dtype}, expected {dtype}")
-        if not torch.isfinite(t).all(): raise Refused(f"{name} holds numbers that are not finite")
+        if not _finite(t): raise Refused(f"{name} holds numbers that are not finite")
 
 # %% ../nbs/03_wire.ipynb #11b27f0a
 def accept_count(msg: Msg) -> None:

@@ -133,11 +133,13 @@ class Pictures:
 
 # %% ../nbs/workshop/w2_world.ipynb #a1584e9e
 def as_float(x: torch.Tensor) -> torch.Tensor:
-    """Equation (1): a uint8 tensor of any shape as float32 in [-1, 1]; a floating tensor is returned
-    unchanged."""
+    """Equation (1): a uint8 tensor of any shape as float32 in [-1, 1], pictures (n, C, H, W) with the
+    channels last in memory; a floating tensor is returned unchanged."""
     if x.is_floating_point(): return x
     if x.dtype != torch.uint8: raise UserError(f"x={_kind(x)} must be uint8 (pixels) or floating")
-    return x.to(torch.float32).div_(127.5).sub_(1)
+    if x.dim() != 4: return x.to(torch.float32).div_(127.5).sub_(1)
+    last = x.movedim(1, -1).to(torch.float32, memory_format=torch.contiguous_format)
+    return last.div_(127.5).sub_(1).movedim(-1, 1)
 
 # %% ../nbs/workshop/w2_world.ipynb #d136b407
 class Boxes(NamedTuple):

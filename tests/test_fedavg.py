@@ -174,7 +174,7 @@ def test_any_number_of_workers_gives_the_same_bits(workers):
 
 
 @several
-def test_replies_come_in_the_order_asked_and_few_wait():
+def test_replies_come_in_the_order_asked_and_no_more_than_the_window_wait():
     class Slow(Client):
         def fit(self, msg):
             time.sleep(0.2 if self.id == 0 else 0)
@@ -183,12 +183,28 @@ def test_replies_come_in_the_order_asked_and_few_wait():
 
     import tempfile
     line = Workers(partial(make, kind=Slow), 2)
-    with tempfile.TemporaryDirectory() as folder, Federation(line, 12) as federation:
+    with tempfile.TemporaryDirectory() as folder, Federation(line, 40) as federation:
         server, seen = Server(build(net, 0)), []
-        for id, _ in federation.exchange("fit", server.send, list(range(12))):
+        for id, _ in federation.exchange("fit", server.send, list(range(40))):
             seen.append(id)
-            assert len(os.listdir(folder)) <= len(seen) + 2 + 1
-    assert seen == list(range(12))
+            assert len(os.listdir(folder)) <= len(seen) + 2 * 8
+    assert seen == list(range(40))
+
+
+@several
+def test_the_call_that_took_longest_the_last_time_starts_first():
+    class Noting(Client):
+        def fit(self, msg): return Msg({}, {"begun": time.monotonic()})
+
+    line = Workers(partial(make, kind=Noting), 1)
+    with Federation(line, 6) as federation:
+        ask = lambda ids: list(federation.exchange("fit", Server(build(net, 0)).send, ids))
+        ask([0, 1, 2, 3])
+        assert line.took.keys() == {("fit", id) for id in (0, 1, 2, 3)}
+        line.took = {("fit", id): seconds for id, seconds in enumerate((2, 4, 1, 3))}
+        replies = ask([0, 1, 2, 3, 4, 5])
+    assert [id for id, _ in replies] == [0, 1, 2, 3, 4, 5]
+    assert sorted(range(6), key=lambda id: replies[id][1].meta["begun"]) == [4, 5, 1, 3, 0, 2]
 
 
 def test_one_exchange_at_a_time():
