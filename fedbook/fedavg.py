@@ -149,7 +149,7 @@ class Server:
     def pick(self, ids: list[int], r: int) -> list[int]:
         "The clients of round `r`: `per_round` of `ids`, drawn without replacement."
         count = min(self.per_round or len(ids), len(ids))
-        return sorted(np.random.default_rng([self.seed, r]).choice(ids, count, replace=False).tolist())
+        return sorted(ids[i] for i in np.random.default_rng([self.seed, r]).choice(len(ids), count, False))
 
     def begin(self, ids: list[int], r: int) -> None: self.round = r
 
