@@ -34,6 +34,7 @@ book: .venv/dev
 
 bench: .venv/dev
 	$(BIN)/python bench/federation.py
+	$(BIN)/python bench/clients.py
 	$(BIN)/python bench/wasserstein.py
 	$(BIN)/python bench/leverage.py
 	$(BIN)/python bench/heads.py

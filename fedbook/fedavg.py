@@ -149,7 +149,7 @@ class Server:
     def pick(self, ids: list[int], r: int) -> list[int]:
         "The clients of round `r`: `per_round` of `ids`, drawn without replacement."
         count = min(self.per_round or len(ids), len(ids))
-        return sorted(np.random.default_rng([self.seed, r]).choice(ids, count, replace=False).tolist())
+        return sorted(ids[i] for i in np.random.default_rng([self.seed, r]).choice(len(ids), count, False))
 
     def begin(self, ids: list[int], r: int) -> None: self.round = r
 
@@ -230,10 +230,10 @@ class Line(Protocol):
 class Desk:
     """Makes the clients of one process, each when it is first asked for, and brings each into the state that
     a call names. A client is off the desk while it answers: one that fails half-way is made anew from its
-    last state."""
+    last state, and so is one that had to leave: the desk has `places` for the clients that answered last."""
 
-    def __init__(self, make_client: Callable[[int], ClientLike]) -> None:
-        self.make_client = make_client
+    def __init__(self, make_client: Callable[[int], ClientLike], places: int = 1000) -> None:
+        self.make_client, self.places = make_client, places
         self.clients: dict[int, tuple] = {}
 
     def take(self, id: int, state: bytes | None) -> tuple[Any, dict]:
@@ -251,6 +251,7 @@ class Desk:
         forget(client, made, call)
         answer = Answer(pack(reply), pack(client.state()))
         self.clients[call.id] = client, answer.state, made
+        if len(self.clients) > self.places: del self.clients[next(iter(self.clients))]
         return answer
 
     def serve(self, call: Call) -> Answer | Failure | Undeclared:

@@ -319,7 +319,7 @@ class FedMoxServer(Server):
         "The clients of round `r`: `share` of `ids`, drawn without replacement."
         if not self.share: return []
         count = max(1, round(self.share * len(ids)))
-        return sorted(np.random.default_rng([self.seed, r]).choice(ids, count, replace=False).tolist())
+        return sorted(ids[i] for i in np.random.default_rng([self.seed, r]).choice(len(ids), count, False))
 
     def send(self, id: int) -> Msg: return Msg(self.weights, {"rate": cosine_rate(self.round, self.rounds)})
 

@@ -436,8 +436,8 @@ def train_plan(plan: Plan, federation: Federation, out: str | Path = "runs") -> 
     return numbers
 
 def _numbers(experiment, server, ledger):
-    envelope = sum(entry.envelope for entry in ledger.entries)
-    return {**experiment.test(server), "rounds": experiment.rounds, **ledger.so_far, "envelope": envelope}
+    return {**experiment.test(server), "rounds": experiment.rounds, **ledger.so_far,
+            "envelope": ledger.envelope()}
 
 def _name_of(folder):
     """The name under which nodes keep the states of the run in `folder`: drawn once, so that a run begun anew

@@ -329,24 +329,30 @@ def _known(fields, allowed):
         if name not in allowed:
             raise UserError(f"{name!r} is not a field of the ledger; choose one of {', '.join(allowed)}")
 
-def _sizes(entry, by):
-    """What `entry` adds to a table by the fields `by`: (values of these fields, bytes), tensor by tensor
-    where `tensor` is among them."""
-    for name, size in entry.tensors if "tensor" in by else [(None, entry.nbytes)]:
-        yield tuple(name if field == "tensor" else getattr(entry, field) for field in by), size
+def _fits(values, wanted):
+    "Whether `values` (field to value) has what is `wanted` of those fields that it has."
+    return all(values[k] in want if isinstance(want, (list, set, range)) else values[k] == want
+               for k, want in wanted.items() if k in values)
 
 # %% ../nbs/03_wire.ipynb #a70e1c6b
-def _table(entries, by):
-    "A row for each combination of values of the fields `by`: messages, bytes, and any envelopes."
-    total, count, around = Counter(), Counter(), Counter()
-    for e in entries:
-        for key, size in _sizes(e, by):
-            total[key] += size
-            count[key] += 1
-            around[key] += e.envelope
-    enveloped = any(around.values()) and "tensor" not in by
-    return Table({**dict(zip(by, key)), "messages": count[key], "bytes": total[key],
-                  **({"envelope": around[key]} if enveloped else {})} for key in sorted(total))
+def _amounts(entry):
+    return 1, entry.nbytes, sum(size for _, size in entry.tensors), entry.envelope
+
+def _increase(cells, key, amounts):
+    cells[key] = [a + b for a, b in zip(cells.get(key, (0, 0, 0, 0)), amounts)]
+
+def _count(cells, entry, by):
+    "Add `entry` to `cells`, which map values of the fields `by` to [messages, bytes, payload, envelope]."
+    tensors = [(name, (1, size, size, 0)) for name, size in entry.tensors] if "tensor" in by else None
+    for name, amounts in [(None, _amounts(entry))] if tensors is None else tensors:
+        _increase(cells, tuple(name if f == "tensor" else getattr(entry, f) for f in by), amounts)
+
+def _table(cells, by):
+    "A row for each of `cells`: messages, bytes, and any envelopes."
+    enveloped = any(amounts[3] for amounts in cells.values())
+    return Table({**dict(zip(by, key)), "messages": count, "bytes": size,
+                  **({"envelope": around} if enveloped else {})}
+                 for key, (count, size, _, around) in sorted(cells.items()))
 
 # %% ../nbs/03_wire.ipynb #a70e1c85
 def _plot(table, by, rounds):
@@ -366,68 +372,159 @@ def _plot(table, by, rounds):
     plt.close(fig)
     return fig
 
+# %% ../nbs/03_wire.ipynb #5ca1e003
+_VIEWS = (("round", "way", "verb"), ("way", "client", "verb"), ("way", "verb", "tensor"))
+
+class _Sums:
+    "What became of entries that are not kept one by one: for each view, its cells."
+
+    def __init__(self): self.cells = {view: {} for view in _VIEWS}
+
+    def add(self, entry):
+        for view, cells in self.cells.items(): _count(cells, entry, view)
+
+    def touch(self, wanted):
+        "Whether an entry with the `wanted` values may be among the sums."
+        return all(any(_fits(dict(zip(view, key)), wanted) for key in self.cells[view])
+                   for view in _VIEWS[:2])
+
+    def find(self, wanted):
+        "The sums of what is `wanted`; None where no view has all of these fields."
+        view = next((view for view in _VIEWS[:2] if wanted.keys() <= {*view}), None)
+        return view and [amounts for key, amounts in self.cells[view].items()
+                         if _fits(dict(zip(view, key)), wanted)]
+
+    def grouped(self, by):
+        "New cells by the fields `by`; None where no view has them all."
+        view, grouped = next((view for view in _VIEWS if {*by} <= {*view}), None), {}
+        if view is None: return None
+        for key, amounts in self.cells[view].items():
+            _increase(grouped, tuple(key[view.index(f)] for f in by), amounts)
+        return grouped
+
 # %% ../nbs/03_wire.ipynb #86e97df0
 class Ledger:
-    """Every message that crossed (`entries`), the bytes `so_far` each way, and every reply that did not come
-    or was not used (`absent`: round, client, verb, reason)."""
+    """Every message that crossed: the bytes `so_far` each way, and for each reply that did not come or was
+    not used its (round, client, verb, reason), in `absent`; `missed` is how many these were.
 
-    def __init__(self) -> None:
-        self.entries: list[Entry] = []
+    Memory, and the JSON, do not grow with the number of messages: the newest entries, with the tensors of
+    their layouts, are kept one by one up to `bound`, and older ones are added to sums by (round, way, verb),
+    (way, client, verb) and (way, verb, tensor). What is left to grow is a cell for each round, each client
+    that took part and each name of a tensor. Beyond `bound`, `absent` holds the newest misses only."""
+
+    def __init__(self, bound: int = 100_000) -> None:
+        if type(bound) is not int or bound < 1:
+            raise UserError(f"bound={bound!r} must be a whole number of at least 1")
+        self.bound, self.missed = bound, 0
         self.absent: list[dict] = []
         self.so_far: Counter[str] = Counter()
+        self._kept: list[Entry] = []
         self._layouts: dict[tuple, tuple] = {}
+        self._size, self._sums = 0, _Sums()
 
     def record(self, round: int, way: str, client: int, verb: str, data: bytes, envelope: int = 0) -> Entry:
         "Count the packed message `data`, and beside it the bytes of its `envelope`. Returns its entry."
-        layout = _layout(data)
-        entry = Entry(round, way, client, verb, len(data), self._layouts.setdefault(layout, layout), envelope)
-        self.entries.append(entry)
+        entry = Entry(round, way, client, verb, len(data), _layout(data), envelope)
+        self._keep(entry)
         self.so_far[way] += len(data)
         return entry
 
+    def _keep(self, entry):
+        if entry.tensors not in self._layouts: self._size += len(entry.tensors)
+        layout = self._layouts.setdefault(entry.tensors, entry.tensors)
+        self._kept.append(entry._replace(tensors=layout))
+        self._size += 1
+        while self._size > self.bound: self._fold()
+
+    def _fold(self):
+        "Add the older half of the kept entries to the sums."
+        half = (len(self._kept) + 1) // 2
+        for entry in self._kept[:half]: self._sums.add(entry)
+        del self._kept[:half]
+        self._layouts = {e.tensors: e.tensors for e in self._kept}
+        self._size = len(self._kept) + sum(map(len, self._layouts))
+
     def miss(self, round: int, client: int, verb: str, reason: str) -> None:
         "Note that `client` gave no usable reply."
+        self.missed += 1
         self.absent.append(dict(round=round, client=client, verb=verb, reason=reason))
+        if len(self.absent) > self.bound: del self.absent[:(len(self.absent) + 1) // 2]
+
+    @property
+    def entries(self) -> list[Entry]:
+        "All entries, in the order in which they crossed. Raises `UserError` where older ones were summed up."
+        return self.where()
 
     def where(self, **wanted: Any) -> list[Entry]:
         """The entries whose fields have the wanted values, as in `where(way='up', round=3)`; a list, set or
-        range stands for any of its values."""
+        range stands for any of its values. Raises `UserError` where one of them may have been summed up."""
         _known(wanted, Entry._fields)
-        fits = lambda value, want: value in want if isinstance(want, (list, set, range)) else value == want
-        return [e for e in self.entries if all(fits(getattr(e, k), v) for k, v in wanted.items())]
+        if self._sums.touch(wanted): raise UserError(self._gone(f"messages where {wanted}"))
+        return [e for e in self._kept if _fits(e._asdict(), wanted)]
+
+    def _gone(self, what):
+        first = f"round {self._kept[0].round}" if self._kept else "the next round"
+        return (f"single {what} are not kept any more: beyond bound={self.bound:,} the ledger adds older "
+                f"messages up, here those up to {first}. Ask for newer rounds; total, payload, messages and "
+                "table still answer by any of " + "; ".join(", ".join(view) for view in _VIEWS))
+
+    def _sum(self, place, wanted):
+        _known(wanted, Entry._fields)
+        older = self._sums.find(wanted)
+        if older is None: return sum(_amounts(e)[place] for e in self.where(**wanted))
+        newer = (_amounts(e) for e in self._kept if _fits(e._asdict(), wanted))
+        return sum(amounts[place] for amounts in (*older, *newer))
+
+    def messages(self, **wanted: Any) -> int:
+        "How many messages have the wanted values, as in `where`."
+        return self._sum(0, wanted)
 
     def total(self, **wanted: Any) -> int:
-        "Bytes of the entries that `where` gives."
-        return sum(e.nbytes for e in self.where(**wanted))
+        "Bytes of the messages with the wanted values, as in `where`."
+        return self._sum(1, wanted)
 
     def payload(self, **wanted: Any) -> int:
-        "Bytes of the tensors alone of the entries that `where` gives."
-        return sum(size for e in self.where(**wanted) for _, size in e.tensors)
+        "Bytes of the tensors alone of the messages with the wanted values, as in `where`."
+        return self._sum(2, wanted)
+
+    def envelope(self, **wanted: Any) -> int:
+        "Bytes of the envelopes around the messages with the wanted values, as in `where`."
+        return self._sum(3, wanted)
 
     def table(self, *by: str) -> Table:
         """Bytes and messages grouped by any of `round`, `way`, `client`, `verb` and `tensor` (which leaves
         the headers out); with the envelopes beside them, where there were any."""
         _known(by, (*Entry._fields[:4], "tensor"))
-        return _table(self.entries, by)
+        cells = self._sums.grouped(by)
+        if cells is None:
+            if self._sums.touch({}): raise UserError(self._gone(f"messages, which a table by {by} needs,"))
+            cells = {}
+        for e in self._kept: _count(cells, e, by)
+        return _table(cells, by)
 
     def plot(self, by: str = "way") -> Any:
         """Bytes so far over rounds, a line for each value of `by` (`way`, `verb`, `client` or `tensor`).
         Returns the figure."""
-        return _plot(self.table("round", by), by, 1 + max((e.round for e in self.entries), default=0))
+        rounds = 1 + max((row["round"] for row in self.table("round")), default=0)
+        return _plot(self.table("round", by), by, rounds)
 
     def to_json(self) -> str:
         "The whole ledger as text; `Ledger.from_json` restores it."
-        layouts = list(self._layouts)
-        place = {layout: i for i, layout in enumerate(layouts)}
-        entries = [[*e[:5], place[e.tensors], e.envelope] for e in self.entries]
-        return json.dumps(dict(layouts=layouts, entries=entries, absent=self.absent))
+        place = {layout: i for i, layout in enumerate(self._layouts)}
+        entries = [[*e[:5], place[e.tensors], e.envelope] for e in self._kept]
+        sums = [list(cells.items()) for cells in self._sums.cells.values()]
+        return json.dumps(dict(layouts=list(place), entries=entries, absent=self.absent, missed=self.missed,
+                               bound=self.bound, sums=sums))
 
     @classmethod
     def from_json(cls, text: str) -> "Ledger":
-        parts, ledger = json.loads(text), cls()
+        "The ledger of which `text` was made; one without sums, as older versions wrote it, too."
+        parts = json.loads(text)
+        ledger = cls(**{"bound": parts["bound"]} if "bound" in parts else {})
         layouts = [tuple(map(tuple, layout)) for layout in parts["layouts"]]
-        ledger._layouts = {layout: layout for layout in layouts}
-        ledger.entries = [Entry(*[*row[:5], layouts[row[5]], *row[6:]]) for row in parts["entries"]]
-        for e in ledger.entries: ledger.so_far[e.way] += e.nbytes
-        ledger.absent = parts["absent"]
+        for cells, pairs in zip(ledger._sums.cells.values(), parts.get("sums", ())):
+            cells.update((tuple(key), amounts) for key, amounts in pairs)
+        for row in parts["entries"]: ledger._keep(Entry(*[*row[:5], layouts[row[5]], *row[6:]]))
+        for row in ledger.table("way"): ledger.so_far[row["way"]] += row["bytes"]
+        ledger.absent, ledger.missed = parts["absent"], parts.get("missed", len(parts["absent"]))
         return ledger
