@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['COLOURS', 'Count', 'Share', 'Positive', 'style', 'UserError', 'needs', 'Bounds', 'limits', 'Profile', 'choose',
-           'Markdown', 'meanings', 'sizes_table', 'torch_device', 'run_name', 'runs_folder', 'run_dir',
-           'write_atomically', 'interval', 'verdict', 'Results', 'Table', 'claims_table', 'measured_on', 'spread',
-           'same', 'check', 'reveal', 'quiz', 'guess', 'progress', 'play', 'bytes_text', 'flow']
+           'Markdown', 'meanings', 'sizes_table', 'torch_device', 'clock', 'out_of_memory', 'run_name', 'runs_folder',
+           'run_dir', 'write_atomically', 'interval', 'verdict', 'Results', 'Table', 'claims_table', 'measured_on',
+           'spread', 'same', 'check', 'reveal', 'quiz', 'guess', 'progress', 'play', 'bytes_text', 'flow']
 
 # %% ../nbs/workshop/w1_lab.ipynb #48a372c3
 import copy
@@ -193,7 +193,8 @@ def sizes_table(profiles: dict) -> Markdown:
 
 # %% ../nbs/workshop/w1_lab.ipynb #be0db479
 def torch_device(name: str = "auto") -> Any:
-    "The `torch.device` for `auto` (a GPU where there is one), `cpu` or `cuda`."
+    """The `torch.device` for `auto` (a GPU where there is one), `cpu` or `cuda`. On a GPU, PyTorch is set to
+    float32 in convolutions too, and to kernels that repeat their bits; where it has none, it warns."""
     if name not in ("auto", "cpu", "cuda"):
         raise UserError(f"device={name!r} is unknown; choose one of auto, cpu, cuda")
     import torch
@@ -201,7 +202,30 @@ def torch_device(name: str = "auto") -> Any:
     found = torch.cuda.is_available()
     if name == "cuda" and not found:
         raise UserError("device='cuda' was asked for, but PyTorch finds no GPU here; use auto or cpu")
-    return torch.device("cuda" if found and name != "cpu" else "cpu")
+    if not found or name == "cpu": return torch.device("cpu")
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.backends.cudnn.allow_tf32 = False
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    return torch.device("cuda")
+
+# %% ../nbs/workshop/w1_lab.ipynb #b1750a02
+def clock() -> float:
+    "Seconds, to take the difference of two: `perf_counter`, once a GPU has done all that was asked of it."
+    torch = sys.modules.get("torch")
+    if torch and torch.cuda.is_initialized(): torch.cuda.synchronize()
+    return perf_counter()
+
+# %% ../nbs/workshop/w1_lab.ipynb #b1750a04
+_HELD = ("batch", "gan_batch", "server_batch", "high", "low", "size", "channels", "per_round")
+
+def out_of_memory(sizes: Any = None) -> str:
+    "The sentence for a run that a GPU is too small for: those of the `sizes` that it holds in memory, halved."
+    halved = lambda v: tuple(map(halved, v)) if isinstance(v, tuple) else v // 2
+    text = lambda v: ",".join(map(str, v)) if isinstance(v, tuple) else str(v)
+    held = {name: getattr(sizes, name) for name in _HELD if getattr(sizes, name, 0) not in (0, 1)}
+    lower = [f"-p {name}={text(halved(value))} (now {text(value)})" for name, value in held.items()]
+    return (f"the GPU's memory is too small for this run; lower {', '.join(lower[:4]) or 'its --profile'}, or "
+            "take --device cpu")
 
 # %% ../nbs/workshop/w1_lab.ipynb #5029381e
 def run_name(name: str, profile: str, seed: int, changes: dict | None = None) -> str:
@@ -310,9 +334,9 @@ class Results:
         places = [(row["what"], row["seed"]) for row in self.rows]
         at = places.index((what, seed)) if (what, seed) in places else len(places)
         if at < len(self.rows) and not self.rows[at].get("again"): return self.rows[at]["numbers"]
-        start = perf_counter()
+        start = clock()
         numbers = measure()
-        seconds = round(perf_counter() - start, 2)
+        seconds = round(clock() - start, 2)
         self.rows[at:at + 1] = [dict(what=what, seed=seed, numbers=numbers, seconds=seconds)]
         self.save()
         return numbers

@@ -184,16 +184,25 @@ def serve_together(desk: Desk, calls: Iterable[Call]) -> dict[int, Answer]:
     """Client to `Answer` for fit `calls` to a `Desk`, whose clients train together.
 
     Left out, for `desk.serve` to serve or to fail, are clients that train alone, and all of a group in which
-    one raises."""
+    one raises. A group that does not fit into the GPU's memory is halved."""
     answers: dict[int, Answer] = {}
     for group in _groups(desk, calls):
-        try:
-            trained = train_together([client for _, client, _ in group])
-            answers |= {call.id: desk.put(client, made, call, client.answer(weights))
-                        for (call, client, made), weights in zip(group, trained, strict=True)}
-        except Exception as error:
-            warnings.warn(f"these clients train one by one: {type(error).__name__}: {error}", stacklevel=2)
+        found, half = _answers(desk, group), len(group) // 2
+        parts = [] if found is not None else [group[:half], group[half:]] if half else []
+        for part in parts: answers |= serve_together(desk, [call for call, *_ in part])
+        answers |= found or {}
     return answers
+
+def _answers(desk, group):
+    "Client to `Answer` for a group that trains together; None where the GPU's memory is too small for it."
+    try:
+        trained = train_together([client for _, client, _ in group])
+        return {call.id: desk.put(client, made, call, client.answer(weights))
+                for (call, client, made), weights in zip(group, trained, strict=True)}
+    except torch.OutOfMemoryError: return None
+    except Exception as error:
+        warnings.warn(f"these clients train one by one: {type(error).__name__}: {error}", stacklevel=3)
+        return {}
 
 # %% ../nbs/09_together.ipynb #ed719664
 class Together:
