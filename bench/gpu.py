@@ -101,7 +101,8 @@ def without_jupyter():
     try: needs("IPython")
     except UserError:
         shown = types.SimpleNamespace(display=lambda *_, **__: None, Markdown=str)
-        sys.modules |= {"IPython": types.ModuleType("IPython"), "IPython.display": shown}
+        asked = dict(get_ipython=lambda: None, version_info=(9, 0), display=shown)   # by matplotlib
+        sys.modules |= {"IPython": types.SimpleNamespace(**asked), "IPython.display": shown}
     try: needs("ipywidgets")
     except UserError: lab.play = drawn_once
 
@@ -115,7 +116,9 @@ def tagged(path):
 
 def run_cells(path, parameters):
     "Run the code cells of the notebook at `path` here. What they raise comes through."
-    names, at = {"__name__": "__main__"}, tagged(path)
+    from IPython.display import display
+
+    names, at = {"__name__": "__main__", "display": display}, tagged(path)
     os.environ["FEDBOOK_STAMP"] = run_stamp(path)
     for i, source in enumerate(code_cells(path)):
         cell = f"<{path.stem}, code cell {i + 1}>"
@@ -125,9 +128,10 @@ def run_cells(path, parameters):
 
 
 def left_out(error):
-    "Whether `error` says that something is not installed here, or not at hand."
-    words = "is not installed|are not installed|is not at hand|could not be downloaded"
-    return isinstance(error, ImportError) or isinstance(error, UserError) and re.search(words, str(error))
+    "Whether `error` (an exception, or a sentence) says that something is not installed here, or not at hand."
+    words = "(is|are) not installed|comes with the extra|is not at hand|could not be downloaded"
+    if isinstance(error, ModuleNotFoundError): return not (error.name or "").startswith("fedbook")
+    return isinstance(error, (ImportError, UserError, str)) and bool(re.search(words, str(error)))
 
 
 def run_notebook(piece, device, out):
@@ -146,7 +150,8 @@ def run_notebook(piece, device, out):
         if left_out(error): return dict(state="left out", error=str(error))
         told = isinstance(error, UserError)
         return dict(state="error", error=str(error) if told else traceback.format_exc())
-    return dict(state="error", error=error) if error else dict(state="ok")
+    if not error: return dict(state="ok")
+    return dict(state="left out" if left_out(error.splitlines()[0]) else "error", error=error)
 
 
 def run_bench(piece):
@@ -247,7 +252,7 @@ def plan(wanted, entries):
 
 def said(entry):
     "One line about a piece."
-    why = entry.get("error", "").strip().splitlines()[-1:] or entry.get("printed", [])[-1:]
+    why = entry.get("error", "").splitlines()[-1:] or entry.get("printed", [])[-1:]
     tail = entry.get("headline") or "".join(why)
     return f"{entry['piece']:22} {entry['state']:9} {entry['seconds']:7.1f} s  {tail[:110]}".rstrip()
 
@@ -300,7 +305,8 @@ def main(argv=None):
 def summary(wanted, entries, file):
     "The last lines; returns the exit code."
     failed = [piece.name for piece in in_state(wanted, entries, "error")]
-    for name in failed: print(f"\nmake gpu: {name} failed: {entries[name]['error']}", file=sys.stderr)
+    for name in failed:
+        print(f"make gpu: {name} failed: {entries[name]['error'].splitlines()[-1]}", file=sys.stderr)
     left = len(in_state(wanted, entries, None, "stopped"))
     more = f"; {left} are to come: the same command goes on" if left else ""
     print(f"\n{len(wanted) - left} of {len(wanted)} pieces are done, {len(failed)} of them failed{more}\n"

@@ -254,6 +254,28 @@ def test_a_group_that_fails_trains_one_by_one_and_says_so(monkeypatch):
     assert worst(server.weights, federate(Here, 1)[0].weights) == 0
 
 
+def test_a_stack_that_does_not_fit_is_halved(monkeypatch):
+    heights, train = [], module.train_together
+    def small(group):
+        heights.append(len(group))
+        if len(group) > 2: raise torch.OutOfMemoryError("CUDA out of memory")
+        return train(group)
+    monkeypatch.setattr(module, "train_together", small)
+    server, federation, _ = federate(together(5), 1)
+    assert heights == [5, 2, 3, 1, 2, 1]
+    monkeypatch.undo()
+    other, once, _ = federate(together(2), 1)
+    assert worst(server.weights, other.weights) < 1e-3
+    assert federation.states == once.states
+
+
+def test_a_client_that_does_not_fit_alone_stops_the_run(monkeypatch):
+    def none(group): raise torch.OutOfMemoryError("CUDA out of memory")
+    monkeypatch.setattr(module, "train_together", none)
+    monkeypatch.setattr(FedReplayClient, "train", none)
+    with pytest.raises(torch.OutOfMemoryError): federate(together(3), 1)
+
+
 def test_replies_come_in_the_order_asked():
     federation, say = Federation(Together(make, 4), 6), Server(small_head(classes=3)).send(0)
     assert [id for id, _ in federation.exchange("fit", say, [5, 0, 3, 1, 4])] == [5, 0, 3, 1, 4]
