@@ -220,7 +220,7 @@ _HELD = ("batch", "gan_batch", "server_batch", "high", "low", "size", "channels"
 
 def out_of_memory(sizes: Any = None) -> str:
     "The sentence for a run that a GPU is too small for: those of the `sizes` that it holds in memory, halved."
-    halved = lambda v: tuple(map(halved, v)) if isinstance(v, tuple) else v // 2
+    halved = lambda v: tuple(side // 2 for side in v) if isinstance(v, tuple) else v // 2
     text = lambda v: ",".join(map(str, v)) if isinstance(v, tuple) else str(v)
     held = {name: getattr(sizes, name) for name in _HELD if getattr(sizes, name, 0) not in (0, 1)}
     lower = [f"-p {name}={text(halved(value))} (now {text(value)})" for name, value in held.items()]
