@@ -215,6 +215,11 @@ def clock() -> float:
     if torch and torch.cuda.is_initialized(): torch.cuda.synchronize()
     return perf_counter()
 
+def _machine(device):
+    "`device` as a text; behind a GPU its name, so that rows of two kinds of GPU are not mixed."
+    cuda = sys.modules["torch"].cuda if str(device).startswith("cuda") else None
+    return f"{device} ({cuda.get_device_name(device)})" if cuda and cuda.is_available() else str(device)
+
 # %% ../nbs/workshop/w1_lab.ipynb #b1750a04
 _HELD = ("batch", "gan_batch", "server_batch", "high", "low", "size", "channels", "per_round")
 
@@ -299,15 +304,15 @@ class Results:
     """What a run measured: rows (a method and a seed, with their numbers) and claims, in
     `out/NAME-PROFILE-SEED/results.json`.
 
-    `sizes` is the chapter's `Profile`, `scale` says in words what was run on what, `device` names the
-    machine's kind. `clock` names the numbers, or whole rows, that no second run can repeat, such as times."""
+    `sizes` is the chapter's `Profile`, `scale` says in words what was run on what, `device` is a GPU (kept
+    with its name) or cpu. `clock` names the numbers, or whole rows, that no second run can repeat, such as times."""
 
     def __init__(self, name: str, profile: str, sizes: Profile | dict | None = None, seed: int = 0,
                  out: str | Path = "runs", scale: str = "", device: Any = "cpu", changes: dict | None = None,
                  clock: Iterable[str] = ()):
         self.folder = run_dir(name, profile, seed, out, changes)
         numbers = asdict(sizes) if isinstance(sizes, Profile) else dict(sizes or {})
-        facts = dict(name=name, profile=profile, seed=seed, scale=scale, device=str(device),
+        facts = dict(name=name, profile=profile, seed=seed, scale=scale, device=_machine(device),
                      changes=changes or {}, sizes=numbers,
                      stamp=os.environ.get("FEDBOOK_STAMP", ""))
         self.facts: dict[str, Any] = json.loads(json.dumps(facts))

@@ -138,7 +138,8 @@ class Beside:
     has buffers or frozen weights, train alone."""
 
     def __init__(self, client: Client) -> None:
-        self.client, self.model, self.y, self.device = client, client.model, client.y, client.device
+        self.client, self.model, self.device = client, client.model, client.device
+        self.x, self.y = client.x.to(self.device), client.y.to(self.device)
         self.start: State = {}
         self.mu = getattr(client, "mu", 0.0)
         self._anchors: list[Tensor] = []
@@ -155,9 +156,9 @@ class Beside:
 
     def plan(self) -> list:
         n, size, random = len(self.y), self.client.batch, self.client.generator
-        return [i for _ in range(self.client.epochs) for i in batches(n, size, random)]
+        return [i.to(self.device) for _ in range(self.client.epochs) for i in batches(n, size, random)]
 
-    def rows(self, step: Any) -> tuple[Tensor, ...]: return self.client.x[step], self.y[step]
+    def rows(self, step: Any) -> tuple[Tensor, ...]: return self.x[step], self.y[step]
 
     def losses(self, weights: State, share: Tensor, x: Tensor, y: Tensor) -> Tensor:
         loss = entropy_together(share, forward_together(self.model, weights, as_float(x)), y)
@@ -176,7 +177,7 @@ def batch_together(clients: Sequence[Stackable], steps: Sequence) -> tuple[Tenso
     pad = lambda rows: pad_sequence(rows, batch_first=True).to(clients[0].device)
     rows = [client.rows(step) for client, step in zip(clients, steps, strict=True)]
     dtype = rows[0][0].dtype if rows[0][0].is_floating_point() else torch.float32
-    share = [torch.full((len(y),), 1 / len(y), dtype=dtype) for _, y, *_ in rows]
+    share = [torch.full((len(y),), 1 / len(y), dtype=dtype, device=y.device) for _, y, *_ in rows]
     return tuple(map(pad, (share, *zip(*rows, strict=True))))
 
 # %% ../nbs/09_together.ipynb #b8236f3a

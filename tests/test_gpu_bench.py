@@ -14,8 +14,8 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.fixture
 def tour(bench, monkeypatch, tmp_path):
-    """`tour(came, *options)` runs three pieces that do nothing: `came` maps a piece's name to what comes of it.
-    Returns the exit code, the names of those that ran, and the results file's entries."""
+    """`tour(came, *options)` runs three pieces that do nothing: `came` maps a piece's name to what comes of
+    it. Returns the exit code, the names of those that ran, and the results file's entries."""
     three = [bench.Piece(size, ROOT / f"nbs/{stem}.ipynb") for size, stem in
              (("smoke", "00_start"), ("smoke", "05_score"), ("quick", "14_fedgtea"))]
     monkeypatch.setattr(bench, "pieces", lambda: three)
@@ -44,7 +44,7 @@ ALL = ["smoke 00_start", "smoke 05_score", "quick 14_fedgtea"]
 def test_every_notebook_the_papers_and_the_benches_that_use_a_gpu(bench):
     names = [piece.name for piece in bench.pieces()]
     assert len(set(names)) == len(names) and all(piece.path.exists() for piece in bench.pieces())
-    assert {"smoke w1_lab", "smoke 04_fedavg", "quick 10_fedreplay", "quick 14_fedgtea", "bench moe"} <= set(names)
+    assert {"smoke w1_lab", "smoke 04_fedavg", "quick 10_fedreplay", "bench moe"} <= set(names)
     uses_gpu = {path.stem for path in (ROOT / "bench").glob("*.py") if "cuda.synchronize" in path.read_text()}
     assert set(bench.BENCHES) == uses_gpu - {"gpu"}
 
@@ -138,7 +138,8 @@ def test_a_bench_leaves_what_it_printed(ran):
 
 
 @pytest.mark.parametrize("source, state, said", [
-    ("raise ValueError('no')", "error", "ValueError: no"), ("import nosuchpackage", "left out", "nosuchpackage"),
+    ("raise ValueError('no')", "error", "ValueError: no"),
+    ("import nosuchpackage", "left out", "nosuchpackage"),
     ("from fedbook.lab import nosuchname", "error", "cannot import name"),
     ("import fedbook.nosuchmodule", "error", "No module named"),
     ("import os; os._exit(9)", "error", "its process ended with code 9"),

@@ -124,6 +124,12 @@ def test_the_clock_waits_for_a_gpu_that_is_at_work(begun, monkeypatch):
     assert lab.clock() >= first and len(waited) == 2 * begun
 
 
+def test_results_name_the_gpu(found_gpu, monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Toy 9000")
+    on = lambda device: Results("99_x", "quick", {}, 0, tmp_path, device=device).facts["device"]
+    assert [on(torch.device("cuda")), on(torch.device("cpu")), on("cpu")] == ["cuda (Toy 9000)", "cpu", "cpu"]
+
+
 @dataclass(frozen=True)
 class Held(Profile):
     batch: int = 32
