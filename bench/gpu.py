@@ -6,10 +6,11 @@ The pieces: every notebook at `smoke`, the papers' chapters at `quick` (their he
 of bench/ that compute on a GPU. Each runs in a process of its own, so one that fails or dies ends alone. What
 came of it stands in `results/gpu-DEVICE.json` as soon as it ends: seconds, ok or the error, and its numbers.
 
-No piece runs on past the `--minutes`; one that must stop keeps the rows that it has finished, in that file
-too, and the next call goes on there, on another machine if need be. A piece that ended well with the same
-code and the same PyTorch is not run again, one that failed is, after all others. A piece that needs a package
-or data that are not here is left out, with the sentence that says what.
+No piece runs on past the `--minutes`; one that must stop keeps the rows that it has finished in `--out`, and
+the next call goes on there. A piece that ended well with the same code and the same PyTorch is not run again,
+one that failed is, after all others. A piece that needs a package or data that are not here is left out, with
+the sentence that says what. The results file alone is enough to go on with the next piece on another machine;
+rows of a piece that was stopped move with the folder.
 
 Notebooks run through papermill; where it is missing, their code cells run one after the other in a process
 of Python, without IPython and sliders. Exit code: 0, 1 if a piece failed, 2 without a GPU.
@@ -208,34 +209,29 @@ def ended(process):
     process.wait()
 
 
-def results_file(piece, out): return out / f"{piece.path.stem}-{piece.size}-0" / "results.json"
-
-
 def numbers_of(piece, out):
     "Headline and rows of a notebook's results, without lists and texts of many letters."
-    try: body = read_results(results_file(piece, out))
+    try: body = read_results(out / f"{piece.path.stem}-{piece.size}-0" / "results.json")
     except (UserError, OSError): return {}
     short = lambda numbers: {k: v for k, v in numbers.items() if isinstance(v, (int, float))}
     rows = [dict(row, numbers=short(row["numbers"])) for row in body["rows"]] if piece.size == "quick" else []
     return dict(headline=body["headline"]) | (dict(rows=rows) if rows else {})
 
 
-def put_back(piece, entry, out):
-    "Write the finished rows of a piece that was stopped to where it looks for them."
-    file = results_file(piece, out)
-    if "begun" in entry and not file.exists():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, json.dumps(entry["begun"]))
+def plain(text, out):
+    "An error as the results file keeps it: no colours, no folders of this machine, the sentence and its end."
+    text = re.sub(r"\x1b\[[\d;]*m", "", text)
+    for folder, name in ((out, "OUT"), (ROOT, "."), (sys.prefix, "PYTHON"), (sys.base_prefix, "PYTHON"),
+                         (Path.home(), "~")): text = text.replace(str(folder), name)
+    first, *rest = text.strip().splitlines() or ["no reason given"]
+    return "\n".join([first[:300], *rest[-8:]])
 
 
 def entry_of(piece, came, out):
     "What the results file says about a piece."
     entry = dict(piece=piece.name, stamp=stamp_of(piece.name), **came)
-    if "error" in entry:
-        entry["error"] = entry["error"].replace(f"{ROOT}/", "").replace(f"{sys.prefix}/", "").strip()[-1500:]
+    if "error" in entry: entry["error"] = plain(entry["error"], out)
     if piece.size != "bench" and came["state"] == "ok": entry |= numbers_of(piece, out)
-    if piece.size == "quick" and came["state"] == "stopped" and results_file(piece, out).exists():
-        entry["begun"] = json.loads(results_file(piece, out).read_text())
     return entry
 
 
@@ -262,7 +258,6 @@ def tour(todo, entries, file, facts, args):
     end = monotonic() + 60 * args.minutes - PATIENCE
     for piece in todo:
         if (left := end - monotonic()) < PATIENCE: return
-        put_back(piece, entries.get(piece.name, {}), args.out)
         entries[piece.name] = entry_of(piece, started(piece, args.device, args.out, left), args.out)
         body = facts | dict(pieces=[entries[piece.name] for piece in pieces() if piece.name in entries])
         write_atomically(file, json.dumps(body, indent=1) + "\n")

@@ -100,15 +100,22 @@ def test_ctrl_c_keeps_what_was_done(tour):
     assert tour({})[1] == ALL[1:]
 
 
-def test_rows_of_a_piece_that_was_stopped_are_kept_and_put_back(bench, tour, tmp_path):
-    body = dict(name="14_fedgtea", rows=[dict(what="a", seed=0, numbers={"v": 1}, seconds=2)])
+def test_numbers_and_rows_of_a_paper_are_written_short(tour, tmp_path):
     file = tmp_path / "14_fedgtea-quick-0" / "results.json"
     file.parent.mkdir()
-    file.write_text(json.dumps(body))
-    assert tour({ALL[2]: dict(state="stopped")})[2][ALL[2]]["begun"] == body
-    file.unlink()
-    tour({})
-    assert json.loads(file.read_text()) == body
+    row = dict(what="a", seed=0, numbers={"v": 1.5, "curve": [1, 2], "text": "long"}, seconds=2)
+    facts = dict(name="14_fedgtea", profile="quick", seed=0, sizes={}, scale="toy", device="cpu", changes={})
+    file.write_text(json.dumps(dict(facts, claims=[], headline="all well", rows=[row])))
+    found = tour({})[2][ALL[2]]
+    assert found["headline"] == "all well" and found["rows"] == [dict(row, numbers={"v": 1.5})]
+
+
+def test_an_error_names_no_folder_of_this_machine(bench, tmp_path):
+    paths = [tmp_path / "a", ROOT / "fedbook" / "lab.py", Path.home() / "b", Path(sys.prefix) / "c"]
+    text = "\n".join(["cell 3 failed: \x1b[31mOSError\x1b[0m", *map(str, paths)])
+    assert bench.plain(text, tmp_path) == "cell 3 failed: OSError\nOUT/a\n./fedbook/lab.py\n~/b\nPYTHON/c"
+    assert bench.plain("", tmp_path) == "no reason given"
+    assert len(bench.plain("\n".join(["x" * 999] * 50), tmp_path).splitlines()) == 9
 
 
 CHILD = """import sys
