@@ -1,15 +1,17 @@
 # NAME: a chapter, or all.  PROFILE: smoke, quick, full, paper.  PIP_ARGS: passed to pip, e.g. to choose another index for torch.
+# MINUTES: as many as `make gpu` may take; the next call goes on.
 PYTHON   ?= python3
 NAME     ?= all
 PROFILE  ?= quick
 DEVICE   ?= auto
 ARGS     ?=
+MINUTES  ?= 30
 PIP_ARGS ?=
 BIN      := .venv/bin
 WITHOUT_FLOWER = { echo "Flower cannot be installed here: chapter 20 and what needs it are left out"; false; } || $(BIN)/python -m pip install $(PIP_ARGS)
 export FEDBOOK_DEVICE = $(DEVICE)
 
-.PHONY: run test test-fast lab export book bench
+.PHONY: run test test-fast lab export book bench gpu
 
 run: .venv/installed
 	$(BIN)/fedbook run $(NAME) --profile $(PROFILE) --device $(DEVICE) $(ARGS)
@@ -41,6 +43,9 @@ bench: .venv/dev
 	$(BIN)/python bench/sparse_wire.py
 	$(BIN)/python bench/moe.py
 	$(BIN)/python bench/engines.py
+
+gpu: .venv/installed
+	$(BIN)/python bench/gpu.py --minutes $(MINUTES) $(ARGS)
 
 .venv/installed: setup.py settings.ini pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("fedbook needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; call make PYTHON=python3.11")'

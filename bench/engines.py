@@ -56,6 +56,7 @@ from typing import Callable, NamedTuple
 QUIET = {"OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1", "FLWR_TELEMETRY_ENABLED": "0",
          "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0", "GLOO_SOCKET_IFNAME": "lo"}
 for name, value in QUIET.items(): os.environ.setdefault(name, value)
+os.environ["CUDA_VISIBLE_DEVICES"] = ""   # all engines compute on the CPU
 HERE = str(Path(__file__).resolve().parent)
 sys.path += [folder for folder in (HERE, os.environ.get("ENGINES_PACKAGES", "")) if folder
              and folder not in sys.path]

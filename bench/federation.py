@@ -15,6 +15,7 @@ from time import perf_counter
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TQDM_DISABLE", "1")
+os.environ["CUDA_VISIBLE_DEVICES"] = ""   # all engines compute on the CPU, and workers cannot be forked beside a GPU
 
 import numpy as np
 import torch

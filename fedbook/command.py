@@ -33,7 +33,7 @@ from typing import Any, BinaryIO
 
 import fedbook
 from .lab import (Profile, UserError, choose, measured_on, needs, run_dir, runs_folder, sizes_table,
-                         spread, torch_device, write_atomically)
+                         out_of_memory, spread, torch_device, write_atomically)
 from .report import (SIZES, collect, failed_runs, fill, keep, message, read_results, row_cells,
                             row_difference, result_name, write_report)
 
@@ -237,12 +237,14 @@ def execute(path: Path, target: Path, parameters: dict, title: str = "") -> str 
         except Exception as error:
             if stop.asked: raise KeyboardInterrupt from None
             if isinstance(error, UserError): return str(error)
-            if isinstance(error, papermill.PapermillExecutionError): return _cell_error(error)
+            if isinstance(error, papermill.PapermillExecutionError): return _cell_error(error, path, parameters)
             if not isinstance(error, DeadKernelError): raise
             return f"the kernel died, perhaps for want of memory{_end(log)}"
     return None
 
-def _cell_error(error: Any) -> str:
+def _cell_error(error: Any, path: Path, parameters: dict) -> str:
+    sizes = parameters and sizes_of(path, parameters["profile"], parameters["changes"])
+    if error.ename == "OutOfMemoryError": error.ename, error.evalue = "UserError", out_of_memory(sizes)
     detail = "" if error.ename == "UserError" else "\n" + "\n".join(error.traceback)
     return f"cell {error.cell_index + 1} failed: {error.ename}: {error.evalue}{detail}"
 
@@ -612,9 +614,9 @@ def _refusal(path: Path, profile: str, changes: dict) -> str:
 def _run(args: argparse.Namespace) -> int:
     changes = _check_run(args)
     if not re.fullmatch(r"local|flower(:[1-9]\d*)?", args.engine):
-        raise UserError(f"engine={args.engine!r} is unknown; choose local, flower, or flower:N for N clients "
-                        "at once")
+        raise UserError(f"engine={args.engine!r} is unknown; choose local, flower, or flower:N (N at once)")
     found = find(args.name)
+    if args.device == "cpu": os.environ["CUDA_VISIBLE_DEVICES"] = ""
     torch_device(args.device)
     refused = {stem: _refusal(path, args.profile, changes) for stem, path in found.items()}
     if len(found) == 1 and any(refused.values()): raise UserError(*refused.values())
@@ -624,8 +626,7 @@ def _run(args: argparse.Namespace) -> int:
     return _finish(no(stem) if refused[stem] else run_chapter(path, *options) for stem, path in found.items())
 
 def _on_flower(args: argparse.Namespace, found: dict[str, Path], changes: dict) -> Iterator[dict]:
-    flower, at_once = _flower(), int(args.engine.partition(":")[2] or 0) or None
-    device = str(torch_device(args.device))
+    flower, at_once, device = _flower(), int(args.engine[7:] or 0) or None, str(torch_device(args.device))
     for stem in found if len(found) == 1 else [stem for stem in found if stem in trained()]:
         start, plan = perf_counter(), plan_of(stem, args.profile, args.seed, changes, device)
         results = flower.run_on_flower(plan, at_once, args.out, args.fresh) / "results.json"
@@ -633,8 +634,7 @@ def _on_flower(args: argparse.Namespace, found: dict[str, Path], changes: dict) 
                    seconds=round(perf_counter() - start, 1), notebook=str(results), error=None)
 
 def _flower_app(args: argparse.Namespace) -> int:
-    plan = plan_of(args.name, args.profile, args.seed, _check_run(args))
-    flower = _flower()
+    flower, plan = _flower(), plan_of(args.name, args.profile, args.seed, _check_run(args))
     print(flower.node_commands(plan, flower.write_app(plan, args.folder)))
     return 0
 

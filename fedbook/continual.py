@@ -16,7 +16,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
-from time import perf_counter
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
@@ -27,7 +26,7 @@ from torch.func import functional_call, grad, vmap
 
 from .engine import Trial, kept_row, trial
 from .fedavg import Client, Experiment, Federation, Mean, Server
-from .lab import Bounds, Count, Positive, Profile, Results, Table, UserError, needs, spread
+from .lab import Bounds, Count, Positive, Profile, Results, Table, UserError, clock, needs, spread
 from .report import History
 from .local import build, generator, outputs, passes, proximal, train
 from .score import accuracy, average_incremental, final_accuracy, forgetting
@@ -453,9 +452,9 @@ def stream_row(results: Results, experiment: StreamExperiment,
                more: Callable[[Trial], dict] = lambda ended: {}) -> dict:
     """The row of a `StreamExperiment` in `results`, named after its method: the numbers of its `Outcome`, the
     seconds it took, the lines of its matrix, and what `more(trial)` adds."""
-    started = perf_counter()
+    started = clock()
     def numbers(ended):
-        outcome, seconds = experiment.outcome(ended), perf_counter() - started
+        outcome, seconds = experiment.outcome(ended), clock() - started
         compared = ("accuracy", "average_incremental", "forgetting", "down", "up")
         return {**{name: getattr(outcome, name) for name in compared}, "seconds": seconds,
                 "matrix": [row[:t + 1] for t, row in enumerate(outcome.matrix)], **more(ended)}

@@ -263,7 +263,7 @@ class Desk:
 
 def _what_came_of(error):
     "The outcome of a call that raised `error`: a `Failure`, or where the run must stop, the error itself."
-    if isinstance(error, Undeclared): return error
+    if isinstance(error, (Undeclared, torch.OutOfMemoryError)): return error
     return Failure(f"{type(error).__name__}: {' '.join(str(error).split())}", traceback.format_exc())
 
 # %% ../nbs/04_fedavg.ipynb #6ae84040

@@ -43,7 +43,8 @@ except ImportError as error:
 
 from .engine import Checkpoint, default_workers
 from .fedavg import Answer, Call, Experiment, Failure, FedAvgSizes, Federation, run
-from .lab import Bounds, Count, Positive, Results, UserError, bytes_text, run_dir, write_atomically
+from .lab import (Bounds, Count, Positive, Results, UserError, bytes_text, run_dir, torch_device,
+                         write_atomically)
 from .local import torch_threads
 from .wire import Refused, forget, marks, pack, unpack
 
@@ -219,6 +220,7 @@ def client_app(make_client: Callable, keep: str | Path | None = None, threads: i
 
     @app.lifespan()
     def build(context):
+        torch_device()
         made["client"] = make_client(node_id(context))
         for verb in set(verbs(made["client"])) - made.keys():
             made[verb] = app.train(verb)(partial(serve, verb))

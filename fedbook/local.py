@@ -31,10 +31,10 @@ def generator(*seeds: int) -> torch.Generator:
     return torch.Generator().manual_seed(int(mixed >> 1))
 
 def build(make: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """`make()`, a network, with initial weights that depend on `seed` alone; the global generator is left as
-    it was."""
+    """`make()`, a network on the CPU, with initial weights that depend on `seed` alone; the global generators are
+    left as they were."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         return make()
 
 # %% ../nbs/01_local.ipynb #8d0a5462

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+import torch
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from fedbook import command
@@ -46,6 +47,7 @@ MISTAKES = [
     ("run w2_world -p lr=3", "has no parameters"), ("run all -p lr=1", "-p goes with one chapter"),
     ("run w1_lab --profile huge", "profile='huge' is unknown; choose one of smoke, quick, full, paper"),
     ("run w1_lab --device tpu", "device='tpu' is unknown"), ("run w1_lab --seed x", "invalid int value"),
+    *([] if torch.cuda.is_available() else [("run fedavg --device cuda", "PyTorch finds no GPU here; use")]),
     ("run w1_lab --seed -1", "seed=-1 must be"), ("run w1_lab --engine warp", "engine='warp' is unknown"),
     ("run fedavg -p lr=nan", "lr=nan must be above 0, and finite"),
     ("run fedavg -p lr=inf", "lr=inf must be above 0, and finite"),
@@ -234,6 +236,24 @@ def test_a_failed_run_says_which_cell_and_keeps_what_was_done(tmp_path, capsys):
     assert main(["report", str(tmp_path / "runs")]) == 0
     assert "not complete:\n  99_demo-smoke-0: a cell failed: ZeroDivisionError" in capsys.readouterr().out
     assert len(collect(tmp_path / "runs")[0]["rows"]) == 3
+
+
+def test_too_little_memory_is_one_sentence(tmp_path):
+    full = 'import torch\nraise torch.OutOfMemoryError("CUDA out of memory")'
+    path = chapter(tmp_path, "#| default_exp fedavg", full)
+    ran = run_chapter(path, "smoke", out=tmp_path / "runs", changes={"batch": "12"})
+    assert ran["measured"] == "FAILED" and "\n" not in ran["error"]
+    assert "cell 5 failed: UserError: the GPU's memory is too small for this run; lower -p batch=6 (now 12)" \
+        in ran["error"] and "-p per_round=2 (now 4)" in ran["error"]
+
+
+def test_with_device_cpu_a_gpu_is_hidden(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    seen = []
+    monkeypatch.setattr(command, "run_chapter", lambda *_: seen.append(os.environ["CUDA_VISIBLE_DEVICES"])
+                        or dict(chapter="x", measured="", seconds=0, notebook="", error=None))
+    assert [main(f"run w1_lab --device {name} --out {tmp_path}".split()) for name in ("auto", "cpu")] == [0, 0]
+    assert seen == ["0", ""]
 
 
 def test_exit_code_and_last_line_of_a_failed_run(tmp_path, monkeypatch, capsys):

@@ -542,3 +542,13 @@ def test_workers_share_what_pytorch_imports_late():
     """
     out = printed_by(script)
     assert out.strip() == "[[], []]"
+
+
+class Large(Client):
+    def train(self): raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_too_little_memory_here_is_no_missing_client(workers):
+    "It would be another result on another machine; the run stops."
+    with pytest.raises(torch.OutOfMemoryError): federate(1, workers, kind=Large)

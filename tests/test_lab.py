@@ -4,6 +4,7 @@ import math
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from typing import Literal
 
 import matplotlib
@@ -90,6 +91,58 @@ def test_torch_device():
         assert lab.torch_device("auto").type == "cpu"
         with pytest.raises(UserError, match="finds no GPU"): lab.torch_device("cuda")
     with pytest.raises(UserError, match="device='tpu'"): lab.torch_device("tpu")
+
+
+@pytest.fixture
+def found_gpu(monkeypatch):
+    "As if there were a GPU; the settings of PyTorch that `torch_device` makes are taken back afterwards."
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    tf32 = torch.backends.cudnn.allow_tf32
+    yield
+    torch.backends.cudnn.allow_tf32 = tf32
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("name, kind", [("auto", "cuda"), ("cuda", "cuda"), ("cpu", "cpu")])
+def test_a_gpu_is_set_to_repeat_its_bits(name, kind, found_gpu):
+    torch.backends.cudnn.allow_tf32 = True
+    assert lab.torch_device(name).type == kind
+    on_gpu = kind == "cuda"
+    assert torch.are_deterministic_algorithms_enabled() == on_gpu == (not torch.backends.cudnn.allow_tf32)
+    assert torch.is_deterministic_algorithms_warn_only_enabled() == on_gpu
+    assert os.environ.get("CUBLAS_WORKSPACE_CONFIG") == (":4096:8" if on_gpu else None)
+    os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_the_clock_waits_for_a_gpu_that_is_at_work(begun, monkeypatch):
+    waited = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: begun)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waited.append(1))
+    first = lab.clock()
+    assert lab.clock() >= first and len(waited) == 2 * begun
+
+
+def test_results_name_the_gpu(found_gpu, monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Toy 9000")
+    on = lambda device: Results("99_x", "quick", {}, 0, tmp_path, device=device).facts["device"]
+    assert [on(torch.device("cuda")), on(torch.device("cpu")), on("cpu")] == ["cuda (Toy 9000)", "cpu", "cpu"]
+
+
+@dataclass(frozen=True)
+class Held(Profile):
+    batch: int = 32
+    high: tuple[int, ...] = (180, 320)
+    size: int = 1
+    per_round: int = 0
+
+
+def test_too_little_memory_names_what_to_lower():
+    assert lab.out_of_memory(Held()) == (
+        "the GPU's memory is too small for this run; lower -p batch=16 (now 32), "
+        "-p high=90,160 (now 180,320), or take --device cpu")
+    for nothing in (None, {}, Profile()): assert "lower its --profile, or" in lab.out_of_memory(nothing)
 
 
 def test_rows_are_kept_only_for_the_same_settings_and_code(tmp_path, monkeypatch):

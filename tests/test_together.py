@@ -5,6 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from conftest import copied
 from fedbook import together as module
 from fedbook.engine import Checkpoint, Faults
 from fedbook.fedavg import Client, Federation, FedProxClient, Here, Server, run
@@ -14,7 +15,7 @@ from fedbook.lab import UserError
 from fedbook.local import build, generator
 from fedbook.together import (Together, batch_together, default_together, entropy_together, mean_together,
                               train_together)
-from fedbook.wire import unpack
+from fedbook.wire import Msg, unpack
 
 # one step, several, a last batch of one that joins the one before it, a single picture
 ROWS = (5, 33, 70, 12, 64, 1, 17)
@@ -143,7 +144,10 @@ class Bare(Client):
     "Has no method that training together asks for."
 
 
-@pytest.mark.parametrize("kind", [Bare, FedProxClient])
+class OwnProx(FedProxClient): pass
+
+
+@pytest.mark.parametrize("kind", [Bare, OwnProx])
 def test_a_client_that_cannot_say_so_trains_alone(kind, stacked):
     def made(id):
         y = torch.randint(3, (ROWS[id],), generator=generator(9, id))
@@ -254,6 +258,28 @@ def test_a_group_that_fails_trains_one_by_one_and_says_so(monkeypatch):
     assert worst(server.weights, federate(Here, 1)[0].weights) == 0
 
 
+def test_a_stack_that_does_not_fit_is_halved(monkeypatch):
+    heights, train = [], module.train_together
+    def small(group):
+        heights.append(len(group))
+        if len(group) > 2: raise torch.OutOfMemoryError("CUDA out of memory")
+        return train(group)
+    monkeypatch.setattr(module, "train_together", small)
+    server, federation, _ = federate(together(5), 1)
+    assert heights == [5, 2, 3, 1, 2, 1]
+    monkeypatch.undo()
+    other, once, _ = federate(together(2), 1)
+    assert worst(server.weights, other.weights) < 1e-3
+    assert federation.states == once.states
+
+
+def test_a_client_that_does_not_fit_alone_stops_the_run(monkeypatch):
+    def none(group): raise torch.OutOfMemoryError("CUDA out of memory")
+    monkeypatch.setattr(module, "train_together", none)
+    monkeypatch.setattr(FedReplayClient, "train", none)
+    with pytest.raises(torch.OutOfMemoryError): federate(together(3), 1)
+
+
 def test_replies_come_in_the_order_asked():
     federation, say = Federation(Together(make, 4), 6), Server(small_head(classes=3)).send(0)
     assert [id for id, _ in federation.exchange("fit", say, [5, 0, 3, 1, 4])] == [5, 0, 3, 1, 4]
@@ -316,5 +342,92 @@ def test_alike():
     assert second.alike() is None
 
 
-def test_how_many_at_once():
-    assert [default_together(*where) for where in (("cpu", 4), ("cpu", 100), ("cuda", 100))] == [4, 10, 100]
+def test_how_many_at_once(monkeypatch):
+    for name, held in dict(memory_reserved=30, memory_allocated=10).items():
+        monkeypatch.setattr(torch.cuda, name, lambda device, held=held: held)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (980, 2000))
+    cases = [("cpu", 4), ("cpu", 100), ("cuda", 100), ("cuda", 100, 10), ("cuda", 100, 7), ("cuda", 3, 9999)]
+    assert [default_together(*where) for where in cases] == [4, 10, 100, 50, 71, 1]
+
+
+def test_the_bytes_of_a_client_in_a_stack():
+    "By hand: a linear layer keeps its input, and ReLU its output."
+    model = torch.nn.Sequential(torch.nn.Linear(5, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2))
+    weights, x = 4 * (5 * 3 + 3 + 3 * 2 + 2), torch.zeros(7, 5)
+    kept = module.bytes_beside(model, x) - 4 * weights
+    assert 2 * 4 * (7 * 5 + 7 * 3) <= kept <= 2 * (4 * (7 * 5 + 7 * 3) + weights)
+
+
+# FedAvg's and FedProx's clients ---------------------------------------------------------------------------
+
+def cnn(): return torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3), torch.nn.ReLU(), torch.nn.MaxPool2d(2),
+                                      torch.nn.Flatten(), torch.nn.Linear(36, 5))
+
+def pictures_of(id, dtype):
+    g, n = generator(9, id), ROWS[id]
+    x = torch.randint(256, (n, 1, 8, 8), generator=g).to(torch.uint8)
+    return (x if dtype == torch.uint8 else x.to(dtype) / 255), torch.randint(5, (n,), generator=g)
+
+def ones_like(kind, dtype=torch.float64, network=cnn, **options):
+    "A function from id to a client of this kind; its network is float64 unless the pictures are uint8."
+    lent = build(network, 0).to(torch.float32 if dtype == torch.uint8 else dtype)
+    make = lambda id: kind(id, lent, *pictures_of(id, dtype), 3, 2, 16, 0.05, **options)
+    make.start = copied(lent.state_dict())
+    return make
+
+def three_rounds(make, line):
+    server = Server(make(0).model, 4, 1)
+    server.weights = copied(make.start)
+    with Federation(line(make), 5) as federation: run(server, federation, 3)
+    return server.weights, federation
+
+def farthest(a, b): return max(float((a[name] - b[name]).abs().max()) for name in a)
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.uint8, 1e-4)])
+@pytest.mark.parametrize("kind, options", [(Client, {}), (Client, dict(momentum=0.9)),
+                                           (FedProxClient, dict(mu=0.5)),
+                                           (FedProxClient, dict(mu=0.5, momentum=0.9))])
+def test_plain_clients_side_by_side(kind, options, dtype, tolerance, stacked):
+    make = ones_like(kind, dtype, **options)
+    (alone, one), (beside, other) = (three_rounds(make, line) for line in (Here, together_of(3)))
+    assert max(stacked) == 3
+    assert 0 <= farthest(alone, beside) < tolerance
+    assert one.ledger.to_json() == other.ledger.to_json() and one.states == other.states
+
+def together_of(k): return lambda make: Together(make, k)
+
+
+def test_fedprox_pulls_each_client_to_its_own_start():
+    make, alone, sides = ones_like(FedProxClient, mu=2.0), [], []
+    starts = [{name: t * (1 + id) for name, t in build(cnn, id).double().state_dict().items()} for id in range(4)]
+    for id, start in enumerate(starts):
+        sides.append(module.Beside(make(id)))
+        sides[-1].read(Msg(start))
+        alone.append({name: t.clone() for name, t in make(id).fit(Msg(start)).tensors.items()})
+    for one, other in zip(alone, train_together(sides), strict=True): assert farthest(one, other) < 1e-12
+
+
+class Other(Client):
+    def loss(self, x, y): return super().loss(x, y) * 2
+
+def normed(): return torch.nn.Sequential(*cnn(), torch.nn.BatchNorm1d(5))
+
+def frozen():
+    net = cnn()
+    net[0].weight.requires_grad_(False)
+    return net
+
+
+@pytest.mark.parametrize("kind, network", [(Other, cnn), (Client, normed), (Client, frozen)])
+def test_who_trains_alone(kind, network, stacked):
+    make = ones_like(kind, network=network)
+    (alone, _), (beside, _) = (three_rounds(make, line) for line in (Here, together_of(3)))
+    assert not stacked and farthest(alone, beside) == 0
+
+
+def test_who_is_not_alike_does_not_stand_together():
+    first, second, third = (module.Beside(ones_like(Client, **more)(0)) for more in
+                            ({}, dict(momentum=0.5), dict(dtype=torch.uint8)))
+    assert len({side.alike() for side in (first, second, third)}) == 3
+    assert first.alike() == module.Beside(ones_like(Client)(1)).alike() is not None
