@@ -57,9 +57,12 @@ def batches(n: int, size: int, generator: torch.Generator) -> list[torch.Tensor]
 def passes(x: torch.Tensor, y: torch.Tensor, epochs: int, size: int, generator: torch.Generator,
            device: str | torch.device = "cpu") -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """`epochs` passes over pictures `x` (n, C, H, W) and labels `y` (n,), each in a new order: yields batches
-    (pictures as floats, labels) on `device`."""
+    (pictures as floats, labels) on `device`. The
+    pictures go there once, as they are, and their order once per pass."""
+    x, y = x.to(device), y.to(device)
     for _ in range(epochs):
-        for i in batches(len(y), size, generator): yield as_float(x[i]).to(device), y[i].to(device)
+        parts = batches(len(y), size, generator)
+        for i in torch.cat(parts).to(device).split([len(part) for part in parts]): yield as_float(x[i]), y[i]
 
 # %% ../nbs/01_local.ipynb #6bc1e082
 def train(model: nn.Module, batches: Iterable[tuple], loss: Callable[..., torch.Tensor],

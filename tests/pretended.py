@@ -1,0 +1,281 @@
+"""A pretended accelerator: a device that computes the CPU's bits and is as strict as CUDA.
+
+    python tests/pretended.py 07_continual 20_flower        # chapters at smoke, on the device `sham`; or all
+
+It refuses tensors of two devices in one operator, numpy on a tensor of the device, a CPU generator for what
+is drawn on the device, and to pin the device's memory. It counts operators and copies. A chapter that passes
+here uses its devices rightly; whether it is fast on a GPU, or fits, this cannot say.
+
+PyTorch keeps a dispatch key free for devices from outside, PrivateUse1. A tensor on `sham` is an empty shell
+of shape and dtype there; its numbers lie in a CPU tensor, which is found by the shell's storage (autograd
+makes shallow copies of shells, and those share it). One fallback serves nearly all operators: it opens the
+shells, calls the CPU's operator, and puts what comes out into new shells. Views are made of the CPU tensors,
+so that shells share numbers where tensors on a real device would; but a shell does not tell the strides of what it
+holds, and where PyTorch chooses a product by strides, the last bit may differ. What PyTorch does not send to a fallback
+(views, copies, convolutions) is registered by hand.
+
+`install()` cannot be undone, so tests call `aside(job)`: a forked process installs the device and ends."""
+import contextlib
+import gc
+import io
+import multiprocessing
+import re
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from pathlib import Path
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils import backend_registration
+
+NAME = "sham"
+MISSING = ("PyTorch's experimental entry for a device written in Python is missing here"
+           if not hasattr(backend_registration, "_setup_privateuseone_for_python_backend")
+           else "only Linux can fork" if sys.platform != "linux" else "")
+VIEWS = """t transpose.int permute expand slice.Tensor select.int squeeze squeeze.dim squeeze.dims unsqueeze
+diagonal split.Tensor split_with_sizes unbind.int view.dtype unfold""".split()
+WAITS = ("aten::nonzero", "aten::masked_select", "aten::_unique2", "aten::unique_dim", "aten::equal")
+INDEXING = re.compile("aten::(_unsafe_|_)?index(_put)?(_impl)?_?(\\.|$)")
+numbers: dict = {}      # a shell's storage: (weak reference to it, the CPU tensor with its numbers)
+counts: list = []       # the `Count`s that are open
+
+
+class Count:
+    """What happened on the device inside `with Count() as count`: `operators`, and `copies`, a list of (way,
+    elements, where) with way "in" or "out". An operator whose result has a size that only its numbers tell
+    makes a GPU wait, and stands there as a copy out of one element."""
+
+    def __init__(self): self.operators, self.copies = 0, []
+
+    def __enter__(self):
+        counts.append(self)
+        return self
+
+    def __exit__(self, *_): counts.remove(self)
+
+    def ways(self, way): return [copy for copy in self.copies if copy[0] == way]
+
+
+def note_copy(way, elements):
+    if not counts: return
+    frames = [f"{Path(f.filename).stem}.{f.name}" for f in traceback.extract_stack()
+              if "/fedbook/" in f.filename or Path(f.filename).name.startswith(("test_", "cell"))]
+    for count in counts: count.copies.append((way, elements, " > ".join(frames[-3:])))
+
+
+def on_sham(t): return isinstance(t, torch.Tensor) and not t.is_cpu and t.device.type == NAME
+
+def opened(t): return numbers[t.untyped_storage()._cdata][1]
+
+def shell(plain):
+    "A tensor on the device with the numbers of `plain`, which it shares."
+    with torch.inference_mode(False): t = torch._C._acc.create_empty_tensor(tuple(plain.shape), plain.dtype)
+    storage = t.untyped_storage()
+    numbers[storage._cdata] = StorageWeakRef(storage), plain
+    if len(numbers) > shell.sweep_at: sweep()
+    return t
+
+shell.sweep_at = 4000
+
+def sweep():
+    "Forget the numbers of shells that are gone."
+    for key in [key for key, (ref, _) in numbers.items() if ref.expired()]: del numbers[key]
+    shell.sweep_at = 2 * len(numbers) + 4000
+
+
+def refuse(name, v, given):
+    """Raise as CUDA does where `v`, among what operator `name` is `given` together with shells, is a CPU
+    tensor (other than a number, or an index) or a CPU generator."""
+    if isinstance(v, torch.Generator) and v.device.type != NAME:
+        raise RuntimeError(f"Expected a '{NAME}' device type for generator but found '{v.device.type}' ({name})")
+    if not isinstance(v, torch.Tensor) or not v.dim(): return
+    if INDEXING.match(name) and on_sham(given[0]) and any(v is index for index in given[1]): return
+    raise RuntimeError(f"Expected all tensors to be on the same device, but {name} got {NAME} and {v.device} "
+                       f"(shape {tuple(v.shape)})")
+
+
+def open_all(v, shells, others):
+    "`v`, an argument of an operator, opened; notes what was open and what is of the CPU."
+    if isinstance(v, torch.Tensor):
+        if not on_sham(v):
+            others.append(v)
+            return v
+        plain = opened(v)
+        shells[id(plain)] = v
+        return plain
+    if isinstance(v, (list, tuple)): return [open_all(each, shells, others) for each in v]
+    if isinstance(v, torch.Generator): others.append(v)
+    return torch.device("cpu") if isinstance(v, torch.device) and v.type == NAME else v
+
+def close_all(v, shells):
+    if isinstance(v, torch.Tensor): return shells[id(v)] if id(v) in shells else shell(v)
+    return type(v)(close_all(each, shells) for each in v) if isinstance(v, (list, tuple)) else v
+
+
+def fallback(op, *args, **kwargs):
+    "Any operator: opened, computed on the CPU, and put into shells again; what changed in place is kept."
+    name, shells, others = op.name(), {}, []
+    plain = [open_all(v, shells, others) for v in args]
+    named = {key: open_all(v, shells, others) for key, v in kwargs.items()}
+    for v in others: refuse(name, v, args)
+    for count in counts: count.operators += 1
+    if counts and (name in WAITS or name == "aten::index.Tensor" and
+                   any(t is not None and t.dtype in (torch.bool, torch.uint8) for t in args[1])):
+        note_copy("out", 1)
+    made = op(*plain, **named)
+    for t in shells.values():
+        if t.shape != opened(t).shape:
+            with torch.no_grad(): t.data = shell(opened(t))
+    return close_all(made, shells)
+
+
+def copy_into(target, source):
+    if on_sham(target) != on_sham(source): note_copy("in" if on_sham(target) else "out", source.numel())
+    (opened(target) if on_sham(target) else target).copy_(opened(source) if on_sham(source) else source)
+    return target
+
+def to_copy(x, *, dtype=None, layout=None, device=None, pin_memory=None, non_blocking=False,
+            memory_format=None):
+    there = torch.device(x.device if device is None else device).type == NAME
+    if there != on_sham(x): note_copy("in" if there else "out", x.numel())
+    plain = (opened(x) if on_sham(x) else x).to(dtype=dtype or x.dtype, copy=True)
+    if memory_format in (torch.channels_last, torch.contiguous_format):
+        plain = plain.contiguous(memory_format=memory_format)
+    return shell(plain) if there else plain
+
+def number(x):
+    note_copy("out", 1)
+    return opened(x).item()
+
+def convolution(x, weight, bias, *rest):
+    return fallback(torch.ops.aten.convolution.default, x, weight, bias, *rest)
+
+def convolution_backward(grad, x, weight, stride, padding, dilation, transposed, output_padding, groups,
+                         mask):
+    channels = weight.shape[1] * groups if transposed else weight.shape[0]
+    return fallback(torch.ops.aten.convolution_backward.default, grad, x, weight, [channels], stride, padding,
+                    dilation, transposed, output_padding, groups, mask)
+
+def pin(x, device=None): raise RuntimeError("cannot pin: only dense CPU tensors can be pinned")
+
+def reshaped(x, size, *_): return shell(opened(x).reshape(size))
+
+
+def deepcopy_on(plain_deepcopy):
+    "`Tensor.__deepcopy__` that copies the numbers of a shell as well."
+    def deepcopy(self, memo):
+        if not on_sham(self): return plain_deepcopy(self, memo)
+        if id(self) in memo: return memo[id(self)]
+        with torch.no_grad(): new = shell(opened(self).clone())
+        new = (torch.nn.Parameter(new, self.requires_grad) if isinstance(self, torch.nn.Parameter)
+               else new.requires_grad_(self.requires_grad))
+        memo[id(self)] = new
+        return new
+    return deepcopy
+
+def storage_method(plain_method, name):
+    "A method of storages that asks that of the numbers (a shell's own storage is empty)."
+    def asked(self):
+        held = numbers.get(self._cdata) if self.device.type == NAME else None
+        return getattr(held[1].untyped_storage(), name)() if held else plain_method(self)
+    return asked
+
+
+def install():
+    "Make the device, for good, and answer it. Raises `RuntimeError` with `MISSING` where it cannot be made."
+    if MISSING: raise RuntimeError(MISSING)
+    if install.libraries: return torch.device(NAME, 0)
+    backend_registration._setup_privateuseone_for_python_backend(NAME)
+    any_op, aten = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
+    install.libraries += [any_op, aten]
+    any_op.fallback(fallback, "PrivateUse1")
+    by_hand = {"view": reshaped, "_unsafe_view": reshaped, "_reshape_alias": reshaped,
+               "_local_scalar_dense": number, "_to_copy": to_copy, "_pin_memory": pin,
+               "copy_": lambda target, source, non_blocking=False: copy_into(target, source),
+               "_copy_from": lambda source, target, non_blocking=False: copy_into(target, source),
+               "convolution_overrideable": convolution,
+               "convolution_backward_overrideable": convolution_backward}
+    for name in VIEWS:
+        packet, _, overload = name.partition(".")
+        op = getattr(getattr(torch.ops.aten, packet), overload or "default")
+        by_hand[name] = lambda *args, op=op, **kwargs: fallback(op, *args, **kwargs)
+    for name, function in by_hand.items(): aten.impl(name, function, "PrivateUse1")
+    torch.Tensor.__deepcopy__ = deepcopy_on(torch.Tensor.__deepcopy__)
+    for name in ("nbytes", "data_ptr"):
+        setattr(torch.UntypedStorage, name, storage_method(getattr(torch.UntypedStorage, name), name))
+    return torch.device(NAME, 0)
+
+install.libraries = []
+
+
+STANDINS = {"torch_device": lambda name="auto": install(), "_can_fork": lambda: False}
+
+def stand_in(names):
+    "Where `names` (of a module, or of a notebook) find out what the machine has, let them find the device."
+    for name, answer in STANDINS.items():
+        if name in names: names[name] = answer
+
+def install_in_fedbook():
+    "`install`, and let all of fedbook take the device for the GPU."
+    import fedbook.command
+    import fedbook.engine
+    device = install()
+    for name, module in list(sys.modules.items()):
+        if name.startswith("fedbook."): stand_in(vars(module))
+    return device
+
+def run_chapter(path, out):
+    """Execute a notebook's code cells at smoke on the device. Returns its failures, as texts, and its seconds of
+    work."""
+    from fedbook.command import code_cells
+    start, failures, names = time.process_time(), [], {"__name__": "__main__"}
+    install_in_fedbook()
+    exec("from IPython.display import display", names)
+    for i, source in enumerate(code_cells(path)):
+        try:
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+                exec(compile(source, f"cell {i}", "exec"), names)
+        except Exception as error:
+            frames = [f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in
+                      traceback.extract_tb(error.__traceback__) if re.search(r"fedbook|^cell", f.filename)]
+            failures.append(f"code cell {i}: {type(error).__name__}: {str(error)[:300]} "
+                            f"({' > '.join(frames[-4:])})")
+        if re.search(r'^profile = "quick"', source, re.M):
+            names |= dict(profile="smoke", device="auto", seed=0, engine="local", out=str(out), changes={})
+        stand_in(names)
+    return failures, time.process_time() - start
+
+
+def answer_into(pipe, job, args):
+    try: answer = True, job(*args)
+    except BaseException as error: answer = False, f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
+    pipe.send(answer)
+    pipe.close()
+
+def aside(job, *args):
+    "What `job(*args)` returns, called in a forked process. Raises `AssertionError` with what it raised there."
+    here, there = multiprocessing.get_context("fork").Pipe(duplex=False)
+    process = multiprocessing.get_context("fork").Process(target=answer_into, args=(there, job, args))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        process.start()
+    there.close()
+    try: fine, answer = here.recv()
+    except EOFError: fine, answer = False, "the process ended without an answer"
+    process.join()
+    assert fine, answer
+    return answer
+
+
+if __name__ == "__main__":
+    import matplotlib
+    from fedbook.command import chapters
+    matplotlib.use("agg")
+    with tempfile.TemporaryDirectory() as folder:
+        for chapter in sys.argv[1:] or chapters():
+            failed, seconds = aside(run_chapter, chapters()[chapter], folder)
+            print(f"{chapter}: {seconds:.1f} s", *failed, sep="\n    ", flush=True)
+            gc.collect()

@@ -1,0 +1,158 @@
+"""The pretended accelerator is as strict as CUDA, and computes the CPU's bits; every chapter runs on it."""
+import copy
+import functools
+import os
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import pretended
+from conftest import close, normal, seeded
+from fedbook.command import chapters
+from fedbook.local import small_cnn, train
+from pretended import Count, aside, install
+
+pytestmark = pytest.mark.skipif(bool(pretended.MISSING), reason=pretended.MISSING)
+
+
+def on_the_device(test):
+    "The test runs in a process of its own, which has the pretended device."
+    @functools.wraps(test)
+    def run(): aside(lambda: test(install()) and None)
+    del run.__wrapped__
+    return run
+
+
+def refuses(words): return pytest.raises((RuntimeError, TypeError), match=words)
+
+
+# What CUDA refuses
+
+@on_the_device
+def test_two_devices_in_one_operator(device):
+    x, w = normal(3, 4), normal(4, 4)
+    for work in (lambda a, b: a @ b, lambda a, b: a[:, :1] + b[0], lambda a, b: torch.cat([a, b]), F.linear,
+                 lambda a, b: F.embedding(a.abs().long(), b), lambda a, b: F.mse_loss(a, b[:3])):
+        with refuses("same device"): work(x.to(device), w)
+        with refuses("same device"): work(x, w.to(device))
+    with refuses("same device"): x.to(device).add_(x)
+
+
+@on_the_device
+def test_a_network_and_its_pictures_apart(device):
+    model, x = small_cnn(), normal(2, 1, 28, 28)
+    with refuses("should be the same"): small_cnn().to(device)(x)
+    with refuses("same device|should be the same"): model(x.to(device))
+    with refuses("same device"): F.cross_entropy(normal(2, 3).to(device), torch.tensor([0, 1]))
+
+
+@on_the_device
+def test_an_optimiser_with_a_gradient_from_elsewhere(device):
+    p = nn.Parameter(normal(3).to(device))
+    with refuses(""): p.grad = normal(3)
+
+
+@on_the_device
+def test_numpy(device):
+    with refuses("numpy"): normal(3).to(device).numpy()
+    assert (normal(3).to(device).cpu().numpy() == normal(3).numpy()).all()
+
+
+@on_the_device
+def test_a_generator_of_the_cpu(device):
+    for draw in (torch.rand, torch.randn):
+        with refuses("generator"): draw(3, generator=seeded(), device=device)
+    with refuses("generator"): torch.randperm(3, generator=seeded(), device=device)
+    with refuses("generator"): normal(3).to(device).bernoulli_(0.5, generator=seeded())
+
+
+@on_the_device
+def test_pinning_the_memory_of_the_device(device):
+    with refuses("pin"): normal(3).to(device).pin_memory()
+
+
+@on_the_device
+def test_what_cuda_allows(device):
+    x = normal(3, 4).to(device)
+    assert (x * torch.tensor(2.0)).device.type == "sham"          # a number from the CPU
+    assert torch.equal(x[torch.tensor([2, 0])].cpu(), normal(3, 4)[[2, 0]])     # an index from the CPU
+    x[torch.tensor([0])] = 1.0
+    assert (x[0] == 1).all() and str(x.device) == "sham:0"
+
+
+# The bits of the CPU
+
+def same(a, b): return torch.equal(a.detach().cpu(), b.detach().cpu())
+
+
+@on_the_device
+def test_forward_backward_and_steps(device):
+    "The loss before the first step to the bit; gradients and weights but for products chosen by strides."
+    x, y = normal(6, 1, 28, 28), torch.arange(6)
+    for kind in (torch.optim.SGD, torch.optim.AdamW):
+        before, ends = [], []
+        for where in ("cpu", device):
+            torch.manual_seed(0)
+            model = small_cnn().to(where)
+            before.append(model(x.to(where)))
+            train(model, [(x.to(where), y.to(where))] * 3, lambda x, y: F.cross_entropy(model(x), y),
+                  kind(model.parameters(), 0.001))
+            ends.append([*model.state_dict().values(), *(p.grad for p in model.parameters())])
+        assert same(*before) and len(ends[0]) == 16
+        assert all(close(a.cpu(), b.cpu(), 1e-5) for a, b in zip(*ends, strict=True))
+
+
+@on_the_device
+def test_views_share_their_numbers(device):
+    x = torch.zeros(3, 4, device=device)
+    x[1].add_(1)
+    x.T[0, 2] = 5
+    x.view(-1)[3:4].copy_(torch.tensor([7.0]))
+    assert x.cpu().tolist() == [[0, 0, 0, 7], [1, 1, 1, 1], [5, 0, 0, 0]]
+
+
+@on_the_device
+def test_copies_of_a_network_are_its_own(device):
+    model = small_cnn().to(device)
+    twin, other = copy.deepcopy(model), small_cnn().to(device)
+    other.load_state_dict({name: t.cpu() for name, t in model.state_dict().items()})
+    kept = model[0].weight.detach().cpu().clone()
+    with torch.no_grad(): model[0].weight.add_(1)
+    assert same(twin[0].weight, kept) and same(other[0].weight, kept) and not same(model[0].weight, kept)
+    assert isinstance(twin[0].weight, nn.Parameter) and twin[0].weight.requires_grad
+
+
+# What is counted
+
+@on_the_device
+def test_operators_and_copies_are_counted(device):
+    x = normal(3, 4)
+    with Count() as count: there = x.to(device)
+    assert [copy[:2] for copy in count.copies] == [("in", 12)]
+    with Count() as count: (there @ there.T).relu().sum()
+    assert count.operators >= 3 and not count.copies
+    with Count() as count: there.cpu(), there.sum().item(), float(there[0, 0]), bool((there > 9).any())
+    assert [copy[:2] for copy in count.copies] == [("out", 12), ("out", 1), ("out", 1), ("out", 1)]
+    with Count() as count: there[torch.tensor([1, 0])], there[there[:, 0] > 0]
+    assert [copy[:2] for copy in count.copies] == [("in", 2), ("out", 1)]
+    with Count() as count: there.clone(), there.to(device), there.double()
+    assert not count.copies
+
+
+def test_the_device_stays_aside():
+    aside(lambda: install() and None)
+    with pytest.raises(RuntimeError): torch.zeros(1, device="sham")
+    with pytest.raises(AssertionError, match="ValueError: at home"): aside(fails)
+
+def fails(): raise ValueError("at home")
+
+
+# Chapters
+
+@pytest.mark.parametrize("name", chapters())
+def test_chapter_runs_on_the_device(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    failures, _ = aside(pretended.run_chapter, chapters()[name], tmp_path)
+    assert not failures, "\n".join(failures)
