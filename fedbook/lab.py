@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = ['COLOURS', 'Count', 'Share', 'Positive', 'style', 'UserError', 'needs', 'Bounds', 'limits', 'Profile', 'choose',
            'Markdown', 'meanings', 'sizes_table', 'torch_device', 'run_name', 'runs_folder', 'run_dir',
-           'write_atomically', 'interval', 'verdict', 'Results', 'Table', 'claims_table', 'measured_on', 'spread',
-           'same', 'check', 'reveal', 'quiz', 'guess', 'progress', 'play', 'bytes_text', 'flow']
+           'write_atomically', 'interval', 'verdict', 'Results', 'Table', 'claims_table', 'verdict_of', 'older_note',
+           'measured_on', 'spread', 'same', 'check', 'reveal', 'quiz', 'guess', 'progress', 'play', 'bytes_text',
+           'flow']
 
 # %% ../nbs/workshop/w1_lab.ipynb #48a372c3
 import copy
@@ -336,6 +337,7 @@ class Results:
         judged = verdict(values, at_least, at_most)
         claim = dict(claim=text, paper=str(paper), source=source, unit=unit, values=values, at_least=at_least,
                      at_most=at_most, verdict=judged)
+        if any("older" in row for row in self.rows): claim["older"] = True
         self.claims = [c for c in self.claims if c["claim"] != text] + [claim]
         self.save()
         return judged
@@ -354,7 +356,8 @@ class Results:
         print(headline)
 
     def _repr_markdown_(self) -> str:
-        return f"{claims_table(self.claims)}\n\nMeasured on: {measured_on(self.facts)}."
+        note = older_note(dict(rows=self.rows))
+        return "\n\n".join(filter(None, [claims_table(self.claims), note, f"Measured on: {measured_on(self.facts)}."]))
 
 # %% ../nbs/workshop/w1_lab.ipynb #469a30b8
 class Table(list):
@@ -372,8 +375,17 @@ def claims_table(claims: Iterable[dict]) -> str:
     lines = ["| claim | paper | ours | verdict |", "|---|---|---|---|"]
     for c in claims:
         paper = " ".join(filter(None, [c["paper"], f"({c['source']})" if c["source"] else ""])) or "-"
-        lines.append(f"| {c['claim']} | {paper} | {spread(c['values'], c['unit'])} | {c['verdict']} |")
+        lines.append(f"| {c['claim']} | {paper} | {spread(c['values'], c['unit'])} | {verdict_of(c)} |")
     return "\n".join(lines)
+
+def verdict_of(claim: dict) -> str:
+    "The verdict of a claim, with a dagger if its rows may be of earlier code."
+    return claim["verdict"] + (" †" if claim.get("older") else "")
+
+def older_note(body: dict) -> str:
+    "The sentence about rows of the results `body` that earlier code measured; empty if there are none."
+    count = sum("older" in row for row in body.get("rows", []))
+    return f"† {count} of {len(body['rows'])} rows were measured with earlier code." if count else ""
 
 def measured_on(body: dict) -> str:
     "What the run with the results `body` was: its scale in words, profile, changes and device."
