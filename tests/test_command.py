@@ -394,8 +394,8 @@ def test_chapters_side_by_side_are_told_of_when_they_end(tmp_path, monkeypatch, 
     lines = {line.split()[0]: line for line in out.splitlines() if " s  " in line}
     assert code == 1 and lines.keys() == {"97_slow", "98_fast", "99_bad"}
     assert lines["98_fast"].split()[-1] == "3" and lines["97_slow"].endswith("slow")
-    assert "FAILED: cell 3 failed: ZeroDivisionError" in lines["99_bad"]
-    assert "fedbook: 99_bad: cell 3 failed" in err and "chapters:" not in err
+    assert "FAILED: cell 4 failed: ZeroDivisionError" in lines["99_bad"]
+    assert "fedbook: 99_bad: cell 4 failed" in err and "chapters:" not in err
     assert out.splitlines()[-1].startswith("open next: ") and "97_slow.ipynb" in out.splitlines()[-1]
     assert "make lab" in out.splitlines()[-1]
 
