@@ -48,7 +48,8 @@ MISTAKES = [
     ("run w2_world -p lr=3", "has no parameters"), ("run all -p lr=1", "-p goes with one chapter"),
     ("run w1_lab --profile huge", "profile='huge' is unknown; choose one of smoke, quick, full, paper"),
     ("run w1_lab --device tpu", "device='tpu' is unknown"), ("run w1_lab --seed x", "invalid int value"),
-    ("run w1_lab --seed -1", "seed=-1 must be"), ("run all --at-once 0", "--at-once 0 must be 1 or more"), ("run w1_lab --engine warp", "engine='warp' is unknown"),
+    ("run w1_lab --seed -1", "seed=-1 must be"),
+    ("run all --at-once 0", "--at-once 0 must be 1 or more"), ("run w1_lab --engine warp", "engine='warp' is unknown"),
     ("run fedavg -p lr=nan", "lr=nan must be above 0, and finite"),
     ("run fedavg -p lr=inf", "lr=inf must be above 0, and finite"),
     ("run fedavg -p alpha=0", "alpha=0.0 must be above 0"), ("run fedavg -p rounds=-3", "rounds=-3 must be"),
@@ -354,11 +355,12 @@ def test_ctrl_c_is_one_sentence(cell, times, tmp_path):
 @pytest.mark.parametrize("cell, times", [(SLEEPER, 1), (DEAF, 2)], ids=["with workers", "does not listen"])
 def test_ctrl_c_stops_two_chapters_side_by_side(cell, times, tmp_path):
     ready = [tmp_path / name for name in ("one", "two", "three")]
-    paths = {f"9{i}_demo": chapter(tmp_path, f"open({str(tmp_path / f'pid{i}')!r}, 'w').write(str(__import__('os').getpid()))",
-                                   cell.replace("READY", str(mark)), name=f"9{i}_demo")
+    pids = [tmp_path / f"pid{i}" for i in range(3)]
+    tells = [f"import os; open({str(pid)!r}, 'w').write(str(os.getpid()))" for pid in pids]
+    paths = {f"9{i}_demo": chapter(tmp_path, tells[i], cell.replace("READY", str(mark)), name=f"9{i}_demo")
              for i, mark in enumerate(ready)}
     code = (f"from pathlib import Path; from fedbook import command, runs; import sys; runs.chapters = lambda: "
-            f"{{name: Path(path) for name, path in { {n: str(p) for n, p in paths.items()} }.items()}}; "
+            f"{{name: Path(path) for name, path in {dict(zip(paths, map(str, paths.values())))}.items()}}; "
             "sys.exit(command.main())")
     run = subprocess.Popen([sys.executable, "-c", code, "run", "all", "--profile", "smoke", "--at-once", "2",
                             "--out", str(tmp_path / "runs")],
@@ -370,8 +372,8 @@ def test_ctrl_c_stops_two_chapters_side_by_side(cell, times, tmp_path):
     out, err = run.communicate()
     assert err.strip() == "fedbook: interrupted; the same command goes on where this one stopped" and out == ""
     assert run.returncode == 130 and not ready[2].exists()
-    for i in range(2):
-        with pytest.raises(ProcessLookupError): os.killpg(int((tmp_path / f"pid{i}").read_text()), 0)
+    for pid in pids[:2]:
+        with pytest.raises(ProcessLookupError): os.killpg(int(pid.read_text()), 0)
 
 
 def test_chapters_side_by_side_are_told_of_when_they_end(tmp_path, monkeypatch, capsys):
@@ -379,7 +381,8 @@ def test_chapters_side_by_side_are_told_of_when_they_end(tmp_path, monkeypatch, 
     fails, which is said at once and again at the end."""
     mark = tmp_path / "mark"
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    finish = "from fedbook.lab import Results\nResults('NAME', profile, None, seed, out, scale='toy').finish(HEADLINE)"
+    finish = ("from fedbook.lab import Results\n"
+              "Results('NAME', profile, None, seed, out, scale='toy').finish(HEADLINE)")
     ends = lambda name, headline: finish.replace("NAME", name).replace("HEADLINE", headline)
     threads = "__import__('os').environ['OMP_NUM_THREADS']"
     paths = [chapter(tmp_path, f"import os, time\nwhile not os.path.exists({str(mark)!r}): time.sleep(0.05)",
@@ -555,10 +558,12 @@ def test_old_rows_are_taken_as_they_are_and_marked(tmp_path, monkeypatch, capsys
     new = moved(tmp_path / "new", log, "99_demo", "3.5")
     log.write_text("")
     ran = command.old_rows(new, out=tmp_path / "runs", results=tmp_path / "results")
-    assert ran["error"] is None and ran["measured"] == "9 rows, 8 of earlier code: done" and log.read_text() == "b"
+    assert ran["error"] is None and ran["measured"] == "9 rows, 8 of earlier code: done"
+    assert log.read_text() == "b"
     done = json.loads((tmp_path / "runs" / "99_demo-full-0" / "results.json").read_text())
     assert [row.pop("older", None) for row in done["rows"]] == [body["stamp"]] * 8 + [None]
-    assert done["rows"][:8] == body["rows"] and done["rows"][8]["numbers"]["score"] != gone["numbers"]["score"]
+    assert done["rows"][:8] == body["rows"]
+    assert done["rows"][8]["numbers"]["score"] != gone["numbers"]["score"]
     assert done["stamp"] == run_stamp(new) and done["claims"][0]["older"] is True
     assert nbformat.read(new, 4).cells[0].source.endswith(", rows measured with earlier code.*")
     capsys.readouterr()
