@@ -95,8 +95,8 @@ def _refresh_answers(path: Path, folder: Path) -> str | None:
     return error
 
 def _take_over(ran: dict, path: Path, profile: str, more: str = "") -> dict:
-    """Copy the outputs of the run `ran`, and of the answers, into the notebooks; `more` is said of the outputs
-    as well. Returns `ran`."""
+    """Copy the outputs of the run `ran`, and of the answers, into the notebooks; `more` is said of them as
+    well. Returns `ran`."""
     profiles = getattr(chapter_module(path), "profiles", None)
     seeds = profiles[profile].seeds if profiles else 1
     several = f"seeds 0 to {seeds - 1}" if seeds > 1 else "seed 0"
@@ -178,8 +178,8 @@ def _moved(ran: dict, file: Path, done: dict, final: Path) -> dict:
 # %% ../nbs/30_command.ipynb #30c0a132
 def old_rows(path: Path, rows_from: str | Path | None = None, out: str | Path = "runs",
              results: str | Path = "results") -> dict:
-    """Book a chapter at `full` with its kept results (or the file `rows_from`) taken as they are: only rows that
-    are missing there are measured. A row that is taken carries under `older` the stamp of the code that
+    """Book a chapter at `full` with its kept results (or the file `rows_from`) taken as they are: only rows
+    that are missing there are measured. A row that is taken carries under `older` the stamp of the code that
     measured it.
 
     Returns `run_chapter`'s dict."""

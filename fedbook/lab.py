@@ -357,7 +357,8 @@ class Results:
 
     def _repr_markdown_(self) -> str:
         note = older_note(dict(rows=self.rows))
-        return "\n\n".join(filter(None, [claims_table(self.claims), note, f"Measured on: {measured_on(self.facts)}."]))
+        parts = [claims_table(self.claims), note, f"Measured on: {measured_on(self.facts)}."]
+        return "\n\n".join(filter(None, parts))
 
 # %% ../nbs/workshop/w1_lab.ipynb #469a30b8
 class Table(list):

@@ -225,10 +225,10 @@ def _kernels(stop: Stop, log: BinaryIO, names: dict[str, str]) -> type:
 
 def execute(path: Path, target: Path, parameters: dict, title: str = "", stop: Stop | None = None,
             **names: str) -> str | None:
-    """Execute a copy of notebook `path` as `target`, in a kernel whose environment has `names` as well. Returns
-    None, or the sentence that says which cell failed and why. Ctrl-C stops the kernel, and raises
-    `KeyboardInterrupt` when all is tidy. With a `stop` of the caller's it does so when that is asked, and shows
-    no progress."""
+    """Execute a copy of notebook `path` as `target`, in a kernel whose environment has `names` as well.
+    Returns None, or the sentence that says which cell failed and why. Ctrl-C stops the kernel, and raises
+    `KeyboardInterrupt` when all is tidy. With a `stop` of the caller's it does so when that is asked, and
+    shows no progress."""
     needs("papermill")
     import papermill
     from nbclient.exceptions import DeadKernelError
@@ -240,7 +240,8 @@ def execute(path: Path, target: Path, parameters: dict, title: str = "", stop: S
     with tempfile.TemporaryFile() as log, nullcontext(stop) if stop else _stoppable() as stop:
         try:
             papermill.execute_notebook(str(path), str(Path(target).resolve()), parameters=parameters,
-                                       kernel_name="python3", progress_bar=bar, stderr_file=stop if bar else None,
+                                       kernel_name="python3", progress_bar=bar,
+                                       stderr_file=stop if bar else None,
                                        kernel_manager_class=_kernels(stop, log, names),
                                        extra_arguments=["--log-level=40"])
         except Exception as error:
@@ -297,8 +298,8 @@ def cores() -> int:
 # %% ../nbs/workshop/w10_runs.ipynb #10c0a10e
 def run_chapters(paths: Sequence[Path], at_once: int = 2, **options: Any) -> Iterator[dict]:
     """Run the chapters at `paths` with `run_chapter`'s `options`, `at_once` of them side by side, each with
-    its share of the cores. Yields `run_chapter`'s dict of each when it ends. Ctrl-C stops all kernels and raises
-    `KeyboardInterrupt`."""
+    its share of the cores. Yields `run_chapter`'s dict of each when it ends. Ctrl-C stops all kernels and
+    raises `KeyboardInterrupt`."""
     if at_once == 1:
         yield from (run_chapter(path, **options) for path in paths)
         return
