@@ -42,7 +42,8 @@ import torch
 from fedbook import lab
 from fedbook.command import (chapters, chapter_module, check_needs, code_cells, find, run_chapter, run_stamp,
                              sizes_of)
-from fedbook.lab import UserError, needs, out_of_memory, write_atomically
+from fedbook.lab import UserError, needs, write_atomically
+from fedbook.runs import out_of_memory
 from fedbook.report import read_results
 
 PAPERS = ("fedreplay", "fedmox", "fedklpr", "fedcbdr", "fedgtea")

@@ -31,7 +31,7 @@ class ExpertsSizes(Profile):
     epochs: Count = 100  # passes over them
     most: Count = 8  # largest number of experts that is tried
 
-profiles = {"smoke": ExpertsSizes(epochs=3, most=3), "quick": ExpertsSizes(seeds=3, epochs=60),
+profiles = {"smoke": ExpertsSizes(epochs=3, most=3), "quick": ExpertsSizes(seeds=3, epochs=60, most=4),
             "full": ExpertsSizes(seeds=6), "paper": ExpertsSizes(seeds=6)}
 
 # %% ../nbs/09_experts.ipynb #e797e4f3

@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['COLOURS', 'Count', 'Share', 'Positive', 'UserError', 'needs', 'style', 'Bounds', 'is_path', 'limits', 'Profile',
-           'choose', 'Markdown', 'meanings', 'sizes_table', 'torch_device', 'clock', 'out_of_memory', 'run_name',
-           'runs_folder', 'run_dir', 'write_atomically', 'interval', 'verdict', 'Results', 'Table', 'claims_table',
-           'measured_on', 'spread', 'same', 'check', 'reveal', 'quiz', 'guess', 'progress', 'play', 'bytes_text',
-           'flow']
+           'choose', 'Markdown', 'meanings', 'sizes_table', 'torch_device', 'clock', 'run_name', 'runs_folder',
+           'run_dir', 'write_atomically', 'interval', 'verdict', 'Results', 'Table', 'claims_table', 'verdict_of',
+           'older_note', 'measured_on', 'spread', 'same', 'check', 'reveal', 'quiz', 'guess', 'progress', 'play',
+           'bytes_text', 'flow']
 
 # %% ../nbs/workshop/w1_lab.ipynb #48a372c3
 import copy
@@ -239,18 +239,6 @@ def _machine(device):
     cuda = sys.modules["torch"].cuda if str(device).startswith("cuda") else None
     return f"{device} ({cuda.get_device_name(device)})" if cuda and cuda.is_available() else str(device)
 
-# %% ../nbs/workshop/w1_lab.ipynb #b1750a04
-_HELD = ("batch", "gan_batch", "server_batch", "high", "low", "size", "channels", "per_round")
-
-def out_of_memory(sizes: Any = None) -> str:
-    "The sentence for a run that a GPU is too small for: those of the `sizes` that it holds in memory, halved."
-    halved = lambda v: tuple(side // 2 for side in v) if isinstance(v, tuple) else v // 2
-    text = lambda v: ",".join(map(str, v)) if isinstance(v, tuple) else str(v)
-    held = {name: getattr(sizes, name) for name in _HELD if getattr(sizes, name, 0) not in (0, 1)}
-    lower = [f"-p {name}={text(halved(value))} (now {text(value)})" for name, value in held.items()]
-    return (f"the GPU's memory is too small for this run; lower {', '.join(lower[:4]) or 'its --profile'}, or "
-            "take --device cpu")
-
 # %% ../nbs/workshop/w1_lab.ipynb #5029381e
 def run_name(name: str, profile: str, seed: int, changes: dict | None = None) -> str:
     "`NAME-PROFILE-SEED`, and behind it the `changes` to the profile, if there are any."
@@ -384,6 +372,7 @@ class Results:
         judged = verdict(values, at_least, at_most)
         claim = dict(claim=text, paper=str(paper), source=source, unit=unit, values=values, at_least=at_least,
                      at_most=at_most, verdict=judged)
+        if any("older" in row for row in self.rows): claim["older"] = True
         self.claims = [c for c in self.claims if c["claim"] != text] + [claim]
         self.save()
         return judged
@@ -402,7 +391,9 @@ class Results:
         print(headline)
 
     def _repr_markdown_(self) -> str:
-        return f"{claims_table(self.claims)}\n\nMeasured on: {measured_on(self.facts)}."
+        note = older_note(dict(rows=self.rows))
+        parts = [claims_table(self.claims), note, f"Measured on: {measured_on(self.facts)}."]
+        return "\n\n".join(filter(None, parts))
 
 # %% ../nbs/workshop/w1_lab.ipynb #469a30b8
 class Table(list):
@@ -420,8 +411,17 @@ def claims_table(claims: Iterable[dict]) -> str:
     lines = ["| claim | paper | ours | verdict |", "|---|---|---|---|"]
     for c in claims:
         paper = " ".join(filter(None, [c["paper"], f"({c['source']})" if c["source"] else ""])) or "-"
-        lines.append(f"| {c['claim']} | {paper} | {spread(c['values'], c['unit'])} | {c['verdict']} |")
+        lines.append(f"| {c['claim']} | {paper} | {spread(c['values'], c['unit'])} | {verdict_of(c)} |")
     return "\n".join(lines)
+
+def verdict_of(claim: dict) -> str:
+    "The verdict of a claim, with a dagger if its rows may be of earlier code."
+    return claim["verdict"] + (" †" if claim.get("older") else "")
+
+def older_note(body: dict) -> str:
+    "The sentence about rows of the results `body` that earlier code measured; empty if there are none."
+    count = sum("older" in row for row in body.get("rows", []))
+    return f"† {count} of {len(body['rows'])} rows were measured with earlier code." if count else ""
 
 def measured_on(body: dict) -> str:
     "What the run with the results `body` was: its scale in words, profile, changes and device."

@@ -21,8 +21,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from .lab import (COLOURS, UserError, claims_table, interval, measured_on, needs, run_name, spread,
-                         style, write_atomically)
+from .lab import (COLOURS, UserError, claims_table, interval, measured_on, needs, older_note, run_name,
+                         spread, style, write_atomically)
 
 # %% ../nbs/workshop/w9_report.ipynb #d09cc313
 def _plain(name, value):
@@ -364,7 +364,8 @@ def _overview(bodies: Sequence[dict]) -> str:
 def _section(body: dict) -> str:
     headline = f"{body['headline'].rstrip('.')}." if body.get("headline") else ""
     figure = f"![{message(body)}](figures/{result_name(body)}.png)"
-    parts = [headline, f"Measured on: {measured_on(body)}.", figure, claims_table(body["claims"])]
+    parts = [headline, f"Measured on: {measured_on(body)}.", figure, claims_table(body["claims"]),
+             older_note(body)]
     return "\n\n".join(filter(None, parts))
 
 # %% ../nbs/workshop/w9_report.ipynb #9a01c3f4

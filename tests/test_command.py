@@ -1,6 +1,7 @@
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,10 +13,11 @@ import pytest
 import torch
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from fedbook import command
-from fedbook.command import copy_outputs, execute, find, main, notebook_stamp, run_chapter, run_stamp
-from fedbook.lab import UserError
-from fedbook.report import collect, drawn_from, keep
+from fedbook import __version__, command, runs
+from fedbook.command import copy_outputs, main
+from fedbook.lab import UserError, measured_on
+from fedbook.report import collect, drawn_from, failed_runs, keep
+from fedbook.runs import execute, find, notebook_stamp, run_chapter, run_stamp
 
 PARAMETERS = 'profile = "quick"\ndevice = "auto"\nseed = 0\nengine = "local"\nout = "runs"\nchanges = {}'
 
@@ -48,7 +50,8 @@ MISTAKES = [
     ("run w1_lab --profile huge", "profile='huge' is unknown; choose one of smoke, quick, full, paper"),
     ("run w1_lab --device tpu", "device='tpu' is unknown"), ("run w1_lab --seed x", "invalid int value"),
     *([] if torch.cuda.is_available() else [("run fedavg --device cuda", "PyTorch finds no GPU here; use")]),
-    ("run w1_lab --seed -1", "seed=-1 must be"), ("run w1_lab --engine warp", "engine='warp' is unknown"),
+    ("run w1_lab --seed -1", "seed=-1 must be"),
+    ("run all --at-once 0", "--at-once 0 must be 1 or more"), ("run w1_lab --engine warp", "engine='warp' is unknown"),
     ("run fedavg -p lr=nan", "lr=nan must be above 0, and finite"),
     ("run fedavg -p lr=inf", "lr=inf must be above 0, and finite"),
     ("run fedavg -p alpha=0", "alpha=0.0 must be above 0"), ("run fedavg -p rounds=-3", "rounds=-3 must be"),
@@ -65,6 +68,7 @@ MISTAKES = [
     ("run nosuch --help", "chapter 'nosuch' is unknown"),
     ("book fedavg --rows-from x.json", "--rows-from goes with --keep-rows"),
     ("book all --keep-rows", "--keep-rows goes with one chapter"),
+    ("book all --old-rows", "--old-rows goes with one chapter"),
     ("book fedavg --as-before x --profile quick", "books the outputs of full"),
     ("book fedavg --as-before /nowhere/at/all", "0 runs *_fedavg-quick-0 lie in"),
     ("book fedavg --keep-rows --as-before x", "not allowed with"),
@@ -77,7 +81,7 @@ MISTAKES = [
 def test_a_mistake_is_one_sentence_before_a_kernel_starts(line, said, capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("FEDBOOK_DATA", str(tmp_path))
     def started(*_, **__): raise AssertionError("a kernel was started")
-    monkeypatch.setattr(command, "execute", started)
+    monkeypatch.setattr(runs, "execute", started)
     assert main(line.split()) == 2
     out, err = capsys.readouterr()
     assert said in err and err.startswith("fedbook: ") and err.count("\n") == 1
@@ -87,17 +91,17 @@ def test_data_that_cannot_be_fetched_is_said_before_a_kernel_starts(capsys, monk
     def offline(*_, **__): raise OSError("no network")
     monkeypatch.setenv("FEDBOOK_DATA", str(tmp_path))
     monkeypatch.setattr("urllib.request.urlopen", offline)
-    monkeypatch.setattr(command, "execute", offline)
+    monkeypatch.setattr(runs, "execute", offline)
     assert main("run fedcbdr --profile paper".split()) == 2
     err = capsys.readouterr().err
     assert "could not be downloaded (no network); put cifar-10" in err and err.count("\n") == 1
 
 
 def test_every_profile_of_every_chapter_passes_but_for_what_is_not_at_hand(monkeypatch, tmp_path):
-    monkeypatch.setattr(command, "_check_data", lambda *_: None)
-    monkeypatch.setattr(command, "_check_encoder", lambda *_: None)
-    for path in command.chapters().values():
-        try: profiles = getattr(command.chapter_module(path), "profiles", {})
+    monkeypatch.setattr(runs, "_check_data", lambda *_: None)
+    monkeypatch.setattr(runs, "_check_encoder", lambda *_: None)
+    for path in runs.chapters().values():
+        try: profiles = getattr(runs.chapter_module(path), "profiles", {})
         except UserError: continue   # what the chapter needs is not installed
         assert [command._refusal(path, profile, {})
                 for profile in profiles] == [""] * len(profiles), path.stem
@@ -105,15 +109,15 @@ def test_every_profile_of_every_chapter_passes_but_for_what_is_not_at_hand(monke
 
 def test_a_folder_of_your_own_is_data(tmp_path):
     from fedbook import fedavg
-    command.check_needs(fedavg, fedavg.FedAvgSizes(data=str(tmp_path)))
+    runs.check_needs(fedavg, fedavg.FedAvgSizes(data=str(tmp_path)))
     with pytest.raises(UserError, match="neither a data set nor a folder"):
-        command.check_needs(fedavg, fedavg.FedAvgSizes(data=str(tmp_path / "none")))
+        runs.check_needs(fedavg, fedavg.FedAvgSizes(data=str(tmp_path / "none")))
 
 
 def test_one_chapter_that_cannot_run_does_not_stop_the_others(tmp_path, monkeypatch, capsys):
     good = chapter(tmp_path, "print('hello')", name="98_good")
     bad = chapter(tmp_path, "#| default_exp no_such_module", name="99_bad")
-    monkeypatch.setattr(command, "chapters", lambda: {"98_good": good, "99_bad": bad})
+    monkeypatch.setattr(runs, "chapters", lambda: {"98_good": good, "99_bad": bad})
     assert main(["run", "all", "--profile", "smoke", "--out", str(tmp_path / "runs")]) == 1
     out, err = capsys.readouterr()
     assert "fedbook: 99_bad: No module named" in err and "98_good" in out
@@ -184,13 +188,16 @@ def test_the_course_comes_first_then_the_workshop():
     stems = list(find("all"))
     wings = ["workshop" if stem.startswith("w") else "course" for stem in stems]
     assert wings == sorted(wings) and {"course", "workshop"} == set(wings)
-    for wing in set(wings): assert (part := [s for s, w in zip(stems, wings) if w == wing]) == sorted(part)
-    assert all(command.answers_of(path).exists() for path in find("all").values())
+    number = lambda stem: int(stem.partition("_")[0].removeprefix("w"))
+    for wing in set(wings):
+        part = [s for s, w in zip(stems, wings) if w == wing]
+        assert part == sorted(part, key=lambda stem: (number(stem), stem))
+    assert all(runs.answers_of(path).exists() for path in find("all").values())
 
 
 def test_version(capsys):
     with pytest.raises(SystemExit) as done: main(["--version"])
-    assert done.value.code == 0 and capsys.readouterr().out == f"fedbook {command.fedbook.__version__}\n"
+    assert done.value.code == 0 and capsys.readouterr().out == f"fedbook {__version__}\n"
 
 
 def test_rows_are_kept_until_the_code_changes(tmp_path):
@@ -215,7 +222,7 @@ def test_changed_numbers_get_a_folder_of_their_own(tmp_path):
     run(), run(lr="0.05")
     assert sorted(p.name for p in (tmp_path / "runs").iterdir()) == ["99_demo-smoke-0",
                                                                      "99_demo-smoke-0-lr=0.05"]
-    plain, changed = map(command.measured_on, collect(tmp_path / "runs"))
+    plain, changed = map(measured_on, collect(tmp_path / "runs"))
     assert "lr=0.05" in changed and "lr" not in plain and len(keep(tmp_path / "runs", tmp_path / "kept")) == 2
 
 
@@ -258,7 +265,7 @@ def test_with_device_cpu_a_gpu_is_hidden(tmp_path, monkeypatch):
 
 def test_exit_code_and_last_line_of_a_failed_run(tmp_path, monkeypatch, capsys):
     path = chapter(tmp_path, "from fedbook.lab import UserError\nraise UserError('lr=-1 must be positive')")
-    monkeypatch.setattr(command, "chapters", lambda: {"99_demo": path})
+    monkeypatch.setattr(runs, "chapters", lambda: {"99_demo": path})
     assert main(["run", "99_demo", "--profile", "smoke", "--out", str(tmp_path / "runs")]) == 1
     last = capsys.readouterr().err.strip().splitlines()[-1]
     assert last == "fedbook: 99_demo: cell 4 failed: UserError: lr=-1 must be positive"
@@ -320,7 +327,7 @@ def test_a_report_of_nothing_but_failures_says_so(tmp_path, capsys):
 
 def test_a_full_disk_is_named_and_no_half_notebook_stays(tmp_path, monkeypatch, capsys):
     path = chapter(tmp_path, "print('x')")
-    monkeypatch.setattr(command, "chapters", lambda: {"99_demo": path})
+    monkeypatch.setattr(runs, "chapters", lambda: {"99_demo": path})
     def full(*_): raise OSError(errno.ENOSPC, "No space left on device")
     monkeypatch.setattr(os, "fsync", full)
     assert main(["run", "99_demo", "--profile", "smoke", "--out", str(tmp_path / "runs")]) == 1
@@ -347,8 +354,8 @@ time.sleep(600)
 def test_ctrl_c_is_one_sentence(cell, times, tmp_path):
     ready = tmp_path / "ready"
     path = chapter(tmp_path, cell.replace("READY", str(ready)))
-    code = (f"from pathlib import Path; from fedbook import command; import sys; "
-            f"command.chapters = lambda: {{'99_demo': Path({str(path)!r})}}; sys.exit(command.main())")
+    code = (f"from pathlib import Path; from fedbook import command, runs; import sys; "
+            f"runs.chapters = lambda: {{'99_demo': Path({str(path)!r})}}; sys.exit(command.main())")
     run = subprocess.Popen([sys.executable, "-c", code, "run", "99_demo", "--profile", "smoke", "--out",
                             str(tmp_path / "runs")],
                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
@@ -362,7 +369,71 @@ def test_ctrl_c_is_one_sentence(cell, times, tmp_path):
     assert run.returncode == 130
     assert nbformat.read(tmp_path / "runs" / "99_demo-smoke-0" / "99_demo.ipynb",
                          4).cells, "the partial notebook is whole"
-    assert command.failed_runs(tmp_path / "runs") == {"99_demo-smoke-0": "stopped before its end"}
+    assert failed_runs(tmp_path / "runs") == {"99_demo-smoke-0": "stopped before its end"}
+
+
+@pytest.mark.parametrize("cell, times", [(SLEEPER, 1), (DEAF, 2)], ids=["with workers", "does not listen"])
+def test_ctrl_c_stops_two_chapters_side_by_side(cell, times, tmp_path):
+    ready = [tmp_path / name for name in ("one", "two", "three")]
+    pids = [tmp_path / f"pid{i}" for i in range(3)]
+    tells = [f"import os; open({str(pid)!r}, 'w').write(str(os.getpid()))" for pid in pids]
+    paths = {f"9{i}_demo": chapter(tmp_path, tells[i], cell.replace("READY", str(mark)), name=f"9{i}_demo")
+             for i, mark in enumerate(ready)}
+    code = (f"from pathlib import Path; from fedbook import command, runs; import sys; runs.chapters = lambda: "
+            f"{{name: Path(path) for name, path in {dict(zip(paths, map(str, paths.values())))}.items()}}; "
+            "sys.exit(command.main())")
+    run = subprocess.Popen([sys.executable, "-c", code, "run", "all", "--profile", "smoke", "--at-once", "2",
+                            "--out", str(tmp_path / "runs")],
+                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    while not (ready[0].exists() and ready[1].exists()) and run.poll() is None: time.sleep(0.05)
+    for _ in range(times):
+        run.send_signal(signal.SIGINT)
+        time.sleep(0.2)
+    out, err = run.communicate()
+    assert err.strip() == "fedbook: interrupted; the same command goes on where this one stopped" and out == ""
+    assert run.returncode == 130 and not ready[2].exists()
+    for pid in pids[:2]:
+        with pytest.raises(ProcessLookupError): os.killpg(int(pid.read_text()), 0)
+
+
+def test_chapters_side_by_side_are_told_of_when_they_end(tmp_path, monkeypatch, capsys):
+    """The first waits for the second, which can only be if they run together, and ends after it; the third
+    fails, which is said at once and again at the end."""
+    mark = tmp_path / "mark"
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    finish = ("from fedbook.lab import Results\n"
+              "Results('NAME', profile, None, seed, out, scale='toy').finish(HEADLINE)")
+    ends = lambda name, headline: finish.replace("NAME", name).replace("HEADLINE", headline)
+    threads = "__import__('os').environ['OMP_NUM_THREADS']"
+    paths = [chapter(tmp_path, f"import os, time\nwhile not os.path.exists({str(mark)!r}): time.sleep(0.05)",
+                     ends("97_slow", "'slow'"), name="97_slow"),
+             chapter(tmp_path, ends("98_fast", threads), f"open({str(mark)!r}, 'w').close()", name="98_fast"),
+             chapter(tmp_path, "1 / 0", name="99_bad")]
+    monkeypatch.setattr(runs, "chapters", lambda: {path.stem: path for path in paths})
+    monkeypatch.setattr(runs, "cores", lambda: 6)
+    code = main(["run", "all", "--profile", "smoke", "--at-once", "2", "--device", "cpu", "--out",
+                 str(tmp_path / "runs")])
+    out, err = capsys.readouterr()
+    lines = {line.split()[0]: line for line in out.splitlines() if " s  " in line}
+    assert code == 1 and lines.keys() == {"97_slow", "98_fast", "99_bad"}
+    assert lines["98_fast"].split()[-1] == "3" and lines["97_slow"].endswith("slow")
+    assert "FAILED: cell 4 failed: ZeroDivisionError" in lines["99_bad"]
+    assert "fedbook: 99_bad: cell 4 failed" in err and "chapters:" not in err
+    assert out.splitlines()[-1].startswith("open next: ") and "97_slow.ipynb" in out.splitlines()[-1]
+    assert "make lab" in out.splitlines()[-1]
+
+
+def test_without_a_terminal_no_bars_are_drawn(tmp_path, capsys):
+    path = chapter(tmp_path, "import sys; print('a bar of its own', file=sys.stderr)")
+    assert run_chapter(path, "smoke", out=tmp_path / "runs")["error"] is None
+    assert capsys.readouterr().err == ""
+
+
+def test_all_chapters_begin_with_the_start_and_the_papers():
+    order = runs.in_order(runs.chapters())
+    assert order[:7] == ["00_start", "04_fedavg", "10_fedreplay", "11_fedmox", "12_fedklpr", "13_fedcbdr",
+                         "14_fedgtea"]
+    assert sorted(order) == sorted(runs.chapters()) and order[7:9] == ["01_local", "02_split"]
 
 
 def test_what_a_dying_kernel_writes_is_said(tmp_path):
@@ -373,8 +444,8 @@ def test_what_a_dying_kernel_writes_is_said(tmp_path):
 def test_a_copy_to_work_in_is_never_written_over(tmp_path, capsys):
     course = tmp_path / "course"
     assert main(["copy", str(course)]) == 0
-    books = {path.relative_to(command.notebooks_folder())
-             for path in command.notebooks_folder().rglob("*.ipynb")}
+    books = {path.relative_to(runs.notebooks_folder())
+             for path in runs.notebooks_folder().rglob("*.ipynb")}
     visible = {book for book in books if ".ipynb_checkpoints" not in book.parts}
     assert {path.relative_to(course) for path in course.rglob("*.ipynb")} == visible
     mine, gone = course / "04_fedavg.ipynb", course / "answers" / "04_fedavg.ipynb"
@@ -382,7 +453,7 @@ def test_a_copy_to_work_in_is_never_written_over(tmp_path, capsys):
     gone.unlink()
     assert command.copy_chapters(course) == (1, len(list(course.rglob("*.ipynb"))) - 1)
     assert mine.read_text() == "my work"
-    assert gone.read_bytes() == (command.notebooks_folder() / "answers" / gone.name).read_bytes()
+    assert gone.read_bytes() == (runs.notebooks_folder() / "answers" / gone.name).read_bytes()
     assert str(course) in capsys.readouterr().out
 
 
@@ -497,6 +568,55 @@ def test_keep_rows_says_when_settings_differ_or_a_row_is_gone(tmp_path):
         other = chapter(tmp_path / "new", source.replace(old, other), name="99_demo")
         ran = command.keep_rows(other, file, out=tmp_path / "runs")
         assert said in ran["error"], ran["error"]
+
+
+def test_old_rows_are_taken_as_they_are_and_marked(tmp_path, monkeypatch, capsys):
+    file, log = booked(tmp_path), tmp_path / "log"
+    body = json.loads(file.read_text())
+    gone = body["rows"].pop()
+    file.write_text(json.dumps(body))
+    new = moved(tmp_path / "new", log, "99_demo", "3.5")
+    log.write_text("")
+    ran = command.old_rows(new, out=tmp_path / "runs", results=tmp_path / "results")
+    assert ran["error"] is None and ran["measured"] == "9 rows, 8 of earlier code: done"
+    assert log.read_text() == "b"
+    done = json.loads((tmp_path / "runs" / "99_demo-full-0" / "results.json").read_text())
+    assert [row.pop("older", None) for row in done["rows"]] == [body["stamp"]] * 8 + [None]
+    assert done["rows"][:8] == body["rows"]
+    assert done["rows"][8]["numbers"]["score"] != gone["numbers"]["score"]
+    assert done["stamp"] == run_stamp(new) and done["claims"][0]["older"] is True
+    assert nbformat.read(new, 4).cells[0].source.endswith(", rows measured with earlier code.*")
+    capsys.readouterr()
+    assert main(["report", str(tmp_path / "runs")]) == 0
+    said, pages = capsys.readouterr().out, (tmp_path / "runs" / "README.md").read_text()
+    for text in (said, pages): assert "† 8 of 9 rows were measured with earlier code." in text
+    assert any(line.startswith(f"{done['claims'][0]['verdict']} †") for line in said.splitlines())
+    assert f"| {done['claims'][0]['verdict']} † |" in pages
+
+    shutil.rmtree(tmp_path / "results")
+    keep(tmp_path / "runs", tmp_path / "kept")
+    kept = next((tmp_path / "kept").glob("99_demo*.json"))
+    newer = moved(tmp_path / "new", log, "99_demo", "4.5")
+    command.old_rows(newer, kept, tmp_path / "runs")
+    again = json.loads((tmp_path / "runs" / "99_demo-full-0" / "results.json").read_text())
+    assert {row["older"] for row in again["rows"][:8]} == {body["stamp"]}, "the stamp of who measured it stays"
+    assert again["rows"][8]["older"] == done["stamp"]
+
+
+def test_old_rows_of_the_same_code_are_not_old(tmp_path):
+    file, log = booked(tmp_path), tmp_path / "log"
+    same = moved(tmp_path / "old", log)
+    ran = command.old_rows(same, file, tmp_path / "runs")
+    assert ran["measured"] == "9 rows, 0 of earlier code: done"
+    done = json.loads((tmp_path / "runs" / "98_demo-full-0" / "results.json").read_text())
+    assert "older" not in done["claims"][0] and "earlier" not in nbformat.read(same, 4).cells[0].source
+
+
+@pytest.mark.parametrize("old, new, want", [
+    ("f(1, 2)", "f(1,\n  2)  # why", True), ("x = 1", "x = 2", False), (None, "x = 1", False),
+    ("%matplotlib inline", "%matplotlib inline", True), ("%time x", "%time y", False),
+    ("'a'", "\"a\"", True), ("f(a=1, b=2)", "f(b=2, a=1)", False)])
+def test_the_same_code_may_look_otherwise(old, new, want): assert command.same_code(old, new) is want
 
 
 def test_as_before_takes_what_does_not_depend_on_the_size(tmp_path):

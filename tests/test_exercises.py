@@ -19,7 +19,7 @@ import matplotlib.pyplot
 import nbformat
 import pytest
 
-from fedbook.command import chapters
+from fedbook.runs import chapters
 
 matplotlib.use("Agg")
 ATTEMPTS = Path(__file__).parent / "attempts"

@@ -15,6 +15,7 @@ from scipy import stats
 
 from fedbook import lab
 from fedbook.answers import lab as answers
+from fedbook.runs import out_of_memory
 from fedbook.lab import (Profile, Results, Table, UserError, bytes_text, check, choose, claims_table,
                          dataclass, guess,
                          interval, progress, quiz, reveal, run_dir, same, verdict, write_atomically)
@@ -139,10 +140,10 @@ class Held(Profile):
 
 
 def test_too_little_memory_names_what_to_lower():
-    assert lab.out_of_memory(Held()) == (
+    assert out_of_memory(Held()) == (
         "the GPU's memory is too small for this run; lower -p batch=16 (now 32), "
         "-p high=90,160 (now 180,320), or take --device cpu")
-    for nothing in (None, {}, Profile()): assert "lower its --profile, or" in lab.out_of_memory(nothing)
+    for nothing in (None, {}, Profile()): assert "lower its --profile, or" in out_of_memory(nothing)
 
 
 def test_rows_are_kept_only_for_the_same_settings_and_code(tmp_path, monkeypatch):

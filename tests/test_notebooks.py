@@ -6,7 +6,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from fedbook.command import chapters, code_cells, run_chapter
+from fedbook.runs import chapters, code_cells, run_chapter
 
 ANSWERS = sorted((Path(__file__).parent.parent / "nbs" / "answers").glob("*.ipynb"))
 

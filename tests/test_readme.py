@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedbook import fedavg
-from fedbook.command import chapters, code_cells
+from fedbook.runs import chapters, code_cells
 from fedbook.engine import prove, trial
 from fedbook.fedavg import FedAvgExperiment, FedAvgSizes
 from fedbook.report import collect, drawn_from, figures_of, fill, page

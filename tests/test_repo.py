@@ -8,8 +8,9 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from fedbook.command import chapters, notebook_stamp, to_fold
+from fedbook.command import to_fold
 from fedbook.report import collect
+from fedbook.runs import chapters, notebook_stamp
 
 ROOT = Path(__file__).parent.parent
 CHAPTERS = list(chapters().values())

@@ -1,24 +1,5 @@
 "Attempts at the exercises of nbs/30_command.ipynb: see tests/test_exercises.py."
-import ast
 import re
-
-
-def users__wrong_mentions_it(sources, module):
-    return sorted(name for name, text in sources.items() if f"fedbook.{module}" in text)
-
-def users__wrong_beginning_of_a_name(sources, module):
-    return sorted(name for name, text in sources.items() if f"from fedbook.{module}" in text)
-
-def users__wrong_order(sources, module):
-    return [name for name, text in sources.items() if re.search(rf"from fedbook\.{module} ", text)]
-
-def users__wrong_first_line_only(sources, module):
-    return sorted(name for name, text in sources.items() if re.match(rf"from fedbook\.{module} ", text))
-
-def users__right_syntax_tree(sources, module):
-    imports = lambda text: [node.module for node in ast.walk(ast.parse(text))
-                            if isinstance(node, ast.ImportFrom)]
-    return sorted(name for name, text in sources.items() if f"fedbook.{module}" in imports(text))
 
 
 def engine_of__wrong_no_number_is_zero(text):
@@ -39,22 +20,26 @@ def engine_of__right_partition(text):
     return (name, int(number)) if name == "flower" and number.isdigit() and int(number) else None
 
 
-def settings_of__wrong_cuts_at_every_dash(run):
-    chapter, profile, seed, *changes = run.split("-")
-    return chapter, profile, int(seed), dict(pair.split("=") for pair in changes if "=" in pair)
+def left__wrong_failed_is_done(order, done): return [name for name in order if name not in done]
 
-def settings_of__wrong_seed_is_text(run):
-    chapter, profile, seed, *changes = run.split("-", 3)
-    return chapter, profile, seed, dict(re.findall(r"(\w+)=(.*?)(?=-\w+=|$)", "".join(changes)))
+def left__wrong_sorted(order, done): return sorted(name for name in order if done.get(name) != 0)
 
-def settings_of__wrong_one_change(run):
-    chapter, profile, seed, *changes = run.split("-", 3)
-    return chapter, profile, int(seed), dict(change.split("=", 1) for change in changes)
+def left__wrong_keeps_only_failures(order, done): return [name for name in order if done.get(name)]
 
-def settings_of__right_loop(run):
-    chapter, profile, seed, *rest = run.split("-")
-    changes, name = {}, None
-    for piece in rest:
-        if "=" in piece: name, _, changes[name] = piece.partition("=")
-        else: changes[name] += f"-{piece}"
-    return chapter, profile, int(seed), changes
+def left__right_set(order, done):
+    well = {name for name, code in done.items() if code == 0}
+    return [name for name in order if name not in well]
+
+
+def makespan__wrong_even_share(seconds, at_once): return sum(seconds) / at_once
+
+def makespan__wrong_in_turn(seconds, at_once):
+    return max((sum(seconds[place::at_once]) for place in range(at_once)), default=0)
+
+def makespan__wrong_waits_for_both(seconds, at_once):
+    return sum(max(seconds[i:i + at_once]) for i in range(0, len(seconds), at_once))
+
+def makespan__right_least_loaded(seconds, at_once):
+    places = [0] * at_once
+    for each in seconds: places[places.index(min(places))] += each
+    return max(places)
