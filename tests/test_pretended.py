@@ -156,6 +156,7 @@ def fails(): raise ValueError("at home")
 
 # A pass over the data may bring its order (one copy). These bring more in each step, or ask for a number:
 PER_STEP = {
+    "10_fedreplay": "in: a batch of the pool, features and labels (generator of the CPU)",
     "DER": "in: which kept pictures; out: which logits are known, by a mask",
     "12_fedklpr": "in: which pictures, their proxies, and which of them are mirrored (generator of the CPU)",
     "14_fedgtea": "in: noise of the painter (generator of the CPU), first class of each task; out: the mean of "
