@@ -154,11 +154,19 @@ class DERClient(TaskClient):
         smallest = new["key"].argsort()[:self.memory]
         self.store["buffer"] = {name: t[smallest] for name, t in new.items()}
 
+    def train(self) -> None:
+        if "buffer" in self.store: self._there = self.buffer()
+        super().train()
+
+    def buffer(self) -> tuple[torch.Tensor, ...]:
+        "Pictures and logits that were kept, on the device: they go there once a round."
+        return tuple(self.store["buffer"][name].to(self.device) for name in ("x", "z"))
+
     def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         if "buffer" not in self.store: return super().loss(x, y)
-        buffer = self.store["buffer"]
-        i = torch.randint(len(buffer["x"]), (len(y),), generator=self.generator)
-        z, then = self.model(as_float(buffer["x"][i]).to(self.device)), buffer["z"][i].to(self.device)
+        old_x, old_z = getattr(self, "_there", None) or self.buffer()
+        i = torch.randint(len(old_x), (len(y),), generator=self.generator).to(self.device)
+        z, then = self.model(as_float(old_x[i])), old_z[i]
         known = then.isfinite()
         return super().loss(x, y) + self.strength * F.mse_loss(z[:, :then.shape[1]][known], then[known])
 

@@ -214,8 +214,9 @@ class FedGTEAClient(TaskClient):
                             for of, lr in ((critic, self.critic_lr), (painter, self.generator_lr))]
         self.model.train()
         picks = torch.randint(len(y), (self.iterations, self.gan_batch), generator=self.generator)
+        x, y, picks = (t.to(self.device) for t in (x, y, picks))
         for i, (old_x, old_y) in zip(picks, self.replay()):
-            x_now, y_now = as_float(x[i].to(self.device)), y[i].to(self.device)
+            x_now, y_now = as_float(x[i]), y[i]
             self.step(torch.cat([x_now, old_x]), torch.cat([y_now, old_y]))
 
     def replay(self) -> Iterable[tuple[Tensor, Tensor]]:

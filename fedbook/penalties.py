@@ -101,11 +101,20 @@ class FedEWCClient(TaskClient):
     def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return super().loss(x, y) + (self.strength / 2 * self.tension() if self.old else 0)
 
+    def train(self) -> None:
+        if self.old: self._there = self.prices()
+        super().train()
+
+    def prices(self) -> tuple[dict[str, torch.Tensor], ...]:
+        "The price of each weight, and where it was, on the device: they go there once a round."
+        fisher, anchor = ({name: t.to(self.device) for name, t in self.store[group].items()}
+                          for group in ("fisher", "anchor"))
+        return {name: t.clamp(max=self.clip) for name, t in fisher.items()}, anchor
+
     def tension(self) -> torch.Tensor:
         "The squared way from the old weights, each weighed by its price."
-        fisher, anchor = self.store["fisher"], self.store["anchor"]
-        return sum((fisher[name].to(p.device).clamp(max=self.clip)
-                    * overlap(p - anchor[name].to(p.device), fisher[name]).square()).sum()
+        prices, anchor = getattr(self, "_there", None) or self.prices()
+        return sum((prices[name] * overlap(p - anchor[name], prices[name]).square()).sum()
                    for name, p in self.model.named_parameters())
 
     def fisher(self, msg: Msg) -> Msg:
@@ -248,12 +257,15 @@ class CGoFedClient(TaskClient):
         super().load(msg)
         for name, m in self.store.get("basis", {}).items(): self.store["basis"][name] = m.T.contiguous().T
 
+    def train(self) -> None:
+        self._basis = {name: t.to(self.device) for name, t in self.store.get("basis", {}).items()}
+        super().train()
+
     def limit(self) -> None:
         if "basis" not in self.store: return
         mu = self.alpha ** (self.task - self.since)
         for name, layer in self.model.named_modules():
-            if name in self.store["basis"]:
-                project_gradient(layer, self.store["basis"][name].to(self.device), mu)
+            if name in self._basis: project_gradient(layer, self._basis[name], mu)
             elif isinstance(layer, nn.BatchNorm2d): layer.weight.grad = layer.bias.grad = None
 
 CGoFed = Method("CGoFed", CGoFedClient)

@@ -631,20 +631,22 @@ def learn(model: nn.Module, data: ReIDData, sizes: SiteSizes, generator: torch.G
     `also(x, out)` is added to the loss, for a batch `x` and what the model makes of it before it is brought
     to length 1; `after()` has the last word on the weights after each step."""
     device = next(model.parameters()).device
+    pictures = data.x.to(device)
     for _ in range(epochs):
         memory = remember(model, data, sizes).to(device)
-        seen: list[torch.Tensor] = []
+        seen: dict[str, torch.Tensor] = {}
         def batches():
             for i in proxy_batches(memory, sizes.steps, generator, sizes.batch // 4):
-                yield augment(as_float(data.x[i]).to(device), generator), memory.member[i].to(device)
+                seen["proxies"] = memory.member[i]
+                yield augment(as_float(pictures[i.to(device)]), generator), seen["proxies"].to(device)
         def loss(x, proxies):
             out = model(x)
-            seen[:] = F.normalize(out.detach()), proxies
+            seen["features"] = F.normalize(out.detach())
             plain = camera_contrastive_loss(F.normalize(out), proxies, memory)
             return plain + also(x, out) if also else plain
         def update():
             if after: after()
-            memory.update(*seen)
+            memory.update(**seen)
         train(model, batches(), loss, optimiser, after=update)
 
 # %% ../nbs/09_reid.ipynb #e154dbef

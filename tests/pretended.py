@@ -90,7 +90,8 @@ def refuse(name, v, given):
     """Raise as CUDA does where `v`, among what operator `name` is `given` together with shells, is a CPU
     tensor (other than a number, or an index) or a CPU generator."""
     if isinstance(v, torch.Generator) and v.device.type != NAME:
-        raise RuntimeError(f"Expected a '{NAME}' device type for generator but found '{v.device.type}' ({name})")
+        raise RuntimeError(f"Expected a '{NAME}' device type for generator but found '{v.device.type}' "
+                           f"({name})")
     if not isinstance(v, torch.Tensor) or not v.dim(): return
     if INDEXING.match(name) and on_sham(given[0]) and any(v is index for index in given[1]): return
     raise RuntimeError(f"Expected all tensors to be on the same device, but {name} got {NAME} and {v.device} "
@@ -251,12 +252,14 @@ def run_chapter(path, out):
 
 def answer_into(pipe, job, args):
     try: answer = True, job(*args)
-    except BaseException as error: answer = False, f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
+    except BaseException as error:
+        answer = False, f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
     pipe.send(answer)
     pipe.close()
 
 def aside(job, *args):
-    "What `job(*args)` returns, called in a forked process. Raises `AssertionError` with what it raised there."
+    """What `job(*args)` returns, called in a forked process. Raises `AssertionError` with what it raised
+    there."""
     here, there = multiprocessing.get_context("fork").Pipe(duplex=False)
     process = multiprocessing.get_context("fork").Process(target=answer_into, args=(there, job, args))
     with warnings.catch_warnings():

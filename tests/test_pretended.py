@@ -1,7 +1,9 @@
 """The pretended accelerator is as strict as CUDA, and computes the CPU's bits; every chapter runs on it."""
 import copy
 import functools
-import os
+import importlib
+from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,8 +12,9 @@ from torch import nn
 
 import pretended
 from conftest import close, normal, seeded
-from fedbook.command import chapters
+from fedbook.command import chapters, plan_of
 from fedbook.local import small_cnn, train
+from fedbook.wire import pack, unpack
 from pretended import Count, aside, install
 
 pytestmark = pytest.mark.skipif(bool(pretended.MISSING), reason=pretended.MISSING)
@@ -147,6 +150,51 @@ def test_the_device_stays_aside():
     with pytest.raises(AssertionError, match="ValueError: at home"): aside(fails)
 
 def fails(): raise ValueError("at home")
+
+
+# Copies of a client's training
+
+# A pass over the data may bring its order (one copy). These bring more in each step, or ask for a number:
+PER_STEP = {
+    "10_fedreplay": "in: a batch of the pool, features and labels (generator of the CPU)",
+    "DER": "in: which kept pictures; out: which logits are known, by a mask",
+    "12_fedklpr": "in: which pictures, their proxies, and which of them are mirrored (generator of the CPU)",
+    "14_fedgtea": "in: noise of the painter (generator of the CPU), first class of each task; out: the mean of "
+                  "each task in a batch",
+}
+LONGER = {"12_fedklpr": "steps", "14_fedgtea": "iterations"}      # what makes a round longer, else epochs
+
+
+def fit_count(name, change, method, rounds):
+    "What a client's last answer of `rounds` rounds with it alone brought and took, by place."
+    device = pretended.install_in_fedbook()
+    experiment = plan_of(name, "smoke", 0, change, device).experiment
+    if method: experiment = replace(experiment, method=getattr(importlib.import_module(method[0]), method[1]))
+    server, client = experiment.server(), experiment.client(0)
+    last, counted = rounds and server.rounds * rounds, Count()
+    for r in range(last + 1):
+        server.begin([0], r)
+        for step in server.steps([0], r):
+            say = unpack(pack(step.say(0) if callable(step.say) else step.say))
+            if r == last and step.verb == "fit":
+                with counted: client.fit(say)
+                return counted.operators, Counter(copy[::2] for copy in counted.copies)
+            step.merge(iter([(0, unpack(pack(getattr(client, step.verb)(say))))]))
+
+
+@pytest.mark.parametrize("name, method, task", [
+    ("04_fedavg", None, 0), ("07_continual", None, 0), ("09_pruning", None, 0), ("10_fedreplay", None, 0),
+    ("12_fedklpr", None, 0), ("14_fedgtea", None, 0),
+    *(("07_continual", ("fedbook.penalties", m), 1) for m in ("FedLwF", "FLwF2T", "FedEWC", "CGoFed")),
+    *(("07_continual", ("fedbook.exemplars", m), 1) for m in ("ICaRL", "DER", "GLFC"))],
+    ids=lambda v: v[1] if isinstance(v, tuple) else v)
+def test_a_step_copies_nothing(name, method, task):
+    key = LONGER.get(name, "epochs")
+    few, many = aside(lambda: [fit_count(name, {key: n}, method, task) for n in ("2", "4")])
+    assert many[0] > 1.3 * few[0], "the longer round must have had more to do"
+    more = many[1] - few[1]
+    if (method[1] if method else name) in PER_STEP: assert more and all(n <= 16 for n in more.values()), more
+    else: assert {way for way, _ in more} <= {"in"} and sum(more.values()) <= 2, more
 
 
 # Chapters
