@@ -40,10 +40,9 @@ sys.path.insert(0, str(ROOT))
 import torch
 
 from fedbook import lab
-from fedbook.command import (chapters, chapter_module, check_needs, code_cells, find, run_chapter, run_stamp,
-                             sizes_of)
+from fedbook.runs import (chapter_module, chapters, check_needs, code_cells, find, out_of_memory, run_chapter,
+                          run_stamp, sizes_of)
 from fedbook.lab import UserError, needs, write_atomically
-from fedbook.runs import out_of_memory
 from fedbook.report import read_results
 
 PAPERS = ("fedreplay", "fedmox", "fedklpr", "fedcbdr", "fedgtea")

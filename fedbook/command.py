@@ -11,6 +11,7 @@ import argparse
 import ast
 import importlib
 import json
+import os
 import re
 import shutil
 import signal
@@ -22,8 +23,8 @@ from time import perf_counter
 from typing import Any
 
 import fedbook
-from .lab import (UserError, measured_on, older_note, run_dir, runs_folder, sizes_table, spread,
-                         torch_device, verdict_of, write_atomically)
+from .lab import UserError, run_dir, runs_folder, sizes_table, torch_device, write_atomically
+from .evidence import measured_on, older_note, spread, verdict_of
 from .report import (SIZES, collect, failed_runs, fill, keep, message, read_results, row_cells,
                             row_difference, result_name, write_report)
 from .runs import (answers_of, chapter_module, chapters, check_needs, code_cells, cores, execute,

@@ -26,7 +26,8 @@ from torch.func import functional_call, grad, vmap
 
 from .engine import Trial, kept_row, trial
 from .fedavg import Client, Experiment, Federation, Mean, Server
-from .lab import Bounds, Count, Positive, Profile, Results, Table, UserError, clock, needs, spread
+from .lab import Bounds, Count, Positive, Profile, Table, UserError, clock, needs
+from .evidence import Results, spread
 from .report import History
 from .local import build, generator, outputs, passes, proximal, train
 from .score import accuracy, average_incremental, final_accuracy, forgetting

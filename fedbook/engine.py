@@ -33,7 +33,8 @@ import torch
 from .fedavg import (Call, Desk, Experiment, Failure, Federation, Here, Line, Place, ServerLike,
                             TooFewReplies, profiles, run)
 from .report import History
-from .lab import Results, Table, UserError, write_atomically
+from .evidence import Results
+from .lab import Table, UserError, write_atomically
 from .wire import Ledger, Msg, Refused, pack, unpack
 
 # %% ../nbs/06_engine.ipynb #5bce93ed

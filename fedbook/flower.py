@@ -43,8 +43,9 @@ except ImportError as error:
 
 from .engine import Checkpoint, default_workers
 from .fedavg import Answer, Call, Experiment, Failure, FedAvgSizes, Federation, run
-from .lab import (Bounds, Count, Positive, Results, UserError, bytes_text, run_dir, torch_device,
+from .lab import (Bounds, Count, Positive, UserError, bytes_text, run_dir, torch_device,
                          write_atomically)
+from .evidence import Results
 from .local import torch_threads
 from .wire import Refused, forget, marks, pack, unpack
 

@@ -21,8 +21,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from .lab import (COLOURS, UserError, claims_table, interval, measured_on, needs, older_note, run_name,
-                         spread, style, write_atomically)
+from .lab import COLOURS, UserError, needs, run_name, style, write_atomically
+from .evidence import claims_table, interval, measured_on, older_note, spread
 
 # %% ../nbs/workshop/w9_report.ipynb #d09cc313
 def _plain(name, value):

@@ -231,7 +231,7 @@ def install_in_fedbook():
 def run_chapter(path, out):
     """Execute a notebook's code cells at smoke on the device. Returns its failures, as texts, and its seconds of
     work."""
-    from fedbook.command import code_cells
+    from fedbook.runs import code_cells
     start, failures, names = time.process_time(), [], {"__name__": "__main__"}
     install_in_fedbook()
     exec("from IPython.display import display", names)
@@ -275,7 +275,7 @@ def aside(job, *args):
 
 if __name__ == "__main__":
     import matplotlib
-    from fedbook.command import chapters
+    from fedbook.runs import chapters
     matplotlib.use("agg")
     with tempfile.TemporaryDirectory() as folder:
         for chapter in sys.argv[1:] or chapters():

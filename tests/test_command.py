@@ -15,7 +15,8 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from fedbook import __version__, command, runs
 from fedbook.command import copy_outputs, main
-from fedbook.lab import UserError, measured_on
+from fedbook.lab import UserError
+from fedbook.evidence import measured_on
 from fedbook.report import collect, drawn_from, failed_runs, keep
 from fedbook.runs import execute, find, notebook_stamp, run_chapter, run_stamp
 

@@ -26,7 +26,8 @@ from fedbook.continual import (Comparison, FedAvg, FedProx, Finetune, Stream, St
                                widen)
 from fedbook.engine import prove, trial
 from fedbook.exemplars import DER, GLFC, ICaRL, ReFed
-from fedbook.lab import Results, UserError
+from fedbook.evidence import Results
+from fedbook.lab import UserError
 from fedbook.local import build, generator
 from fedbook.painters import (ACGAN, ACGANFedAvg, ACGANFedProx, ACGANNoReplay, FedCIL, LANDER, LANDERClient,
                               TARGET,

@@ -20,7 +20,8 @@ from fedbook import engine, fedavg
 from fedbook.engine import Checkpoint, Faults, Unproven, Workers, kept_row, line_of, prove, spoil, trial
 from fedbook.fedavg import (Call, Client, Desk, Experiment, Failure, FedAvgExperiment, FedAvgSizes,
                             Federation, FedProxClient, Here, LocalOnly, Mean, Server, Step, run)
-from fedbook.lab import Results, UserError
+from fedbook.evidence import Results
+from fedbook.lab import UserError
 from fedbook.local import build, generator
 from fedbook.wire import Msg, Refused, Undeclared, accept_count, expect, labelled, pack, part, unpack
 from test_fedavg import WORKERS, data, equal, net, several

@@ -8,8 +8,8 @@ from conftest import equal
 from scipy import stats
 
 from fedbook.evidence import (VERDICTS_OF_PAPERS, Judgement, holm, judge, looks, own_word, p_value,
-                              seeds_needed, shaken)
-from fedbook.lab import UserError, verdict
+                              seeds_needed, shaken, verdict)
+from fedbook.lab import UserError
 
 
 @pytest.mark.parametrize("values, effect, expected", [

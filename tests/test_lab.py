@@ -16,9 +16,9 @@ from scipy import stats
 from fedbook import lab
 from fedbook.answers import lab as answers
 from fedbook.runs import out_of_memory
-from fedbook.lab import (Profile, Results, Table, UserError, bytes_text, check, choose, claims_table,
-                         dataclass, guess,
-                         interval, progress, quiz, reveal, run_dir, same, verdict, write_atomically)
+from fedbook.lab import (Profile, Table, UserError, bytes_text, check, choose, dataclass, guess, progress,
+                         quiz, reveal, run_dir, same, write_atomically)
+from fedbook.evidence import Results, claims_table, interval, verdict
 
 matplotlib.use("Agg")
 

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedbook.command import check_needs, chapter_module, find, plan_of
+from fedbook.runs import check_needs, chapter_module, find
+from fedbook.command import plan_of
 from fedbook.reid import own_sites
 from fedbook.lab import UserError, choose
 from fedbook.local import generator

@@ -12,7 +12,8 @@ from torch import nn
 
 import pretended
 from conftest import close, normal, seeded
-from fedbook.command import chapters, plan_of
+from fedbook.runs import chapters
+from fedbook.command import plan_of
 from fedbook.local import small_cnn, train
 from fedbook.wire import pack, unpack
 from pretended import Count, aside, install

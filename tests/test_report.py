@@ -11,7 +11,8 @@ from hypothesis import given, settings
 
 from fedbook import report
 from fedbook.answers import report as answers
-from fedbook.lab import COLOURS, Results, UserError, verdict
+from fedbook.lab import COLOURS, UserError
+from fedbook.evidence import Results, verdict
 from fedbook.report import (History, as_html, claims_figure, collect, verdict_counts, drawn_from, failed_runs,
                             figures_of, fill, keep,
                             message, overview_figure, page, paper_effect, row_difference, result_name,

@@ -6,7 +6,7 @@
 __all__ = ['seeds_for', 'paired_interval', 'parse_bytes', 'share_reproduced']
 
 # %% ../../nbs/answers/w1_lab.ipynb #9986758c
-from ..lab import interval
+from ..evidence import interval
 
 # %% ../../nbs/answers/w1_lab.ipynb #d6fc0d4b
 def seeds_for(gap, noise):

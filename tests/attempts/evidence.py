@@ -1,4 +1,4 @@
-"""Wrong and right attempts at the exercises of w11_evidence."""
+"""Wrong and right attempts at the exercises of w2_evidence."""
 import math
 
 from scipy.stats import t
