@@ -404,8 +404,9 @@ def _check_run(args: argparse.Namespace) -> dict[str, str]:
     "The changes of a run, with all that can be said without a chapter checked."
     if args.profile not in SIZES:
         raise UserError(f"profile={args.profile!r} is unknown; choose one of {', '.join(SIZES)}")
-    if (getattr(args, "at_once", None) or 1) < 1:
-        raise UserError(f"--at-once {args.at_once} must be 1 or more")
+    at_once = getattr(args, "at_once", None)
+    if at_once is not None and at_once < 1:
+        raise UserError(f"--at-once {at_once} must be 1 or more")
     if args.seed < 0: raise UserError(f"seed={args.seed} must be 0 or more")
     if args.changes and args.name == "all": raise UserError("-p goes with one chapter, not with all")
     return read_changes(args.changes)
