@@ -6,7 +6,7 @@
 __all__ = ['seeds_for', 'paired_interval', 'parse_bytes', 'share_reproduced']
 
 # %% ../../nbs/answers/w1_lab.ipynb #9986758c
-from ..evidence import interval
+import math
 
 # %% ../../nbs/answers/w1_lab.ipynb #d6fc0d4b
 def seeds_for(gap, noise):
@@ -20,7 +20,12 @@ def seeds_for(gap, noise):
 # %% ../../nbs/answers/w1_lab.ipynb #9a3d1527
 def paired_interval(a, b):
     "Mean difference and half width of its 95% interval, seed by seed."
-    return interval([p - q for p, q in zip(a, b)])
+    from scipy.stats import t
+
+    differences = [p - q for p, q in zip(a, b)]
+    n, mean = len(differences), math.fsum(differences) / len(differences)
+    deviation = math.sqrt(math.fsum((d - mean) ** 2 for d in differences) / (n - 1))
+    return mean, float(t.ppf(0.975, n - 1)) * deviation / math.sqrt(n)
 
 # %% ../../nbs/answers/w1_lab.ipynb #357c2e4a
 def parse_bytes(text):
