@@ -526,3 +526,11 @@ def test_workers_share_what_pytorch_imports_late():
     """
     out = printed_by(script)
     assert out.strip() == "[[], []]"
+
+
+def test_a_pick_is_that_of_the_numbers_themselves():
+    for n, count in ((1, 1), (10, 3), (1000, 1000), (20_000, 10), (20_000, 900)):
+        server, ids = Server(net(), count, seed=4), list(range(7, n + 7))
+        wanted = np.random.default_rng([4, 2]).choice(ids, count, replace=False).tolist()
+        picked = server.pick(ids, 2)
+        assert picked == sorted(wanted) and {*map(type, picked)} == {int}
