@@ -5,7 +5,8 @@
 Three tables. Rounds in which 10 clients take part, of 10, 100, ... clients; rounds in which 10, 100 and 1,000 of
 1,000 take part; and a ledger that counts 10,000, 100,000 and 300,000 messages. The clients train one step of a
 linear layer on 8 tiny pictures, so that what shows is the engine; one row trains the small CNN on 100 pictures
-each instead. The rows alternate, and a ratio is taken within each repeat. Seconds are told apart by replies of
+each instead. The rows alternate, and a ratio is taken within each repeat. Seconds are those of
+the processor, all work of one thread, so that other programs disturb less. They are told apart by replies of
 clients that took part before and of those that were made for this reply, since making one is not the engine's.
 Memory is what Python and numpy hold at the end of a run, and at most (tracemalloc); beside it, what the clients'
 own packed states take. The bound on the rest is 1 MB, 20 kB for each of at most 1,000 clients on the desk, and
@@ -16,7 +17,7 @@ import math
 import os
 import statistics
 import tracemalloc
-from time import perf_counter
+from time import process_time
 from typing import NamedTuple
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -54,10 +55,10 @@ class Stopwatch(Here):
         self.seconds = {"again": [], "first": []}
 
     def serve(self, calls):
-        start = perf_counter()
+        start = process_time()
         for call, outcome in super().serve(calls):
             yield call, outcome
-            now = perf_counter()
+            now = process_time()
             self.seconds["first" if call.state is None else "again"].append(now - start)
             start = now
 
@@ -77,9 +78,9 @@ def federation(row, rounds):
 
 def measured(row, rounds):
     "Microseconds a reply of `row`: over all of the run, and the median of those `again` and `first`."
-    start = perf_counter()
+    start = process_time()
     line, _ = federation(row, rounds)
-    whole = (perf_counter() - start) / (rounds * row.asked)
+    whole = (process_time() - start) / (rounds * row.asked)
     seconds = {kind: statistics.median(each) if each else float("nan") for kind, each in line.seconds.items()}
     return {kind: 1e6 * each for kind, each in {"all": whole, **seconds}.items()}
 
@@ -136,9 +137,9 @@ def show_ledger(counts, bound=100_000):
             sizes[many, count], _ = tracemalloc.get_traced_memory()
             tracemalloc.stop()
             if ledger.messages() != count: raise SystemExit(f"{ledger.messages()} of {count} messages are counted")
-            start, timed = perf_counter(), Ledger(bound)
+            start, timed = process_time(), Ledger(bound)
             for i in range(count): timed.record(i // 2000, "up", i % 1000, "fit", data[i % len(data)])
-            print(f"{count:10,d} {len(data):9,d} {(perf_counter() - start) / count * 1e6:13.1f} "
+            print(f"{count:10,d} {len(data):9,d} {(process_time() - start) / count * 1e6:13.1f} "
                   f"{sizes[many, count] / 1e6:8.2f} {len(ledger.to_json()) / 1e6:11.2f}")
     return max(sizes[many, max(counts)] / sizes[many, sorted(counts)[-2]] for many in (False, True))
 

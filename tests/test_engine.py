@@ -242,6 +242,20 @@ def test_a_client_that_fails_half_way_is_made_anew_from_its_last_state():
     assert [one, two] == [torch.rand((), generator=whole).item() for _ in range(2)]
 
 
+def test_a_desk_keeps_those_who_answered_last_and_makes_the_others_anew():
+    made, states, draws = [], {}, {id: [] for id in range(4)}
+    desk = Desk(lambda id: made.append(id) or tiny(Drawing).client(id), places=2)
+    for id in (0, 1, 0, 2, 0, 1, 3, 3, 1):
+        outcome = desk.serve(Call(0, id, "draw", pack(Msg()), states.get(id)))
+        states[id] = outcome.state
+        draws[id].append(unpack(outcome.data).tensors["value"].item())
+        assert len(desk.clients) <= 2
+    assert made == [0, 1, 2, 1, 3] and [*desk.clients] == [3, 1]
+    for id, drawn in draws.items():
+        whole = tiny(Drawing).client(id).generator
+        assert drawn == [torch.rand((), generator=whole).item() for _ in drawn]
+
+
 def test_a_desk_goes_back_to_the_state_that_a_call_names():
     desk, made, ask = desk_and_ask()
     first, one = ask(None)

@@ -552,3 +552,11 @@ class Large(Client):
 def test_too_little_memory_here_is_no_missing_client(workers):
     "It would be another result on another machine; the run stops."
     with pytest.raises(torch.OutOfMemoryError): federate(1, workers, kind=Large)
+
+
+def test_a_pick_is_that_of_the_numbers_themselves():
+    for n, count in ((1, 1), (10, 3), (1000, 1000), (20_000, 10), (20_000, 900)):
+        server, ids = Server(net(), count, seed=4), list(range(7, n + 7))
+        wanted = np.random.default_rng([4, 2]).choice(ids, count, replace=False).tolist()
+        picked = server.pick(ids, 2)
+        assert picked == sorted(wanted) and {*map(type, picked)} == {int}

@@ -1,3 +1,4 @@
+import itertools
 import json
 import math
 import struct
@@ -305,3 +306,87 @@ def test_the_envelope_stands_beside_the_bytes_and_is_kept():
     before = Ledger.from_json(json.dumps(plain))
     assert before.entries == [entry._replace(envelope=0) for entry in ledger.entries]
     assert all("envelope" not in row for row in before.table("client"))
+
+
+# ---- the ledger's memory is bounded
+
+def messages(rounds=6, clients=5):
+    "Messages of many layouts: (round, way, client, verb, data, envelope)."
+    for r in range(rounds):
+        for verb, way, client in itertools.product(("sketch", "fit"), ("down", "up"), range(clients)):
+            tensors = {"w": torch.ones(1 + (r + client) % 4), verb: torch.ones(3)}
+            yield r, way, client, verb, pack(Msg(tensors, {"r": r})), 7 * client
+
+
+def ledgers(bound):
+    whole, short = Ledger(), Ledger(bound)
+    for message in messages():
+        whole.record(*message)
+        short.record(*message)
+    return whole, short
+
+
+@pytest.mark.parametrize("bound", [1, 2, 10, 60, 119])
+def test_sums_are_those_of_single_entries(bound):
+    whole, short = ledgers(bound)
+    assert short.so_far == whole.so_far and len(whole.entries) == 120
+    for view in (("round", "way", "verb"), ("way", "client", "verb")):
+        for n in range(4):
+            for by in itertools.permutations(view, n): assert short.table(*by) == whole.table(*by), by
+    for by in (("tensor",), ("tensor", "way"), ("verb", "tensor")): assert short.table(*by) == whole.table(*by)
+    for wanted in ({}, {"way": "up"}, {"round": range(1, 4), "verb": "fit"}, {"client": [0, 3], "way": "down"},
+                   {"verb": {"fit", "sketch"}, "round": 0}, {"client": 9}):
+        for ask in ("messages", "total", "payload", "envelope"):
+            assert getattr(short, ask)(**wanted) == getattr(whole, ask)(**wanted), (ask, wanted)
+    assert whole.messages(client=1) == len(whole.where(client=1)) == 24
+
+
+def test_newest_entries_are_there_and_older_ones_refused():
+    whole, short = ledgers(60)
+    assert short.where(round=5, verb="fit", way="up") == whole.where(round=5, verb="fit", way="up") != []
+    assert short.total(round=5, client=2, way="up") == whole.total(round=5, client=2, way="up") > 0
+    assert short.where(client=77) == [] == short.where(round=6)
+    asks = [lambda: short.entries, lambda: short.where(way="up"), lambda: short.where(client=1),
+            lambda: short.where(round=0, client=1), lambda: short.total(round=0, client=1),
+            lambda: short.table("round", "client"), lambda: short.plot("tensor")]
+    for ask in asks:
+        with pytest.raises(UserError, match="bound=60 the ledger adds older"): ask()
+    assert len(short.plot("way").axes[0].lines) == 2
+    for bound in (0, -1, 2.5, True, None):
+        with pytest.raises(UserError, match="whole number of at least 1"): Ledger(bound)
+
+
+@pytest.mark.parametrize("bound", [1, 10, 60, 1000])
+def test_a_ledger_that_goes_on_from_its_text_ends_the_same(bound):
+    whole, resumed = Ledger(bound), Ledger(bound)
+    for i, message in enumerate(messages()):
+        for ledger in (whole, resumed):
+            ledger.record(*message)
+            if i % 3 == 0: ledger.miss(i, 0, "fit", "gone")
+        resumed = Ledger.from_json(resumed.to_json())
+        assert resumed.to_json() == whole.to_json() and resumed.so_far == whole.so_far
+    assert resumed.missed == whole.missed == 40 and len(whole.absent) <= bound
+    assert whole.absent == [dict(round=i, client=0, verb="fit", reason="gone")
+                            for i in range(0, 120, 3)][40 - len(whole.absent):]
+
+
+def test_the_text_does_not_grow_with_the_number_of_messages():
+    sizes, data = [], [pack(Msg({f"layer{i}": torch.ones(n + 1) for i in range(5)})) for n in range(100)]
+    ledger = Ledger(bound=300)
+    for i in range(6000):
+        ledger.record(0, "up", i % 10, "fit", data[i * 7 % 100])
+        ledger.miss(0, i % 10, "fit", "gone")
+        sizes.append(len(ledger.absent))
+        if i == 2999: before = len(ledger.to_json())
+    assert max(sizes) <= 300 and len(ledger.to_json()) < 2 * before
+    assert ledger.messages() == ledger.missed == 6000
+
+
+def test_text_of_an_older_ledger_is_read():
+    ledger = Ledger()
+    for message in messages(): ledger.record(*message)
+    ledger.miss(0, 1, "fit", "gone")
+    parts = json.loads(ledger.to_json())
+    old = json.dumps({name: parts[name] for name in ("layouts", "entries", "absent")})
+    back = Ledger.from_json(old)
+    assert back.to_json() == ledger.to_json() and (back.missed, back.bound) == (1, ledger.bound)
