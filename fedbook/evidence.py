@@ -245,6 +245,9 @@ class Results:
         self.save()
         print(headline)
 
+    def __repr__(self) -> str:
+        return f"Results({self.folder.name}: {len(self.rows)} rows, {len(self.claims)} claims)"
+
     def _repr_markdown_(self) -> str:
         note = older_note(dict(rows=self.rows))
         parts = [claims_table(self.claims), note, f"Measured on: {measured_on(self.facts)}."]

@@ -35,7 +35,7 @@ def chapter(folder, *cells, name="99_demo"):
     return path
 
 
-ROWS = """from fedbook.lab import Results
+ROWS = """from fedbook.evidence import Results
 results = Results("99_demo", profile, {"data": "toy"}, seed, out, scale="toy")
 for s in range(3): results.row("a", s, lambda: open("LOG", "a").write("x") and {"v": s})
 results.claim("a is at least 0", results.values("a", "v"), at_least=-5)
@@ -402,11 +402,12 @@ def test_chapters_side_by_side_are_told_of_when_they_end(tmp_path, monkeypatch, 
     fails, which is said at once and again at the end."""
     mark = tmp_path / "mark"
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    finish = ("from fedbook.lab import Results\n"
+    finish = ("from fedbook.evidence import Results\n"
               "Results('NAME', profile, None, seed, out, scale='toy').finish(HEADLINE)")
     ends = lambda name, headline: finish.replace("NAME", name).replace("HEADLINE", headline)
     threads = "__import__('os').environ['OMP_NUM_THREADS']"
-    paths = [chapter(tmp_path, f"import os, time\nwhile not os.path.exists({str(mark)!r}): time.sleep(0.05)",
+    paths = [chapter(tmp_path, f"import os, time\nfor _ in range(2000):\n"
+                     f"    if os.path.exists({str(mark)!r}): break\n    time.sleep(0.05)\nelse: raise TimeoutError",
                      ends("97_slow", "'slow'"), name="97_slow"),
              chapter(tmp_path, ends("98_fast", threads), f"open({str(mark)!r}, 'w').close()", name="98_fast"),
              chapter(tmp_path, "1 / 0", name="99_bad")]
@@ -501,7 +502,7 @@ def settings(name):
 
 
 # what is measured follows from VALUE; each measurement leaves a letter in LOG, and `took` is a clock
-MOVED = """from fedbook.lab import Results
+MOVED = """from fedbook.evidence import Results
 from time import perf_counter
 results = Results("NAME", profile, {"data": "toy"}, seed, out, scale="toy", clock=["took"])
 def measure(what, s):

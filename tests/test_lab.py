@@ -16,7 +16,7 @@ from scipy import stats
 from fedbook import lab
 from fedbook.answers import lab as answers
 from fedbook.runs import out_of_memory
-from fedbook.lab import (Profile, Table, UserError, bytes_text, check, choose, dataclass, guess, progress,
+from fedbook.lab import (Profile, Table, UserError, bytes_text, check, choose, guess, progress,
                          quiz, reveal, run_dir, same, write_atomically)
 from fedbook.evidence import Results, claims_table, interval, verdict
 
