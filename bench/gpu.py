@@ -225,7 +225,7 @@ def numbers_of(piece, out):
 def plain(text, out):
     "An error as the results file keeps it: no colours, no folders of this machine, the sentence and its end."
     text = re.sub(r"\x1b\[[\d;]*m", "", text)
-    for folder, name in ((out, "OUT"), (ROOT, "."), (sys.prefix, "PYTHON"), (sys.base_prefix, "PYTHON"),
+    for folder, name in ((out, "OUT"), (sys.prefix, "PYTHON"), (sys.base_prefix, "PYTHON"), (ROOT, "."),
                          (Path.home(), "~")): text = text.replace(str(folder), name)
     first, *rest = text.strip().splitlines() or ["no reason given"]
     return "\n".join([first[:300], *rest[-8:]])

@@ -240,9 +240,7 @@ class Desk:
         """Client `id` as its packed `state` says it was (None: it never took part), and its `marks` when it
         was made."""
         client, seen, made = self.clients.pop(id, (None, None, None))
-        if client is None or state is None:
-            client, seen = self.make_client(id), None
-            made = marks(client)
+        if client is None or state is None: seen, made = None, marks(client := self.make_client(id))
         if state is not None and state != seen: client.load(unpack(state))
         return client, made
 

@@ -3,6 +3,7 @@ import importlib.util
 import itertools
 from pathlib import Path
 
+import matplotlib
 import pytest
 import torch
 
@@ -20,6 +21,14 @@ def pytest_collection_modifyitems(items):
     "The longest files first, so that no worker is left with a long test at the end."
     order = {name: i for i, name in enumerate(LONGEST)}
     items.sort(key=lambda item: order.get(item.path.stem, len(order)))
+
+
+@pytest.fixture(autouse=True)
+def plain_figures():
+    "Each test begins with matplotlib's own look, whatever `style()` of a chapter did before it."
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        yield
 
 
 def seeded(seed=0): return torch.Generator().manual_seed(seed)

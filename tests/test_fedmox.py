@@ -16,6 +16,7 @@ from hypothesis import given, settings, strategies as st
 from PIL import Image
 
 import fedbook.fedmox as fedmox
+from fedbook import detect
 from conftest import bits, close, copied, equal_bits as equal, normal, seeded
 from fedbook.detect import PAPER_LIMITS, SMALL_LIMITS, head_state, losses, trainable
 from fedbook.teacher import momentum_at
@@ -1018,9 +1019,9 @@ PAPER = replace(profiles["paper"], clients=3, share=0.67, server_images=2, high=
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDBOOK_DATA", str(tmp_path))
-    fedmox._street.cache_clear()
+    detect._street.cache_clear()
     yield tmp_path
-    fedmox._street.cache_clear()
+    detect._street.cache_clear()
 
 @pytest.mark.parametrize("name", FOLDERS)
 def test_the_papers_profile_runs_on_folders(name, folder):
