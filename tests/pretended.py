@@ -18,10 +18,12 @@ holds, and where PyTorch chooses a product by strides, the last bit may differ. 
 import contextlib
 import gc
 import io
+import linecache
 import multiprocessing
 import re
 import sys
 import tempfile
+import threading
 import time
 import traceback
 import warnings
@@ -74,11 +76,12 @@ def shell(plain):
     "A tensor on the device with the numbers of `plain`, which it shares."
     with torch.inference_mode(False): t = torch._C._acc.create_empty_tensor(tuple(plain.shape), plain.dtype)
     storage = t.untyped_storage()
-    numbers[storage._cdata] = StorageWeakRef(storage), plain
-    if len(numbers) > shell.sweep_at: sweep()
+    with shell.lock:
+        numbers[storage._cdata] = StorageWeakRef(storage), plain
+        if len(numbers) > shell.sweep_at: sweep()
     return t
 
-shell.sweep_at = 4000
+shell.sweep_at, shell.lock = 4000, threading.Lock()   # autograd works in threads, one for each device
 
 def sweep():
     "Forget the numbers of shells that are gone."
@@ -229,15 +232,16 @@ def install_in_fedbook():
     return device
 
 def run_chapter(path, out):
-    """Execute a notebook's code cells at smoke on the device. Returns its failures, as texts, and its seconds of
-    work."""
+    """Execute a notebook's code cells at smoke on the device. Returns its failures, as texts, what it printed, and
+    its seconds of work."""
     from fedbook.runs import code_cells
-    start, failures, names = time.process_time(), [], {"__name__": "__main__"}
+    start, failures, printed, names = time.process_time(), [], io.StringIO(), {"__name__": "__main__"}
     install_in_fedbook()
     exec("from IPython.display import display", names)
     for i, source in enumerate(code_cells(path)):
         try:
-            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            linecache.cache[f"cell {i}"] = len(source), None, source.splitlines(True), f"cell {i}"
+            with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
                 exec(compile(source, f"cell {i}", "exec"), names)
         except Exception as error:
             frames = [f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in
@@ -247,7 +251,7 @@ def run_chapter(path, out):
         if re.search(r'^profile = "quick"', source, re.M):
             names |= dict(profile="smoke", device="auto", seed=0, engine="local", out=str(out), changes={})
         stand_in(names)
-    return failures, time.process_time() - start
+    return failures, printed.getvalue(), time.process_time() - start
 
 
 def answer_into(pipe, job, args):
@@ -279,6 +283,6 @@ if __name__ == "__main__":
     matplotlib.use("agg")
     with tempfile.TemporaryDirectory() as folder:
         for chapter in sys.argv[1:] or chapters():
-            failed, seconds = aside(run_chapter, chapters()[chapter], folder)
+            failed, _, seconds = aside(run_chapter, chapters()[chapter], folder)
             print(f"{chapter}: {seconds:.1f} s", *failed, sep="\n    ", flush=True)
             gc.collect()

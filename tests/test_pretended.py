@@ -2,6 +2,7 @@
 import copy
 import functools
 import importlib
+import json
 from collections import Counter
 from dataclasses import replace
 
@@ -203,5 +204,8 @@ def test_a_step_copies_nothing(name, method, task):
 @pytest.mark.parametrize("name", chapters())
 def test_chapter_runs_on_the_device(name, tmp_path, monkeypatch):
     monkeypatch.setenv("MPLBACKEND", "agg")
-    failures, _ = aside(pretended.run_chapter, chapters()[name], tmp_path)
+    failures, printed, _ = aside(pretended.run_chapter, chapters()[name], tmp_path)
     assert not failures, "\n".join(failures)
+    assert printed.count("not attempted yet") >= 3, "exercises come unsolved"
+    results = json.loads((tmp_path / f"{name}-smoke-0" / "results.json").read_text())
+    assert results["profile"] == "smoke" and results["headline"]
