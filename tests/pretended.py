@@ -14,12 +14,14 @@ so that shells share numbers where tensors on a real device would; but a shell d
 holds, and where PyTorch chooses a product by strides, the last bit may differ. What PyTorch does not send to a fallback
 (views, copies, convolutions) is registered by hand.
 
-`install()` cannot be undone, so tests call `aside(job)`: a forked process installs the device and ends."""
+`install()` cannot be undone, and autograd does not survive a fork once it has worked. So tests call `aside(job)`:
+a process, forked from one that has imported everything and computed nothing, installs the device and ends."""
 import contextlib
 import gc
 import io
 import linecache
 import multiprocessing
+import os
 import re
 import sys
 import tempfile
@@ -27,8 +29,11 @@ import threading
 import time
 import traceback
 import warnings
+from multiprocessing import forkserver
 from pathlib import Path
+from unittest.mock import patch
 
+import matplotlib
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import backend_registration
@@ -235,6 +240,7 @@ def run_chapter(path, out):
     """Execute a notebook's code cells at smoke on the device. Returns its failures, as texts, what it printed, and
     its seconds of work."""
     from fedbook.runs import code_cells
+    matplotlib.use("agg")
     start, failures, printed, names = time.process_time(), [], io.StringIO(), {"__name__": "__main__"}
     install_in_fedbook()
     exec("from IPython.display import display", names)
@@ -261,11 +267,20 @@ def answer_into(pipe, job, args):
     pipe.send(answer)
     pipe.close()
 
+def clean_processes():
+    "The context of processes that are forked from a server, which imports the tests here, once."
+    context, folder = multiprocessing.get_context("forkserver"), str(Path(__file__).parent)
+    context.set_forkserver_preload(["test_pretended"])
+    path = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
+    with patch.dict(os.environ, PYTHONPATH=path): forkserver.ensure_running()
+    return context
+
 def aside(job, *args):
-    """What `job(*args)` returns, called in a forked process. Raises `AssertionError` with what it raised
-    there."""
-    here, there = multiprocessing.get_context("fork").Pipe(duplex=False)
-    process = multiprocessing.get_context("fork").Process(target=answer_into, args=(there, job, args))
+    """What `job(*args)`, a function of a module, returns in a clean process. Raises `AssertionError` with what it
+    raised there."""
+    context = clean_processes()
+    here, there = context.Pipe(duplex=False)
+    process = context.Process(target=answer_into, args=(there, job, args))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         process.start()
@@ -278,9 +293,7 @@ def aside(job, *args):
 
 
 if __name__ == "__main__":
-    import matplotlib
     from fedbook.runs import chapters
-    matplotlib.use("agg")
     with tempfile.TemporaryDirectory() as folder:
         for chapter in sys.argv[1:] or chapters():
             failed, _, seconds = aside(run_chapter, chapters()[chapter], folder)

@@ -25,9 +25,12 @@ pytestmark = pytest.mark.skipif(bool(pretended.MISSING), reason=pretended.MISSIN
 def on_the_device(test):
     "The test runs in a process of its own, which has the pretended device."
     @functools.wraps(test)
-    def run(): aside(lambda: test(install()) and None)
+    def run(): aside(with_device, test.__name__)
     del run.__wrapped__
+    run.test = test
     return run
+
+def with_device(name): globals()[name].test(install())
 
 
 def refuses(words): return pytest.raises((RuntimeError, TypeError), match=words)
@@ -147,9 +150,11 @@ def test_operators_and_copies_are_counted(device):
 
 
 def test_the_device_stays_aside():
-    aside(lambda: install() and None)
+    aside(makes_it)
     with pytest.raises(RuntimeError): torch.zeros(1, device="sham")
     with pytest.raises(AssertionError, match="ValueError: at home"): aside(fails)
+
+def makes_it(): install()
 
 def fails(): raise ValueError("at home")
 
@@ -184,6 +189,10 @@ def fit_count(name, change, method, rounds):
             step.merge(iter([(0, unpack(pack(getattr(client, step.verb)(say))))]))
 
 
+def fit_counts(name, size, method, rounds):
+    return [fit_count(name, {size: n}, method, rounds) for n in ("2", "4")]
+
+
 @pytest.mark.parametrize("name, method, task", [
     ("04_fedavg", None, 0), ("07_continual", None, 0), ("09_pruning", None, 0), ("10_fedreplay", None, 0),
     ("12_fedklpr", None, 0), ("14_fedgtea", None, 0),
@@ -191,8 +200,7 @@ def fit_count(name, change, method, rounds):
     *(("07_continual", ("fedbook.exemplars", m), 1) for m in ("ICaRL", "DER", "GLFC"))],
     ids=lambda v: v[1] if isinstance(v, tuple) else v)
 def test_a_step_copies_nothing(name, method, task):
-    key = LONGER.get(name, "epochs")
-    few, many = aside(lambda: [fit_count(name, {key: n}, method, task) for n in ("2", "4")])
+    few, many = aside(fit_counts, name, LONGER.get(name, "epochs"), method, task)
     assert many[0] > 1.3 * few[0], "the longer round must have had more to do"
     more = many[1] - few[1]
     if (method[1] if method else name) in PER_STEP: assert more and all(n <= 16 for n in more.values()), more
@@ -202,8 +210,7 @@ def test_a_step_copies_nothing(name, method, task):
 # Chapters
 
 @pytest.mark.parametrize("name", chapters())
-def test_chapter_runs_on_the_device(name, tmp_path, monkeypatch):
-    monkeypatch.setenv("MPLBACKEND", "agg")
+def test_chapter_runs_on_the_device(name, tmp_path):
     failures, printed, _ = aside(pretended.run_chapter, chapters()[name], tmp_path)
     assert not failures, "\n".join(failures)
     assert printed.count("not attempted yet") >= 3, "exercises come unsolved"
