@@ -10,12 +10,13 @@ PyTorch keeps a dispatch key free for devices from outside, PrivateUse1. A tenso
 of shape and dtype there; its numbers lie in a CPU tensor, which is found by the shell's storage (autograd
 makes shallow copies of shells, and those share it). One fallback serves nearly all operators: it opens the
 shells, calls the CPU's operator, and puts what comes out into new shells. Views are made of the CPU tensors,
-so that shells share numbers where tensors on a real device would; but a shell does not tell the strides of what it
-holds, and where PyTorch chooses a product by strides, the last bit may differ. What PyTorch does not send to a fallback
-(views, copies, convolutions) is registered by hand.
+so that shells share numbers where tensors on a real device would; but a shell does not tell the strides of
+what it holds, and where PyTorch chooses a product by strides, the last bit may differ. What PyTorch does not
+send to a fallback (views, copies, convolutions) is registered by hand.
 
-`install()` cannot be undone, and autograd does not survive a fork once it has worked. So tests call `aside(job)`:
-a process, forked from one that has imported everything and computed nothing, installs the device and ends."""
+`install()` cannot be undone, and autograd does not survive a fork once it has worked. So tests call
+`aside(job)`: a process, forked from one that has imported everything and computed nothing, installs the device
+and ends."""
 import contextlib
 import gc
 import io
@@ -237,8 +238,8 @@ def install_in_fedbook():
     return device
 
 def run_chapter(path, out):
-    """Execute a notebook's code cells at smoke on the device. Returns its failures, as texts, what it printed, and
-    its seconds of work."""
+    """Execute a notebook's code cells at smoke on the device. Returns its failures, as texts, what it printed,
+    and its seconds of work."""
     from fedbook.runs import code_cells
     matplotlib.use("agg")
     start, failures, printed, names = time.process_time(), [], io.StringIO(), {"__name__": "__main__"}
@@ -276,8 +277,8 @@ def clean_processes():
     return context
 
 def aside(job, *args):
-    """What `job(*args)`, a function of a module, returns in a clean process. Raises `AssertionError` with what it
-    raised there."""
+    """What `job(*args)`, a function of a module, returns in a clean process. Raises `AssertionError` with what
+    it raised there."""
     context = clean_processes()
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=answer_into, args=(there, job, args))
