@@ -23,7 +23,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from time import perf_counter
 from types import ModuleType
@@ -223,6 +223,12 @@ def _kernels(stop: Stop, log: BinaryIO, names: dict[str, str]) -> type:
     from jupyter_client.manager import AsyncKernelManager
 
     class Kernels(AsyncKernelManager):
+        def client(self, **options: Any) -> Any:
+            "Without a heartbeat, whose thread sometimes does not end with its kernel; nobody asks for it here."
+            client = AsyncKernelManager.client(self, **options)
+            client.start_channels = partial(client.start_channels, hb=False)  # type: ignore[method-assign]
+            return client
+
         async def start_kernel(self, **options: Any) -> None:  # type: ignore[override]
             if stop.asked: raise InterruptedError
             await AsyncKernelManager.start_kernel(self, stdout=log, stderr=log, **options,

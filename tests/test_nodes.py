@@ -27,7 +27,7 @@ from fedbook.wire import Ledger, pack, unpack
 
 # Flower's shortest beat in all of its processes, so that a death is noticed after 20 s and not after 60
 BEAT = "from flwr.common import constant\nconstant.HEARTBEAT_DEFAULT_INTERVAL = constant.HEARTBEAT_MIN_INTERVAL\n"
-RECEIVED, SENDING = r"Receiving: {} message.*\s+INFO :\s+Received successfully", r"Sending: {} message"
+RECEIVED, SENDING = r"Receiving: {} message(?s:.*?)Received successfully", r"Sending: {} message"
 
 
 @pytest.fixture(scope="module")
@@ -87,9 +87,9 @@ def mentioning(port):
 
 def until(nodes, i, sign, verb, running, over=True):
     """Wait until node `i` has logged the `sign` for `verb` in the run that is `running`; with `over`, that
-    must not end before."""
+    must not end before. Lines of the node's other processes may stand between those of one message."""
     run, node = running.until(r"started run (\d+)")[1], nodes.nodes[i]
-    wanted = rf"\[RUN {run}, ROUND 0\]\s+INFO :\s+{sign.format('train.' + verb)}"
+    wanted = rf"\[RUN {run}(?s:.*?){sign.format('train.' + verb)}"
     assert node.until(lambda: re.search(wanted, node.log) or over and not running.alive and "over",
                       600) != "over", running.log
 
