@@ -221,7 +221,8 @@ def install():
 install.libraries = []
 
 
-STANDINS = {"torch_device": lambda name="auto": install(), "_can_fork": lambda: False}
+STANDINS = {"torch_device": lambda name="auto": torch.device("cpu") if name == "cpu" else install(),
+            "_can_fork": lambda: False}
 
 def stand_in(names):
     "Where `names` (of a module, or of a notebook) find out what the machine has, let them find the device."
