@@ -11,12 +11,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedbook.continual import (StreamExperiment, expandable_cnn, frozen, logits, make_stream,
-                               picture_gradients,
                                profiles, run_stream, unit_features)
 from fedbook.exemplars import (DER, DERClient, GLFC, GLFCClient, ICaRL, ICaRLClient, ReFed, add_exemplars,
                                compensation, gradient_network, herding, importance, rebuild)
 from fedbook.lab import UserError
 from fedbook.local import build, generator
+from fedbook.penalties import picture_gradients
 from fedbook.wire import Msg, Refused, unpack
 from fedbook.world import as_float
 
