@@ -375,7 +375,8 @@ def test_changes_win_over_the_setting():
 
 @pytest.mark.parametrize("name", profiles)
 def test_every_profile_is_sound(name):
-    assert (sizes_of(name, {k: str(v) for k, v in asdict(sizes_of(name)).items()}) == sizes_of(name)
+    text = lambda v: ",".join(map(str, v)) if isinstance(v, tuple) else str(v)
+    assert (sizes_of(name, {k: text(v) for k, v in asdict(sizes_of(name)).items()}) == sizes_of(name)
             == replace(sizes_of(name)))
 
 
