@@ -79,7 +79,7 @@ class FedCBDRSizes(TrainingSizes):
     map_seeds: Count = 3                   # seeds of the maps on digits
     digit_rounds: Count = 15               # rounds of a task of digits
     reruns: int = 0                        # reruns of one seed with weights shaken in the last bits
-    rates: tuple[float, ...] = (0.01, 0.03, 0.1)       # starting rates that every method is tried with
+    rates: tuple[float, ...] = (0.003, 0.01, 0.03)     # starting rates that every method is tried with
     tuning: int = 0                        # seeds of these tries; 0: none, the rate is `lr`
 
     @property
@@ -99,12 +99,12 @@ settings: dict[str, dict] = {
 }
 
 profiles = {
-    "smoke": FedCBDRSizes(pictures=40, test_pictures=20, tasks=3, clients=3, rounds=2, epochs=1,
+    "smoke": FedCBDRSizes(pictures=40, test_pictures=20, tasks=3, clients=3, rounds=1, epochs=1,
                           buffer_size=10, synthetic=64, proxy_steps=3, ablations=1, feature_seeds=0,
                           digit_seeds=1, map_seeds=1, digit_rounds=1, reruns=2, rates=(0.02, 0.05), tuning=1),
-    "quick": FedCBDRSizes(pictures=200, rounds=4, lr=0.03, batch=16, others=0, digit_seeds=2, map_seeds=1,
+    "quick": FedCBDRSizes(pictures=200, rounds=4, batch=16, others=0, digit_seeds=2, map_seeds=1,
                           digit_rounds=4),
-    "full": FedCBDRSizes(seeds=8, ablations=8, feature_seeds=20, reruns=4, tuning=2, others=0),
+    "full": FedCBDRSizes(pictures=500, buffer_size=30, seeds=8, ablations=8, feature_seeds=20, reruns=4, tuning=2, others=0),
     "paper": FedCBDRSizes(seeds=3, setting="cifar10-5", network="resnet18", rounds=100, batch=128,
                           synthetic=10240, mask_block=2000, others=3),
 }
@@ -118,10 +118,10 @@ def _tts(logits: Tensor, y: Tensor, is_old: Tensor, tau_old: float, tau_new: flo
          omega_new: float, mode: str) -> Tensor:
     "Both forms of the loss; nothing here asks the device for a number."
     z, old = tempered(logits, is_old, tau_old, tau_new), is_old[y]
-    if mode == "code":
-        z = z / torch.where(old, tau_old, tau_new)[:, None]
-        return (F.cross_entropy(z, y, reduction="none") * torch.where(old, omega_old, omega_new)).mean()
+    of_its_kind = lambda a, b: z.new_full(old.shape, b).masked_fill(old, a)
+    if mode == "code": z = z / of_its_kind(tau_old, tau_new)[:, None]
     each = F.cross_entropy(z, y, reduction="none")
+    if mode == "code": return (each * of_its_kind(omega_old, omega_new)).mean()
     mean = lambda group: (each * group).sum() / group.sum().clamp(min=1)
     return omega_old * mean(old) + omega_new * mean(~old)
 
