@@ -100,8 +100,8 @@ settings: dict[str, dict] = {
 
 profiles = {
     "smoke": FedCBDRSizes(pictures=40, test_pictures=20, tasks=3, clients=3, rounds=1, epochs=1,
-                          buffer_size=10, synthetic=64, proxy_steps=3, ablations=1, feature_seeds=0,
-                          digit_seeds=1, map_seeds=1, digit_rounds=1, reruns=2, rates=(0.02, 0.05), tuning=1),
+                          buffer_size=10, others=0, synthetic=64, proxy_steps=3, ablations=1, feature_seeds=1,
+                          digit_seeds=1, map_seeds=1, digit_rounds=1, reruns=2, rates=(0.02,), tuning=1),
     "quick": FedCBDRSizes(pictures=200, rounds=4, batch=16, others=0, digit_seeds=2, map_seeds=1,
                           digit_rounds=4),
     "full": FedCBDRSizes(pictures=500, buffer_size=30, seeds=8, ablations=8, feature_seeds=20, reruns=4, tuning=2, others=0),
