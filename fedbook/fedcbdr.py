@@ -21,7 +21,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .continual import ContinualSizes, Expandable, Method, StreamExperiment, TaskServer, logits, snapshot
+from .continual import (ContinualSizes, Expandable, Method, StreamExperiment, TaskServer, logits,
+                               snapshot)
 from .exemplars import annealed_rate
 from .wire import Msg, Refused, expect, labelled, part
 from .fedavg import Federation, Here, Mean, Step
@@ -104,7 +105,8 @@ profiles = {
                           digit_seeds=1, map_seeds=1, digit_rounds=1, reruns=2, rates=(0.02,), tuning=1),
     "quick": FedCBDRSizes(pictures=200, rounds=4, batch=16, others=0, digit_seeds=2, map_seeds=1,
                           digit_rounds=4),
-    "full": FedCBDRSizes(pictures=500, buffer_size=30, seeds=8, ablations=8, feature_seeds=20, reruns=4, tuning=2, others=0),
+    "full": FedCBDRSizes(pictures=500, buffer_size=30, seeds=8, ablations=8, feature_seeds=20, reruns=4,
+                         tuning=2, others=0),
     "paper": FedCBDRSizes(seeds=3, setting="cifar10-5", network="resnet18", rounds=100, batch=128,
                           synthetic=10240, mask_block=2000, others=3),
 }
@@ -366,8 +368,7 @@ class FedCBDRClient(TrainingClient):
 
 # %% ../nbs/13_fedcbdr.ipynb #2ca27f59
 _TRAINING = tuple(field.name for field in fields(FedCBDRTrainer))
-_SERVING = ("rate", "lr_end", "scale", "aggregation", "buffer_size", "use_replay", "gdr_mode", "norm",
-            "replace", "buffer_policy")
+_SERVING = tuple("rate lr_end scale aggregation buffer_size use_replay gdr_mode norm replace buffer_policy".split())
 
 def configured(config: FedCBDRSizes | dict | None = None) -> FedCBDRSizes:
     """`FedCBDRSizes` with the fields in `config` (name to value; None: as it is), or `config` if it is one

@@ -13,12 +13,14 @@ from torch import nn
 
 from conftest import equal
 
-from fedbook.continual import (ContinualSizes, Finetune, StreamExperiment, expandable_cnn, frozen, logits, make_stream,
+from fedbook.continual import (ContinualSizes, Finetune, StreamExperiment, expandable_cnn, frozen, logits,
+                               make_stream,
                                picture_gradients,
                                profiles, run_stream, unit_features)
 from fedbook.engine import prove, trial
 from fedbook.exemplars import (DER, DERClient, GLFC, GLFCClient, ICaRL, ICaRLClient, ReFed, add_exemplars,
-                               annealed, annealed_rate, compensation, gradient_network, herding, importance, rebuild)
+                               annealed, annealed_rate, compensation, gradient_network, herding, importance,
+                               rebuild)
 from fedbook.fedavg import Client
 from fedbook.lab import UserError
 from fedbook.local import build, generator
@@ -182,7 +184,8 @@ class FallingSizes(ContinualSizes):
 FALLING = FallingSizes(**{**asdict(SMOKE), "rounds": 3, "lr": 0.05})
 
 def test_the_rate_falls_by_a_cosine_and_never_rises():
-    assert [annealed_rate(0.05, 0.01, done) for done in (0, 0.5, 1, 3)] == pytest.approx([0.05, 0.03, 0.01, 0.01])
+    rates = [annealed_rate(0.05, 0.01, done) for done in (0, 0.5, 1, 3)]
+    assert rates == pytest.approx([0.05, 0.03, 0.01, 0.01])
     assert annealed_rate(0.001, 0.01, 0.7) == 0.001
 
 
@@ -202,7 +205,8 @@ def test_an_annealed_method_trains_at_the_rate_of_the_round(method, monkeypatch)
 def test_an_annealed_method_at_a_constant_rate_is_the_method(stream):
     constant = replace(FALLING, lr_end=FALLING.lr)
     one, other = (trial(StreamExperiment(constant, method=m), workers=1) for m in (ICaRL, annealed(ICaRL)))
-    assert equal(one.server.weights, other.server.weights) and one.federation.states == other.federation.states
+    assert equal(one.server.weights, other.server.weights)
+    assert one.federation.states == other.federation.states
 
 
 def test_an_annealed_method_is_proven():

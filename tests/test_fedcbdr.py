@@ -341,7 +341,8 @@ BAD_CONFIG = [({"buffer": 3}, "'buffer'.*buffer_size"), ({"lr": "fast"}, "lr='fa
               ({"buffer_policy": "fifo"}, "buffer_policy='fifo'.*herding"),
               ({"aggregation": "mean"}, "aggregation='mean'.*size"), ({"tau_old": 0.0}, "tau_old=0.0"),
               ({"tau_new": -1.0}, "tau_new=-1.0"), ({"rate": "linear"}, "rate='linear'.*cosine"),
-              ({"lr_end": 0.0}, "lr_end=0.0"), ({"scale": 1}, "scale=1"), ({"omega_old": -0.1}, "omega_old=-0.1"),
+              ({"lr_end": 0.0}, "lr_end=0.0"), ({"scale": 1}, "scale=1"),
+              ({"omega_old": -0.1}, "omega_old=-0.1"),
               ({"replay_ratio": 1.0}, "replay_ratio=1.0"), ({"replay_ratio": -0.5}, "replay_ratio=-0.5"),
               ({"mask_block": -1}, "mask_block=-1"), ({"batch": 0}, "batch=0")]
 
@@ -843,7 +844,8 @@ def plain(): return loop(server_of(team()), rounds=2)
                          [dict(tts_mode="off"), dict(tts_mode="code"), dict(tau_old=0.5), dict(tau_new=2.0),
                           dict(omega_old=2.0), dict(omega_new=0.5), dict(replay_ratio=0.5),
                           dict(weight_decay=0.1), dict(momentum=0.0), dict(epochs=1), dict(batch=5),
-                          dict(lr=0.01), dict(rate="constant"), dict(lr_end=0.04), dict(aggregation="size"), dict(gdr_mode="uniform"),
+                          dict(lr=0.01), dict(rate="constant"), dict(lr_end=0.04), dict(aggregation="size"),
+                          dict(gdr_mode="uniform"),
                           dict(gdr_mode="repo_local"), dict(gdr_mode="class_quota"), dict(norm="per_client"),
                           dict(replace=False), dict(use_replay=False), dict(buffer_size=3)], ids=str)
 def test_every_field_of_the_configuration_counts(changes, plain):
