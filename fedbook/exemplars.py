@@ -12,6 +12,7 @@ import copy
 import math
 from collections.abc import Callable, Iterable
 from functools import partial
+from types import MethodType
 from typing import Any
 
 import torch
@@ -400,14 +401,14 @@ def _annealing_server(make: Callable, *args: Any, lr: float, lr_end: float, **op
     server.send = partial(_at_its_rate, server, server.send, lr, lr_end)
     return server
 
-def _fit_at(client: Any, fit: Callable[[Msg], Msg], msg: Msg) -> Msg:
+def _fit_at_its_rate(client: Any, msg: Msg) -> Msg:
     usual, client.lr = client.lr, msg.meta["lr"]
-    try: return fit(msg)
+    try: return type(client).fit(client, msg)
     finally: client.lr = usual
 
 def _annealing_client(make: Callable, *args: Any, **options: Any) -> Any:
     client = make(*args, **options)
-    client.fit = partial(_fit_at, client, client.fit)
+    client.fit = MethodType(_fit_at_its_rate, client)
     return client
 
 def annealed(method: Method) -> Method:
