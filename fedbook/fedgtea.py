@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['settings', 'profiles', 'LEAST_PICTURES', 'modes', 'FedGTEA', 'NoCATE', 'NoWasserstein', 'NoAnchor', 'NoDistillation',
-           'NoTasks', 'experiment', 'FedGTEASizes', 'CATE', 'TaskDiscriminator', 'task_of', 'group_means', 'GTEA',
-           'gtea', 'server_loss', 'anchor_loss', 'pull_back', 'replayed', 'Rivals', 'FedGTEAClient', 'embed_all',
-           'ServerSteps', 'painted_tasks', 'batch_moments', 'server_distillation', 'ServerLoss', 'forces', 'measured',
-           'walk', 'likeliest', 'embeddings_at_test', 'logits_given', 'accept_moments', 'GaussianServer',
-           'FedGTEAServer', 'stepping_server', 'ablation']
+           'NoTasks', 'experiment', 'RARE', 'QUESTIONS', 'FedGTEASizes', 'CATE', 'TaskDiscriminator', 'task_of',
+           'group_means', 'GTEA', 'gtea', 'server_loss', 'anchor_loss', 'pull_back', 'replayed', 'Rivals',
+           'FedGTEAClient', 'embed_all', 'ServerSteps', 'batch_moments', 'server_distillation', 'ServerLoss', 'forces',
+           'measured', 'walk', 'embeddings_at_test', 'GaussianServer', 'FedGTEAServer', 'answered_pictures',
+           'ceiling_of_one', 'question_stream']
 
 # %% ../nbs/14_fedgtea.ipynb #fafef6db
 import math
@@ -56,6 +56,7 @@ class FedGTEASizes(ContinualSizes):
     server_batch: Count = 32        # old pictures in a step of its distillation
     painted: Count = 64             # pictures of each task for its Wasserstein loss
     per_batch: Count = 64           # b of the covariance C / b of a batch's embedding
+    tries: int = 0                  # learning rates tried for each method, on a seed of their own
 
 # %% ../nbs/14_fedgtea.ipynb #771e7d61
 settings: dict[str, dict] = {
@@ -71,12 +72,12 @@ settings: dict[str, dict] = {
 profiles = {
     "smoke": FedGTEASizes(pictures=40, test_pictures=20, tasks=3, clients=3, rounds=1, epochs=1, memory=12,
                           iterations=2, gan_batch=4, consolidation=2, proxy_steps=3, server_steps=2,
-                          server_batch=6, painted=8),
+                          server_batch=6, painted=8, tries=1),
     "quick": FedGTEASizes(pictures=250, rounds=2, iterations=9, consolidation=6, server_steps=6, painted=32,
                           others=0),
-    "full": FedGTEASizes(seeds=5, others=5),
-    "paper": FedGTEASizes(seeds=3, others=3, setting="cifar10-5x2", network="resnet18", alpha=1.0, batch=128,
-                          lr=0.01, memory=300, gan_batch=64, consolidation=50, server_steps=50,
+    "full": FedGTEASizes(seeds=5, others=5, tries=3),
+    "paper": FedGTEASizes(seeds=3, others=3, tries=3, setting="cifar10-5x2", network="resnet18", alpha=1.0,
+                          batch=128, lr=0.01, memory=300, gan_batch=64, consolidation=50, server_steps=50,
                           server_batch=64, painted=256),
 }
 
@@ -104,10 +105,10 @@ def _floats(x: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 # %% ../nbs/14_fedgtea.ipynb #af0e1f7c
 class CATE(nn.Module):
-    """Cardinality-agnostic task encoder: pictures (b, *in_shape), floats in [-1, 1], to embeddings (b, dim), by
-    linear layers of widths `hidden`. Every embedding has the `length` root_d (mean 0 and variance 1 over its
-    entries), unit (1, the same direction) or free (no normalisation). Li and Bidkhori 2026; widths and length
-    are our choice. Raises `UserError` for other pictures, shapes and sizes.
+    """Cardinality-agnostic task encoder: pictures (b, *in_shape), floats in [-1, 1], to embeddings (b, dim),
+    by linear layers of widths `hidden`. Every embedding has the `length` root_d (mean 0 and variance 1 over
+    its entries), unit (1, the same direction) or free (no normalisation). Li and Bidkhori 2026; widths and
+    length are our choice. Raises `UserError` for other pictures, shapes and sizes.
 
         encoder = CATE((1, 28, 28), dim=64)
         encoder.embed(torch.rand(5, 1, 28, 28) * 2 - 1).shape    # (64,), of 5 pictures as of 50"""
@@ -221,9 +222,9 @@ def anchor_loss(params: Iterable[Tensor], anchor: Iterable[Tensor], squared: boo
 @torch.no_grad()
 def pull_back(params: Iterable[Tensor], anchor: Iterable[Tensor], length: float,
               squared: bool = False) -> None:
-    """Formula (7), in place: `params` (iterable of tensors) move towards `anchor` (as many, alike) by `length`,
-    all together, or land on it. It minimises length |p - anchor| + |p - params|^2 / 2; with `squared`, the
-    same with the square of the first norm."""
+    """Formula (7), in place: `params` (iterable of tensors) move towards `anchor` (as many, alike) by
+    `length`, all together, or land on it. It minimises length |p - anchor| + |p - params|^2 / 2; with
+    `squared`, the same with the square of the first norm."""
     params, anchor = list(params), list(anchor)
     away = anchor_loss(params, anchor).item()
     keep = 1 / (1 + 2 * length) if squared else max(0.0, 1 - length / away)
@@ -331,7 +332,7 @@ class ServerSteps:
     distillation: float = 0.3  # weight alpha
     wasserstein: float = 0.3   # weight beta
     anchor: float = 0.4        # weight gamma
-    weighing: str = "fixed"    # "balanced": the Wasserstein term starts with beta / alpha of distillation's pull
+    weighing: str = "fixed"    # "balanced": L_W starts with beta / alpha of the distillation's pull
     kind: str = "inverse_sum"  # of `wasserstein_loss`
     softmax: str = "old"       # or "all": of `server_distillation`
     norm: str = "plain"        # or "squared": of `anchor_loss`
@@ -347,7 +348,7 @@ class ServerSteps:
     distances: Callable[[Tensor, Tensor], Tensor] = pairwise_wasserstein2  # between tasks
 
 # %% ../nbs/14_fedgtea.ipynb #b1c4d311
-def painted_tasks(artist: Generator, classes: Sequence[int], each: int, *seeds: int) -> list[Tensor]:
+def _painted_tasks(artist: Generator, classes: Sequence[int], each: int, *seeds: int) -> list[Tensor]:
     """`each` pictures of each task, which brought `classes[t]` classes, by the generator `artist`: a list of
     (each, C, H, W), its classes equally often (or one more). They depend on `seeds`."""
     last = np.cumsum([0, *classes]).tolist()
@@ -361,9 +362,9 @@ def batch_moments(cate: CATE, pictures: Sequence[Tensor], per_batch: int = 64) -
     return torch.stack([g.mean for g in tasks]), torch.stack([g.cov for g in tasks]) / per_batch
 
 def server_distillation(teacher_logits: Tensor, logits: Tensor, softmax: str = "old") -> Tensor:
-    """L_KD from the teacher's logits of the old classes (b, old) and the student's (b, classes): KL(teacher ||
-    student), mean over the batch. The student's softmax is over the `old` classes, or over `all`, where new
-    classes count as wrong answers."""
+    """L_KD from the teacher's logits of the old classes (b, old) and the student's (b, classes): KL(teacher
+    || student), mean over the batch. The student's softmax is over the `old` classes, or over `all`, where
+    new classes count as wrong answers."""
     if softmax == "old": return distillation_loss(teacher_logits, logits)
     teacher, student = F.log_softmax(teacher_logits.detach(), 1), F.log_softmax(logits, 1)
     return F.kl_div(student[:, :teacher.shape[1]], teacher, reduction="batchmean", log_target=True)
@@ -388,7 +389,7 @@ class ServerLoss:
         return server_loss(kd, parted, near, self.how.distillation, self.beta, self.how.anchor)
 
     def balance(self, pull: dict[str, float]) -> None:
-        "Set L_W's weight so that it pulls beta / alpha times as hard in CATE as the distillation, by `forces`."
+        "By the `forces`, set L_W's weight so that it pulls beta / alpha times as hard as the distillation."
         if not pull.get("Wasserstein") or not self.how.distillation: return
         self.beta *= self.how.wasserstein / self.how.distillation * pull["distillation"] / pull["Wasserstein"]
 
@@ -436,9 +437,9 @@ def measured(loss: ServerLoss, theta: GTEA, generator: torch.Generator, draws: i
 # %% ../nbs/14_fedgtea.ipynb #b1c4d317
 def walk(loss: ServerLoss, theta: GTEA, generator: torch.Generator,
          seen: Callable[[], Any] = lambda: None) -> None:
-    """Take `theta`, in place, down L_server, as `loss.how` says: by Adam (betas .5 and .999) at a rate that is
-    `falling` to 0 or `constant`, or by `proximal` steps, formula (7); gradients are cut at length 1. `seen()`
-    is called after each step."""
+    """Take `theta`, in place, down L_server, as `loss.how` says: by Adam (betas .5 and .999) at a rate that
+    is `falling` to 0 or `constant`, or by `proximal` steps, formula (7); gradients are cut at length 1.
+    `seen()` is called after each step."""
     how, proximal, here = loss.how, loss.how.walk == "proximal", [*theta.parameters()]
     if how.walk not in ("falling", "constant", "proximal"):
         raise UserError(f"walk={how.walk!r} is unknown; choose falling, constant or proximal")
@@ -459,26 +460,26 @@ def walk(loss: ServerLoss, theta: GTEA, generator: torch.Generator,
 # %% ../nbs/14_fedgtea.ipynb #6c2e9ea7
 modes = ("per_sample", "gaussian", "task_batch")
 
-def likeliest(gaussians: Sequence[Gaussian], z: Tensor) -> Tensor:
+def _likeliest(gaussians: Sequence[Gaussian], z: Tensor) -> Tensor:
     """For each row of `z` (n, d) the place in the list `gaussians` of the one under which it is likeliest:
     int64 (n,)."""
     return torch.stack([g.log_prob(z) for g in gaussians], 1).argmax(1)
 
 def embeddings_at_test(model: GTEA, x: Tensor, mode: str = "per_sample",
                        gaussians: Sequence[Gaussian] = (), batch: int = 64) -> Tensor:
-    """The task embedding (n, d) that goes with each uint8 picture of `x` (n, C, H, W): its own (`per_sample`),
-    the mean of the one of `gaussians` under which its own is likeliest (`gaussian`), or the mean over `batch`
-    pictures in the order given (`task_batch`: where all are of one task, this tells the classifier more than
-    a picture does)."""
+    """The task embedding (n, d) that goes with each uint8 picture of `x` (n, C, H, W): its own
+    (`per_sample`), the mean of the one of `gaussians` under which its own is likeliest (`gaussian`), or the
+    mean over `batch` pictures in the order given (`task_batch`: where all are of one task, this tells the
+    classifier more than a picture does)."""
     if mode not in modes: raise UserError(f"mode={mode!r} is unknown; choose one of {', '.join(modes)}")
     e = embed_all(model, x)
     if mode == "per_sample": return e
     if mode == "task_batch": return torch.cat([b.mean(0).expand_as(b) for b in e.split(batch)])
     if not gaussians:
         raise UserError("mode='gaussian' needs the Gaussian of at least one task; this server has none")
-    return torch.stack([g.mean for g in gaussians]).to(e)[likeliest(gaussians, e)]
+    return torch.stack([g.mean for g in gaussians]).to(e)[_likeliest(gaussians, e)]
 
-def logits_given(model: GTEA, x: Tensor, e: Tensor, batch: int = 500) -> Tensor:
+def _logits_given(model: GTEA, x: Tensor, e: Tensor, batch: int = 500) -> Tensor:
     """Class logits (n, classes) of a `GTEA` for uint8 pictures `x` (n, C, H, W) with task embeddings `e` (n,
     d), on the CPU."""
     device = next(model.parameters()).device
@@ -486,14 +487,15 @@ def logits_given(model: GTEA, x: Tensor, e: Tensor, batch: int = 500) -> Tensor:
     with torch.no_grad(): return torch.cat([judge(*some) for some in zip(x.split(batch), e.split(batch))])
 
 # %% ../nbs/14_fedgtea.ipynb #b1c4d320
-def accept_moments(moments: dict[str, Tensor], cate: CATE | None, n: int) -> None:
+def _accept_moments(moments: dict[str, Tensor], cate: CATE | None, n: int) -> None:
     """Raise `Refused` unless `moments` are the mean and covariance of the embeddings of `n` pictures by
     `cate`; of fewer than `LEAST_PICTURES`, or without CATE (None), there must be none."""
     if moments and n < LEAST_PICTURES:
         raise Refused(f"moments of {n} picture{'s' * (n > 1)} are the embeddings of these; they are sent of "
                       f"{LEAST_PICTURES} or more")
     if not cate or n < LEAST_PICTURES: return expect(Msg(moments), {})
-    expect(Msg(moments), {"moments/mean": torch.zeros(cate.dim), "moments/cov": torch.zeros(cate.dim, cate.dim)})
+    d = cate.dim
+    expect(Msg(moments), {"moments/mean": torch.zeros(d), "moments/cov": torch.zeros(d, d)})
     mean, cov = (moments[f"moments/{name}"].double() for name in ("mean", "cov"))
     if not torch.allclose(cov, cov.T, rtol=1e-3, atol=1e-6): raise Refused("moments/cov is not symmetric")
     values = torch.linalg.eigvalsh(cov)
@@ -510,8 +512,8 @@ def _noted(replies: Iterable[tuple[int, Msg]], into: list[Gaussian]) -> Iterator
 
 # %% ../nbs/14_fedgtea.ipynb #b1c4d321
 class GaussianServer(TaskServer):
-    """A server that averages, and pools the Gaussians that come with the weights: `gaussians[t]` is that of task
-    t, as the clients sent it last."""
+    """A server that averages, and pools the Gaussians that come with the weights: `gaussians[t]` is that of
+    task t, as the clients sent it last."""
     keeps: tuple[str, ...] = (*TaskServer.keeps, "pooled")
 
     def __init__(self, model: Any, classes: list[int], rounds: int, seed: int = 0):
@@ -530,7 +532,7 @@ class GaussianServer(TaskServer):
         weights = {name: t for name, t in msg.tensors.items() if name not in moments}
         expect(Msg(weights), labelled(self.weights, "model"))
         accept_count(msg)
-        accept_moments(moments, self.model.cate, msg.meta["n"])
+        _accept_moments(moments, self.model.cate, msg.meta["n"])
 
     def merge(self, replies: Iterable[tuple[int, Msg]]) -> None:
         gaussians: list[Gaussian] = []
@@ -544,14 +546,15 @@ class GaussianServer(TaskServer):
         """The class of each uint8 picture of `x` (n, C, H, W) among all seen so far, int64 (n,), with the
         `embeddings_at_test` of a mode; `gaussian` takes the clients' where none are given."""
         model, known = self.network(), list(gaussians or self.gaussians.values())
-        return logits_given(model, x, embeddings_at_test(model, x, mode, known, batch)).argmax(1)
+        return _logits_given(model, x, embeddings_at_test(model, x, mode, known, batch)).argmax(1)
 
 # %% ../nbs/14_fedgtea.ipynb #56dde073
 class FedGTEAServer(GaussianServer):
     """FedGTEA's server: averages, then walks down L_server as `how` (a `ServerSteps`) says.
 
     `track[t]` are the `batch_moments` of all tasks, newly painted, when task t ended. `log` has an entry for
-    each walk: L_server where it `began`, the terms and their `sum` where it ended, the `forces` at its start."""
+    each walk: L_server where it `began`, the terms and their `sum` where it ended, the `forces` at its
+    start."""
     keeps: tuple[str, ...] = (*GaussianServer.keeps, "track", "log", "round")
 
     def __init__(self, model: Any, classes: list[int], rounds: int, seed: int = 0,
@@ -586,8 +589,8 @@ class FedGTEAServer(GaussianServer):
                           pictures)
 
     def paint(self, artist: Generator, again: int = 0) -> list[Tensor]:
-        "`painted_tasks` of all so far, by `artist`; others for another number `again`."
-        return painted_tasks(artist, self.classes[:self.task + 1], self.how.painted, self.seed, self.round,
+        "`painted` pictures of each task so far, by `artist`; others for another number `again`."
+        return _painted_tasks(artist, self.classes[:self.task + 1], self.how.painted, self.seed, self.round,
                              again)
 
     @torch.no_grad()
@@ -602,20 +605,70 @@ _GAN = ("iterations", "gan_batch", "critic_lr", "generator_lr")
 _SERVER = ("distillation", "wasserstein", "anchor", "weighing", "kind", "softmax", "norm", "walk",
            "server_steps", "server_every", "critic_lr", "server_batch", "painted", "per_batch")
 
-def stepping_server(model: Any, classes: list[int], rounds: int, seed: int = 0, **how: Any) -> FedGTEAServer:
+def _stepping_server(model: Any, classes: list[int], rounds: int, seed: int = 0, **how: Any) -> FedGTEAServer:
     "A `FedGTEAServer` from the fields of its `ServerSteps`."
     return FedGTEAServer(model, classes, rounds, seed, ServerSteps(**how))
 
-FedGTEA = Method("FedGTEA", FedGTEAClient, stepping_server, gtea, _GAN, _SERVER, ("length",))
+FedGTEA = Method("FedGTEA", FedGTEAClient, _stepping_server, gtea, _GAN, _SERVER, ("length",))
 
-def ablation(name: str, network: Callable = gtea, client: Callable = FedGTEAClient, **fixed: Any) -> Method:
+def _ablation(name: str, network: Callable = gtea, client: Callable = FedGTEAClient, **fixed: Any) -> Method:
     "FedGTEA under another `name`, with another network or client, or with `fixed` fields of `ServerSteps`."
     left = tuple(field for field in _SERVER if field not in fixed)
-    return Method(name, client, partial(stepping_server, **fixed), network, _GAN, left, ("length",))
+    return Method(name, client, partial(_stepping_server, **fixed), network, _GAN, left, ("length",))
 
-NoCATE = ablation("without CATE and Wasserstein", partial(gtea, dim=0), wasserstein=0.0)
-NoWasserstein = ablation("without Wasserstein", wasserstein=0.0)
-NoAnchor = ablation("without anchor", anchor=0.0)
-NoDistillation = ablation("without distillation", distillation=0.0)
-NoTasks = ablation("without tasks", client=partial(FedGTEAClient, alone=1.0), wasserstein=0.0, alone=1.0)
+NoCATE = _ablation("without CATE and Wasserstein", partial(gtea, dim=0), wasserstein=0.0)
+NoWasserstein = _ablation("without Wasserstein", wasserstein=0.0)
+NoAnchor = _ablation("without anchor", anchor=0.0)
+NoDistillation = _ablation("without distillation", distillation=0.0)
+NoTasks = _ablation("without tasks", client=partial(FedGTEAClient, alone=1.0), wasserstein=0.0, alone=1.0)
 experiment = partial(StreamExperiment, method=FedGTEA)
+
+# %% ../nbs/14_fedgtea.ipynb #b1c4d450
+RARE, QUESTIONS = 0.2, (("what is it?", "one", "other"), ("which background?", "dark", "bright"),
+                        ("how does it lie?", "upright", "lying"), ("where is it?", "left", "right"))
+
+def answered_pictures(answers: Tensor, piles: Sequence[Tensor], generator: torch.Generator) -> Tensor:
+    """Pictures with the `answers` (n, 4), 0 or 1, to `QUESTIONS`, drawn from two `piles` of uint8 pictures
+    (m, C, H, W): smaller, moved, turned, on a background that no pixel is darker than. uint8 (n, C, H, W)."""
+    which, bright, lying, right = (a[:, None, None, None].bool() for a in answers.T)
+    picks = torch.randint(min(map(len, piles)), (len(answers),), generator=generator)
+    x = torch.where(which, piles[1][picks], piles[0][picks])
+    height, width = x.shape[-2:]
+    small = F.interpolate(x.float(), (5 * height // 7, 5 * width // 7), mode="area").round().to(torch.uint8)
+    small = torch.where(lying, small.rot90(1, (2, 3)), small)
+    free, above = width - small.shape[-1], (height - small.shape[-2]) // 2
+    rows = above, height - small.shape[-2] - above
+    x = torch.where(right, F.pad(small, (free, 0, *rows)), F.pad(small, (0, free, *rows)))
+    return x.maximum(128 * bright.to(torch.uint8))
+
+def ceiling_of_one(rare: float = RARE, questions: int = len(QUESTIONS)) -> float:
+    "The share of right answers that no classifier of single pictures can beat."
+    best = 0.0
+    for kind in np.ndindex(*[2] * questions):
+        chances = [math.prod(0.5 if k == q else (1 - rare, rare)[a] for k, a in enumerate(kind))
+                   for q in range(questions)]
+        best += max(chances) / questions
+    return best
+
+# %% ../nbs/14_fedgtea.ipynb #b1c4d452
+def question_stream(sizes: FedGTEASizes, seed: int) -> Stream:
+    """A `Stream` of a task for each of `QUESTIONS` about the same kinds of pictures, of the two classes of
+    the data in `sizes` that look least alike. A task's own answers are equally frequent, of the other
+    attributes each is 1 in a share `RARE`; equal shares for the clients."""
+    base = make_stream(sizes, seed)
+    known = [torch.cat(parts) for parts in zip(*(task for client in base.clients for task in client))]
+    look = lambda c: as_float(known[0][known[1] == c]).mean(0).flatten()
+    average = torch.stack([look(c) for c in range(sum(base.classes))])
+    things = divmod(int(torch.cdist(average, average).argmax()), len(average))
+    piles = lambda x, y: [x[y == c] for c in things]
+    def asked(question, n, piles, g):
+        answers = (torch.rand(n, len(QUESTIONS), generator=g) < RARE).long()
+        answers[:, question] = torch.randperm(n, generator=g) % 2
+        return answered_pictures(answers, piles, g), 2 * question + answers[:, question]
+    tests = tuple(torch.cat(parts) for parts in zip(*base.test))
+    draw = lambda n, pair, part: [asked(q, 2 * n, piles(*pair), generator(seed, q, part))
+                                  for q in range(len(QUESTIONS))]
+    whole = draw(sizes.pictures, known, 0)
+    clients = [[(x[k::sizes.clients], y[k::sizes.clients]) for x, y in whole] for k in range(sizes.clients)]
+    answers = [list(question[1:]) for question in QUESTIONS]
+    return Stream(answers, clients, draw(sizes.test_pictures, tests, 1), f"{base.name}, four questions")
