@@ -268,9 +268,26 @@ class Rivals:
         loss.backward()
         optimiser.step()
 
-# %% ../nbs/14_fedgtea.ipynb #d46b9b50
+# %% ../nbs/14_fedgtea.ipynb #b1c4d308
 LEAST_PICTURES = 3  # the moments of one or two pictures are the embeddings of these pictures
 
+def _drawn_ahead(client: "FedGTEAClient") -> Iterator[tuple]:
+    "What `Rivals.step` needs, for each step of a round; all of it is on the device before the first."
+    (x, y), steps, many, random = client.data(), client.iterations, client.gan_batch, client.generator
+    picks = torch.randint(len(y), (steps, many), generator=random)
+    before = client.store.get("previous", {})
+    old_x, old_y = replayed(client.model, before, client.old, steps, many, random)
+    alone, noise = [], torch.empty(steps, many + old_y.shape[1], client.model.generator.noise)
+    for each in noise:
+        alone.append(bool(torch.rand((), generator=random) < client.alone))
+        each.normal_(generator=random)
+    x, y, picks, noise = (t.to(client.device) for t in (x, y, picks, noise))
+    groups = task_of(torch.cat([y[picks], old_y], 1), client._known)
+    for k in range(steps):
+        now = torch.cat([as_float(x[picks[k]]), old_x[k]]), torch.cat([y[picks[k]], old_y[k]])
+        yield *now, None if alone[k] else groups[k], noise[k]
+
+# %% ../nbs/14_fedgtea.ipynb #d46b9b50
 class FedGTEAClient(TaskClient):
     """FedGTEA's client: `iterations` steps of an AC-GAN a round, each on `gan_batch` pictures of the task and
     as many replayed ones. Half of the steps, or a share 1 - `alone`, take one embedding for each task in the
@@ -284,7 +301,7 @@ class FedGTEAClient(TaskClient):
         self.critic_lr, self.generator_lr = critic_lr, generator_lr
 
     def fit(self, msg: Msg) -> Msg:
-        self._classes = msg.meta["classes"]
+        self._known = msg.meta["classes"]
         reply = super().fit(msg)
         return Msg(reply.tensors | labelled(self.moments(), "moments"), reply.meta)
 
@@ -293,25 +310,7 @@ class FedGTEAClient(TaskClient):
 
     def train(self) -> None:
         rivals = Rivals(self.model, self.critic_lr, self.generator_lr)
-        for x, y, groups, noise in self.drawn(): rivals.step(x, y, groups, noise)
-
-    def drawn(self) -> Iterator[tuple]:
-        "What `Rivals.step` needs, for each step; all of it is on the device before the first."
-        (x, y), steps, many = self.data(), self.iterations, self.gan_batch
-        picks = torch.randint(len(y), (steps, many), generator=self.generator)
-        old_x, old_y = replayed(self.model, self.store.get("previous", {}), self.old, steps, many,
-                                self.generator)
-        alone, noise = zip(*(self.chance(many + old_y.shape[1]) for _ in range(steps)))
-        x, y, picks, noises = (t.to(self.device) for t in (x, y, picks, torch.stack(noise)))
-        groups = task_of(torch.cat([y[picks], old_y], 1), self._classes)
-        for k in range(steps):
-            now = torch.cat([as_float(x[picks[k]]), old_x[k]]), torch.cat([y[picks[k]], old_y[k]])
-            yield *now, None if alone[k] else groups[k], noises[k]
-
-    def chance(self, pictures: int) -> tuple[bool, Tensor]:
-        "Whether each picture stands alone in a step, and the noise of its paintings."
-        alone = bool(torch.rand((), generator=self.generator) < self.alone)
-        return alone, torch.randn(pictures, self.model.generator.noise, generator=self.generator)
+        for x, y, groups, noise in _drawn_ahead(self): rivals.step(x, y, groups, noise)
 
     def moments(self) -> dict[str, Tensor]:
         x, _ = self.tasks[self.task]

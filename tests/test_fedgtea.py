@@ -747,7 +747,7 @@ def test_what_chance_decides_is_drawn_in_the_order_of_the_steps(scene):
     "Drawing it ahead changes no number: pictures, replay, then coin and noise of each step in turn."
     client, _ = at_task_1(scene)
     state, random = client.generator.get_state(), torch.Generator()
-    steps = list(client.drawn())
+    steps = list(fedgtea._drawn_ahead(client))
     random.set_state(state)
     (x, y), old = client.data(), client.old
     picks = torch.randint(len(y), (2, 4), generator=random)
