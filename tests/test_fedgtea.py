@@ -645,8 +645,8 @@ def test_the_log_measures_where_the_walk_began_and_ended(scene, merged):
 
 
 @pytest.mark.parametrize("field, value", [
-    ("weighing", "balanced"), ("softmax", "all"), ("norm", "squared"), ("walk", "proximal"), ("walk", "constant"),
-    ("per_batch", 1), ("kind", "sum_inverse")])
+    ("weighing", "balanced"), ("softmax", "all"), ("norm", "squared"), ("walk", "proximal"),
+    ("walk", "constant"), ("per_batch", 1)])
 def test_every_form_can_be_chosen_and_changes_the_step(scene, merged, field, value):
     sizes = sizes_of("smoke", {field: str(value)})
     assert getattr(StreamExperiment(sizes, method=FedGTEA).server().how, field) == value
@@ -658,8 +658,8 @@ def test_the_length_of_embeddings_can_be_chosen(stream):
     assert StreamExperiment(sizes, method=FedGTEA).server().model.cate.length == "unit"
     assert StreamExperiment(sizes, method=NoCATE).server().model.cate is None
     with pytest.raises(UserError, match="length='long'"): sizes_of("smoke", {"length": "long"})
-    outcome = run_stream(FedGTEA, stream, replace(sizes, order=SMOKE.order), 0, workers=1)
-    assert all(float(g.mean.square().sum() + g.cov.trace()) == pytest.approx(1, abs=1e-3)
+    outcome = run_stream(FedGTEA, stream, sizes, 0, workers=1)
+    assert all(float(g.mean.square().sum() + g.cov.trace()) == pytest.approx(1, abs=0.05)
                for g in outcome.server.gaussians.values())
 
 
