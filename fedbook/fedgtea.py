@@ -405,9 +405,9 @@ class ServerLoss:
         """L_W; worked out on the CPU, where many small singular value decompositions are at home. The small
         number below its line is a thousandth of an embedding's largest squared length."""
         if not theta.cate: return torch.zeros((), device=self.pictures[0].device)
-        moments = (m.cpu() for m in batch_moments(theta.cate, self.pictures, self.how.per_batch))
+        means, covs = batch_moments(theta.cate, self.pictures, self.how.per_batch)
         eps = 1e-3 * (theta.cate.most if math.isfinite(theta.cate.most) else theta.cate.dim)
-        loss = wasserstein_loss(*moments, self.how.kind, eps, self.how.distances)
+        loss = wasserstein_loss(means.cpu(), covs.cpu(), self.how.kind, eps, self.how.distances)
         return loss.to(self.pictures[0])
 
 # %% ../nbs/14_fedgtea.ipynb #b1c4d315
