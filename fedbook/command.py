@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['to_fold', 'fold', 'copy_outputs', 'refresh', 'booked_results', 'to_recompute', 'keep_rows', 'old_rows', 'same_code',
-           'as_before', 'trained', 'plan_of', 'copy_chapters', 'main']
+           'as_before', 'trained', 'plan_of', 'seconds_of', 'undecided', 'until_decided', 'copy_chapters', 'main']
 
 # %% ../nbs/30_command.ipynb #75490041
 import argparse
@@ -17,6 +17,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from time import perf_counter
@@ -24,7 +25,8 @@ from typing import Any
 
 import fedbook
 from .lab import UserError, run_dir, runs_folder, sizes_table, torch_device, write_atomically
-from .evidence import measured_on, older_note, spread, verdict_of
+from .evidence import (headline_p_values, interval_text, looks, machine_name, measured_on, older_note,
+                              verdict_of)
 from .report import (SIZES, collect, failed_runs, fill, keep, message, read_results, row_cells,
                             row_difference, result_name, write_report)
 from .runs import (answers_of, chapter_module, chapters, check_needs, code_cells, cores, execute,
@@ -271,6 +273,63 @@ def _flower() -> Any:
     except ImportError as error: raise UserError(str(error)) from None
     return flower
 
+# %% ../nbs/30_command.ipynb #7a31c101
+def seconds_of(budget: str) -> float:
+    "The seconds of a budget such as 2h, 90m or 45s. Raises `UserError` for anything else."
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([hms])", budget)
+    if not found or not float(found[1]):
+        raise UserError(f"--budget {budget} must be a time such as 2h, 90m or 45s")
+    return float(found[1]) * {"h": 3600, "m": 60, "s": 1}[found[2]]
+
+def undecided(claims: Sequence[dict]) -> list[dict]:
+    "The `claims` of the headline, or of papers without one, that are open and that more seeds may decide."
+    asked = [c for c in claims if c["headline"]] or [c for c in claims if not c["own"]]
+    return [c for c in asked if "open" in c["verdict"] and c["seeds"]]
+
+def _hand_on(rows: list[dict], file: Path, facts: dict) -> None:
+    "Put `rows`, and those that an earlier run of this code left there, into the results `file` of a look."
+    try: old = read_results(file)
+    except (UserError, OSError): old = {}
+    before = old["rows"] if all(old.get(key) == facts[key] for key in ("stamp", "device")) else []
+    known = {(row["what"], row["seed"]): row for row in [*rows, *before]}
+    body = dict(facts, scale="", rows=list(known.values()), claims=[], headline="", seeded="more seeds")
+    write_atomically(file, json.dumps(body, indent=1) + "\n")
+
+# %% ../nbs/30_command.ipynb #7a31c103
+def until_decided(path: Path, budget: float, most: int = 32, profile: str = "full", seed: int = 0,
+                  out: str | Path = "runs", changes: dict | None = None, device: str = "auto",
+                  **options: Any) -> Iterator[dict]:
+    """Run a chapter at each of `looks(most)` until no claim is `undecided`, or the next look would not fit
+    into `budget` seconds. `options` are those of `run_chapter`; it yields its dict after each look. Stopped
+    and called again, it goes on. Raises `UserError` if the chapter has no number of seeds."""
+    plan, spent, rows = looks(most), 0.0, list[dict]()
+    if not hasattr(sizes_of(path, profile, changes), "seeds"):
+        raise UserError(f"chapter {path.stem!r} has no number of seeds that could grow; "
+                        "leave out --until-decided")
+    for (n, level), (following, _) in zip(plan, [*plan[1:], (most, 0)]):
+        start, now = perf_counter(), {**(changes or {}), "seeds": str(n)}
+        file = run_dir(path.stem, profile, seed, runs_folder(out).resolve(), now) / "results.json"
+        _hand_on(rows, file, _facts(path, profile, seed, device, now, level))
+        ran = run_chapter(path, profile, device, seed, out=out, changes=now, FEDBOOK_LEVEL=str(level),
+                          **options)
+        spent += perf_counter() - start
+        if not ran["error"]:
+            body = read_results(file)
+            rows, lacking = body["rows"], undecided(body["claims"])
+            more = sum(row["seconds"] for row in rows) / n * (following - n)
+            end = "decided" if not lacking else "no more seeds" if n == most else \
+                f"{more / 60:.0f} more minutes exceed the budget" if spent + more > budget else ""
+            said = f"{n} seeds at {level:.1%}, {len(lacking)} claims open{end and ', '}{end}"
+            ran |= dict(measured=f"{said}: {ran['measured']}")
+        yield ran
+        if ran["error"] or end: return
+
+def _facts(path: Path, profile: str, seed: int, device: str, changes: dict, level: float) -> dict:
+    "What `Results` will hold true of such a run, but for its scale in words."
+    sizes = json.loads(json.dumps(asdict(sizes_of(path, profile, changes))))  # type: ignore[arg-type]
+    return dict(name=path.stem, profile=profile, seed=seed, device=machine_name(torch_device(device)),
+                changes=changes, sizes=sizes, stamp=run_stamp(path), level=level)
+
 # %% ../nbs/30_command.ipynb #30c0a108
 def copy_chapters(folder: str | Path) -> tuple[int, int]:
     "Copy chapters and answers into `folder`, over no file. Returns how many were copied, how many stay."
@@ -353,6 +412,10 @@ def _add_run(commands: Any) -> None:
                      help="chapters that run side by side (all, on a CPU of two cores or more: 2)")
     run.add_argument("--fresh", action="store_true",
                      help="forget what an earlier run with these settings has finished")
+    run.add_argument("--until-decided", action="store_true",
+                     help="add seeds at fixed looks until the claims of the headline are decided")
+    run.add_argument("--budget", metavar="TIME", help="with --until-decided: at most about 2h, 90m or 45s")
+    run.add_argument("--most-seeds", type=int, default=32, metavar="N", help="with --until-decided: at most N seeds")
 
 def _add_book(commands: Any) -> None:
     book = commands.add_parser(
@@ -421,6 +484,7 @@ def _refusal(path: Path, profile: str, changes: dict) -> str:
 
 def _run(args: argparse.Namespace) -> int:
     changes = _check_run(args)
+    _check_looks(args, changes)
     if not re.fullmatch(r"local|flower(:[1-9]\d*)?", args.engine):
         raise UserError(f"engine={args.engine!r} is unknown; choose local, flower, or flower:N (N at once)")
     found = find(args.name)
@@ -431,10 +495,24 @@ def _run(args: argparse.Namespace) -> int:
     if args.engine != "local": return _finish(_on_flower(args, found, changes))
     options = dict(profile=args.profile, device=args.device, seed=args.seed, engine=args.engine, out=args.out,
                    changes=changes, fresh=args.fresh)
+    if args.until_decided:
+        path, budget = next(iter(found.values())), seconds_of(args.budget)
+        return _finish(until_decided(path, budget, args.most_seeds, **options))  # type: ignore[arg-type]
     no = [dict(chapter=stem, measured="FAILED", seconds=0.0, notebook="", error=why)
           for stem, why in refused.items() if why]
     paths = [found[stem] for stem in in_order(found) if not refused[stem]]
     return _finish(chain(no, run_chapters(paths, _at_once(args, len(found)), **options)), len(found) > 1)
+
+def _check_looks(args: argparse.Namespace, changes: dict) -> None:
+    if not args.until_decided:
+        if args.budget: raise UserError("--budget goes with --until-decided")
+        return
+    if not args.budget: raise UserError("--until-decided needs a --budget such as 2h")
+    for given, what in ((args.name == "all", "all: name one chapter"), ("seeds" in changes, "-p seeds"),
+                        (args.engine != "local", f"--engine {args.engine}"), (args.fresh, "--fresh")):
+        if given: raise UserError(f"--until-decided does not go with {what}")
+    if args.most_seeds < 3: raise UserError(f"--most-seeds {args.most_seeds} must be 3 or more")
+    seconds_of(args.budget)
 
 def _at_once(args: argparse.Namespace, count: int) -> int:
     "How many of `count` chapters run side by side: two, where there are a second core and no GPU to share."
@@ -462,7 +540,8 @@ def _report(args: argparse.Namespace) -> int:
         raise UserError(f"folder {args.folder!r} holds no results.json; run a chapter first")
     for body in (body for body in bodies if body["claims"]):
         print(f"\n{message(body)}\nmeasured on: {measured_on(body)}")
-        _print_table([dict(verdict=verdict_of(c), ours=spread(c["values"], c["unit"]), claim=c["claim"])
+        corrected = headline_p_values(body["claims"])
+        _print_table([dict(verdict=verdict_of(c, corrected), ours=interval_text(c), claim=c["claim"])
                       for c in body["claims"]])
         if older_note(body): print(older_note(body))
     silent = [result_name(body) for body in bodies if not body["claims"]]

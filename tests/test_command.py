@@ -17,7 +17,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from fedbook import __version__, command, runs
 from fedbook.command import copy_outputs, main
 from fedbook.lab import UserError
-from fedbook.evidence import measured_on
+from fedbook.evidence import interval, judged_claim, looks, measured_on, verdict_of
 from fedbook.report import collect, drawn_from, failed_runs, keep
 from fedbook.runs import execute, find, notebook_stamp, run_chapter, run_stamp
 
@@ -602,8 +602,9 @@ def test_old_rows_are_taken_as_they_are_and_marked(tmp_path, monkeypatch, capsys
     assert main(["report", str(tmp_path / "runs")]) == 0
     said, pages = capsys.readouterr().out, (tmp_path / "runs" / "README.md").read_text()
     for text in (said, pages): assert "† 8 of 9 rows were measured with earlier code." in text
-    assert any(line.startswith(f"{done['claims'][0]['verdict']} †") for line in said.splitlines())
-    assert f"| {done['claims'][0]['verdict']} † |" in pages
+    word = verdict_of(done["claims"][0])
+    assert word.endswith(" †") and any(line.startswith(word) for line in said.splitlines())
+    assert f"| {word} |" in pages
 
     shutil.rmtree(tmp_path / "results")
     keep(tmp_path / "runs", tmp_path / "kept")
@@ -683,3 +684,78 @@ def test_as_before_compares_all_rows(tmp_path):
     ran = command.as_before(new, tmp_path / "base", out=tmp_path / "runs")
     assert "row 'a', seed 2: score was 7.5 and is" in ran["error"] and ran["measured"] == "FAILED"
     assert new.read_bytes() == before
+
+
+# Seeds until it is decided
+
+GROWS = """#| default_exp fedavg
+import numpy as np
+from fedbook.evidence import Results
+from fedbook.fedavg import profiles
+from fedbook.lab import choose
+sizes = choose(profiles, profile, changes)
+results = Results("99_demo", profile, sizes, seed, out, scale=f"{sizes.seeds} seeds", changes=changes)
+def measure(s):
+    open("LOG", "a").write(f"{s} ")
+    return {"gain": SHIFT + float(np.random.default_rng(s).normal())}
+for s in range(sizes.seeds): results.row("gain", s, lambda: measure(s))
+results.claim("b beats a", results.values("gain", "gain"), at_least=0, paper="better")
+results.claim("of our own, never decided", [1.0, -1.0, 0.1] * 2, at_least=0)
+"""
+
+
+def growing(tmp_path, shift=1.0):
+    cells = GROWS.replace("LOG", str(tmp_path / "log")).replace("SHIFT", str(shift))
+    return chapter(tmp_path, cells, 'results.finish("done")')
+
+
+def test_seeds_are_added_at_fixed_looks_until_it_is_decided(tmp_path):
+    path, plan = growing(tmp_path), looks(16)
+    first = next(command.until_decided(path, 3600, 16, "smoke", out=tmp_path / "runs", device="cpu"))
+    assert first["error"] is None and first["measured"].startswith("3 seeds at 99.8%, 1 claims open: done")
+    ran = list(command.until_decided(path, 3600, 16, "smoke", out=tmp_path / "runs", device="cpu"))
+    asked = [int(r["measured"].split()[0]) for r in ran]
+    assert asked == [n for n, _ in plan][:len(ran)] and 3 < asked[-1] < 16, asked
+    assert ran[-1]["measured"].endswith("0 claims open, decided: done")
+    body = json.loads(Path(ran[-1]["notebook"]).with_name("results.json").read_text())
+    assert (tmp_path / "log").read_text().split() == [str(s) for s in range(asked[-1])], "each seed once"
+    level = dict(plan)[asked[-1]]
+    assert body["claims"][0]["level"] == level and body["scale"] == f"{asked[-1]} seeds"
+    mean, half = interval(body["claims"][0]["values"], level)
+    assert 0 < mean - half == body["claims"][0]["low"]
+
+
+def test_looks_end_with_the_budget_with_the_seeds_or_with_an_error(tmp_path):
+    path, out = growing(tmp_path, shift=0.0), tmp_path / "runs"
+    [ran] = command.until_decided(path, 0.001, 16, "smoke", out=out, device="cpu")
+    assert "exceed the budget" in ran["measured"]
+    *_, ran = command.until_decided(path, 3600, 5, "smoke", out=out, device="cpu")
+    assert ran["measured"].startswith("5 seeds") and "1 claims open, no more seeds" in ran["measured"]
+    path = chapter(tmp_path, GROWS.replace("LOG", "/"), name="98_demo")
+    [ran] = command.until_decided(path, 60, 16, "smoke", out=out, device="cpu")
+    assert "IsADirectoryError" in ran["error"] and ran["measured"] == "FAILED"
+
+
+@pytest.mark.parametrize("line, said", [
+    ("fedavg --until-decided", "--until-decided needs a --budget such as 2h"),
+    ("fedavg --budget 2h", "--budget goes with --until-decided"),
+    ("fedavg --until-decided --budget 2", "--budget 2 must be a time such as 2h, 90m or 45s"),
+    ("fedavg --until-decided --budget 0h", "--budget 0h must be a time"),
+    ("all --until-decided --budget 2h", "--until-decided does not go with all"),
+    ("fedavg --until-decided --budget 2h -p seeds=4", "--until-decided does not go with -p seeds"),
+    ("fedavg --until-decided --budget 2h --engine flower", "does not go with --engine flower"),
+    ("fedavg --until-decided --budget 2h --fresh", "--until-decided does not go with --fresh"),
+    ("fedavg --until-decided --budget 2h --most-seeds 2", "--most-seeds 2 must be 3 or more"),
+    ("00_start --until-decided --budget 2h", "has no number of seeds that could grow")])
+def test_what_does_not_go_with_looks_is_said(line, said, capsys):
+    assert main(["run", *line.split(), "--profile", "smoke"]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_only_the_headline_or_the_papers_claims_are_waited_for():
+    claim = lambda values, **facts: judged_claim("a", values, at_least=0, **facts)
+    noisy, sure = [0.5, -0.6, 0.3], [1.0, 1.1, 1.2]
+    assert command.undecided([claim(noisy), claim(sure, paper="x")]) == []
+    assert len(command.undecided([claim(noisy, paper="x"), claim(sure, paper="x")])) == 1
+    assert command.undecided([claim(noisy, paper="x"), claim(sure, paper="x", headline=True)]) == []
+    assert command.undecided([claim(sure, paper="x", reruns=5.0)]) == [], "more seeds would not help"

@@ -96,7 +96,7 @@ def test_the_base_install_federates(elsewhere, tmp_path):
 
 
 WITHOUT = [
-    ("from fedbook.evidence import verdict; verdict([1.0, 2.0, 3.0], at_least=0)", "course"),
+    ("from fedbook.evidence import judge; judge([1.0, 2.0, 3.0], at_least=0)", "course"),
     ("from fedbook.split import iid, plot_split; plot_split(iid([0, 1, 0, 1], 2, 0), [0, 1, 0, 1])",
      "course"),
     ("from fedbook.detect import faster_rcnn; faster_rcnn(None, 2)", "vision"),

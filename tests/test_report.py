@@ -12,19 +12,11 @@ from hypothesis import given, settings
 from fedbook import report
 from fedbook.answers import report as answers
 from fedbook.lab import COLOURS, UserError
-from fedbook.evidence import Results, verdict
-from fedbook.report import (History, as_html, claims_figure, collect, verdict_counts, drawn_from, failed_runs,
-                            figures_of, fill, keep,
-                            message, overview_figure, page, paper_effect, row_difference, result_name,
-                            write_report)
+from fedbook.evidence import Results, claims_figure, judged_claim, message, paper_effect, verdict_counts
+from fedbook.report import (History, as_html, collect, drawn_from, failed_runs, figures_of, fill, keep,
+                            overview_figure, page, row_difference, result_name, write_report)
 
 matplotlib.use("Agg")
-
-
-def claimed(text, values, **facts):
-    facts = dict(at_least=None, at_most=None, paper="", source="", unit="") | facts
-    return facts | dict(claim=text, values=values, verdict=verdict(values, facts["at_least"],
-                                                                   facts["at_most"]))
 
 
 def result(*claims, name="99_demo", data="toy", headline="done", **facts):
@@ -33,12 +25,12 @@ def result(*claims, name="99_demo", data="toy", headline="done", **facts):
                 headline=headline, rows=[], claims=list(claims)) | facts
 
 
-SURE = claimed("b beats a", [0.05, 0.06, 0.052], at_least=0, unit="%", paper="61.2 - 59.3 %",
-               source="Table 2")
-OPPOSITE = claimed("c beats a", [-0.05, -0.06, -0.052], at_least=0, unit="%", paper="0.2 to 2.2 %")
-NOISY = claimed("a <b> c", [0.05, -0.06, 0.02], at_least=-0.01, at_most=0.01, unit="%")
-FEW = claimed("few", [2.0], at_most=3)
-PLAIN = claimed("plain", [12.0, 14.0, 13.0], unit="s")
+SURE = judged_claim("b beats a", [0.05, 0.06, 0.052], at_least=0, unit="%", paper="61.2 - 55.8 %",
+                    source="Table 2")
+OPPOSITE = judged_claim("c beats a", [-0.05, -0.06, -0.052], at_least=0, unit="%", paper="0.2 to 2.2 %")
+NOISY = judged_claim("a <b> c", [0.05, -0.06, 0.02], at_least=-0.01, at_most=0.01, unit="%", paper="x")
+FEW = judged_claim("few", [2.0], at_most=3)
+PLAIN = judged_claim("plain", [12.0, 14.0, 13.0], unit="s")
 
 
 def put(folder, *bodies):
@@ -48,13 +40,15 @@ def put(folder, *bodies):
 
 
 SOUND = dict(name="99_x", profile="full", seed=0, sizes={}, scale="", device="cpu", changes={})
-CLAIM = dict(claim="a", paper="", source="", unit="", verdict="measured", values=[1.0])
+CLAIM = judged_claim("a", [1.0])
 BROKEN = [SOUND, SOUND | dict(claims=3), SOUND | dict(claims=[3]),
           SOUND | dict(claims=[CLAIM | dict(values=[])]),
           SOUND | dict(claims=[CLAIM | dict(values=["x"])]), SOUND | dict(claims=[CLAIM | dict(paper=3)]),
           SOUND | dict(claims=[{k: v for k, v in CLAIM.items() if k != "unit"}]),
           SOUND | dict(claims=[], profile="huge"),
-          SOUND | dict(claims=[CLAIM | dict(at_least="0")])]
+          SOUND | dict(claims=[CLAIM | dict(at_least="0")]),
+          SOUND | dict(claims=[CLAIM | dict(verdict="too noisy to say")]),
+          SOUND | dict(claims=[CLAIM | dict(verdict="yes", own=False)])]
 
 
 @pytest.mark.parametrize("text", ["{", "{}", "[]", "3", *map(json.dumps, BROKEN)])
@@ -102,15 +96,15 @@ def test_which_runs_failed(book, results, why, tmp_path):
 
 
 def test_counts_have_one_order():
-    assert verdict_counts([FEW, NOISY, SURE, SURE,
-                   PLAIN]) == "2 reproduced, 1 too noisy to say, 1 too few seeds, 1 measured"
-    assert verdict_counts([]) == "no claims" and message(result(OPPOSITE)) == "99_demo on toy: 1 not reproduced"
+    counted = verdict_counts([FEW, NOISY, SURE, SURE, PLAIN])
+    assert counted == "2 reproduced, 1 open; own checks: 1 open, 1 measured"
+    assert verdict_counts([]) == "no claims" and message(result(OPPOSITE)) == "99_demo on toy: 1 contradicted"
 
 
 @pytest.mark.parametrize("text, want", [
     ("61.2 - 59.3 %", (1.9, 1.9)), (".467 - .448", (0.019, 0.019)), ("0.2 to 2.2 %", (0.2, 2.2)),
     ("6 to 12 points", (6, 12)),
-    (".04 to .08 over baselines", (0.04, 0.08)), ("about 98 %", (98, 98)), ("6.9 - 8.7 %", (-1.8, -1.8)),
+    (".04 to .08 over baselines", (0.04, 0.08)), ("about 98 %", (98, 98)), ("+3.0", (3, 3)), ("6.9 - 8.7 %", (-1.8, -1.8)),
     *((words, None) for words in ("19.8 %", "19.8 %, a fifth of 99 %", "more than 4",
                                   "lower with more clients, 5 to 30",
                                   "86.6 minus at most 21.65 %",
@@ -126,29 +120,30 @@ def lines_of(ax): return [line for line in ax.lines if len(line.get_xdata())]
 def test_a_figure_shows_each_claim_against_bound_and_paper():
     fig = claims_figure(result(SURE, OPPOSITE, NOISY, FEW, PLAIN))
     percent, few, seconds = fig.axes
-    assert [ax.get_xlabel() for ax in fig.axes] == ["percent, or percentage points",
-                                                    "ratio, or as the claim says", "s"]
+    assert [ax.get_xlabel() for ax in fig.axes] == [
+        "percent, or percentage points", "checks of our own: ratio, or as the claim says",
+        "checks of our own: s"]
     assert [t.get_text() for t in percent.get_yticklabels()] == ["b beats a", "c beats a", "a <b> c"]
-    mean, half = (100 * v for v in report.interval(SURE["values"]))
+    low, high = (100 * SURE[end] for end in ("low", "high"))
     bars = [tuple(line.get_xdata()) for line in lines_of(percent) if line.get_linewidth() == 6]
-    assert bars[0] == pytest.approx((mean - half, mean + half)) and len(bars) == 3
+    assert bars[0] == pytest.approx((low, high)) and len(bars) == 3
     stars = [tuple(line.get_xdata()) for line in percent.lines if line.get_marker() == "*"]
-    assert stars == [pytest.approx((1.9, 1.9)), pytest.approx((0.2, 2.2))]
+    assert stars == [pytest.approx((5.4, 5.4)), pytest.approx((0.2, 2.2))]
     bounds = [line.get_xdata()[0] for line in lines_of(percent) if line.get_marker() in (8, 9)]
     assert bounds == pytest.approx([0, 0, -1, 1])
     assert [line.get_marker() for line in lines_of(few)
             if line.get_marker() in (8, 9)] == [8], "at most: to the left"
     assert not [line for line in lines_of(few) if line.get_linewidth() == 6], "one seed has no interval"
-    assert "1 reproduced, 1 not reproduced" in fig.get_suptitle()
+    assert "1 reproduced, 1 contradicted" in fig.get_suptitle()
 
 
 def test_the_overview_counts_every_claim():
-    ax, = overview_figure([result(SURE, OPPOSITE, NOISY),
-                           result(FEW, NOISY, PLAIN, NOISY, name="98_other")]).axes
-    assert [t.get_text() for t in ax.get_yticklabels()] == ["99_demo on toy", "98_other on toy"]
-    widths = {bars.get_label(): [bar.get_width() for bar in bars] for bars in ax.containers}
-    assert widths == {"reproduced": [1, 0], "not reproduced": [1, 0], "too noisy to say": [1, 2],
-                      "too few seeds": [0, 1], "measured": [0, 1]}
+    papers, own = overview_figure([result(SURE, OPPOSITE, NOISY),
+                                   result(FEW, NOISY, PLAIN, NOISY, name="98_other")]).axes
+    assert [t.get_text() for t in papers.get_yticklabels()] == ["99_demo on toy", "98_other on toy"]
+    widths = lambda ax: {bars.get_label(): [bar.get_width() for bar in bars] for bars in ax.containers}
+    assert widths(papers) == {"reproduced": [1, 0], "contradicted": [1, 0], "open": [1, 2]}
+    assert widths(own) == {"open": [0, 1], "measured": [0, 1]}
 
 
 def test_a_figure_can_be_read_by_all_and_changes_nobodys_settings():
@@ -169,9 +164,10 @@ def test_the_page_has_a_section_for_each_chapter_and_the_scale_once():
                  result(FEW, name="06_c")])
     assert re.findall(r"^## (.*)", text, re.M) == ["04_a", "06_c"] and "05_b" not in text
     assert text.count("other scale") == 1 and text.count("a toy") == 2
-    assert "| b beats a | 61.2 - 59.3 % (Table 2) | 5.4 ± 0.53 % (3 seeds) | reproduced |" in text
-    assert "All in all: 1 reproduced, 1 not reproduced, 1 too noisy to say, 1 too few seeds." in text
-    assert "| [04_a](#04_a) | full, other | 1 too noisy to say |" in text
+    assert "| b beats a | at least 0 % | 61.2 - 55.8 % (Table 2) | 5.4 [4.09, 6.71] % (3 seeds) | reproduced |" in text
+    assert "All in all: 1 reproduced, 1 contradicted, 1 open; own checks: 1 open." in text
+    assert "3 of these are judged by an interval" in text
+    assert "| [04_a](#04_a) | full, other | 1 open |" in text
 
 
 def test_a_report_is_written_whole_and_figures_stay_until_their_claims_change(tmp_path):
@@ -207,7 +203,7 @@ def test_fill_writes_the_last_cell_of_linked_rows(tmp_path):
     readme.write_text("| [A](results/README.md#99_demo) | what | old |\n"
                       "| [B](results/README.md#98_none) | x | old |\n| no | link |\n")
     fill(readme, [result(SURE), result(NOISY, data="other")])
-    assert readme.read_text() == ("| [A](results/README.md#99_demo) | what | 1 reproduced, 1 too noisy to say |\n"
+    assert readme.read_text() == ("| [A](results/README.md#99_demo) | what | 1 reproduced, 1 open |\n"
                                   "| [B](results/README.md#98_none) | x | no claims |\n| no | link |\n")
     readme.write_text("no rows")
     with pytest.raises(UserError, match="no table row"): fill(readme, [])
@@ -296,7 +292,7 @@ def test_history_table_is_short_and_safe():
 
 
 def test_answers():
-    assert answers.tally([result(SURE, FEW), result(SURE)]) == {"reproduced": 2, "too few seeds": 1}
+    assert answers.tally([result(SURE, FEW), result(SURE)]) == {"reproduced": 2, "open": 1}
     assert answers.slowest({"rows": []}) is None
     assert answers.changed(result(SURE, PLAIN), result(SURE | dict(verdict="measured"),
                                                        FEW)) == {"b beats a": ("reproduced", "measured")}
