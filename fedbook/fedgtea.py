@@ -275,8 +275,7 @@ def _drawn_ahead(client: "FedGTEAClient") -> Iterator[tuple]:
     "What `Rivals.step` needs, for each step of a round; all of it is on the device before the first."
     (x, y), steps, many, random = client.data(), client.iterations, client.gan_batch, client.generator
     picks = torch.randint(len(y), (steps, many), generator=random)
-    before = client.store.get("previous", {})
-    old_x, old_y = replayed(client.model, before, client.old, steps, many, random)
+    old_x, old_y = client.replay(steps, many)
     alone, noise = [], torch.empty(steps, many + old_y.shape[1], client.model.generator.noise)
     for each in noise:
         alone.append(bool(torch.rand((), generator=random) < client.alone))
@@ -311,6 +310,11 @@ class FedGTEAClient(TaskClient):
     def train(self) -> None:
         rivals = Rivals(self.model, self.critic_lr, self.generator_lr)
         for x, y, groups, noise in _drawn_ahead(self): rivals.step(x, y, groups, noise)
+
+    def replay(self, steps: int, many: int) -> tuple[Tensor, Tensor]:
+        "Pictures and classes of `replayed`, by the generator as it was when the task came."
+        before = self.store.get("previous", {})
+        return replayed(self.model, before, self.old, steps, many, self.generator)
 
     def moments(self) -> dict[str, Tensor]:
         x, _ = self.tasks[self.task]
