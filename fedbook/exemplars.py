@@ -10,7 +10,7 @@ __all__ = ['Exemplars', 'ICaRL', 'DER', 'ReFed', 'GLFC', 'herding', 'add_exempla
 # %% ../nbs/08_exemplars.ipynb #c0a80112
 import copy
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,7 @@ from .continual import (FedAvg, Method, TaskClient, TaskServer, TaughtClient, ac
                                frozen, logits, picture_gradients, profiles, sample_gradients, unit_features)
 from .fedavg import Step
 from .lab import UserError
-from .local import build, generator, torch_threads
+from .local import batches, build, generator, torch_threads
 from .score import accuracy
 from .wire import Msg, Refused, expect, labelled, part
 from .world import as_float
@@ -154,21 +154,33 @@ class DERClient(TaskClient):
         smallest = new["key"].argsort()[:self.memory]
         self.store["buffer"] = {name: t[smallest] for name, t in new.items()}
 
-    def train(self) -> None:
-        if "buffer" in self.store: self._there = self.buffer()
-        super().train()
+    def batches(self) -> Iterator:
+        """Batches of the task, each with as many kept pictures, their logits, and which of these are known. The
+        pictures go to the device once, what a pass draws once per pass."""
+        kept = self.store.get("buffer")
+        if not kept:
+            yield from super().batches()
+            return
+        x, y, old_x, old_z = (t.to(self.device) for t in (*self.data(), kept["x"], kept["z"]))
+        for _ in range(self.epochs):
+            for i, j, known in self.drawn(len(y), kept["z"].isfinite()):
+                yield as_float(x[i]), y[i], as_float(old_x[j]), old_z[j], known
 
-    def buffer(self) -> tuple[torch.Tensor, ...]:
-        "Pictures and logits that were kept, on the device: they go there once a round."
-        return tuple(self.store["buffer"][name].to(self.device) for name in ("x", "z"))
+    def drawn(self, n: int, known: torch.Tensor) -> Iterator:
+        """A pass over `n` pictures: for each batch its positions, those of kept pictures, and the places of the
+        `known` (bool, as the kept logits) among their logits."""
+        own = batches(n, self.batch, self.generator)
+        old = [torch.randint(len(known), (len(i),), generator=self.generator) for i in own]
+        parts = [*own, *old, *(known[j].flatten().nonzero().flatten() for j in old)]
+        there, steps = torch.cat(parts).to(self.device).split([len(part) for part in parts]), len(own)
+        return zip(there[:steps], there[steps:2 * steps], there[2 * steps:])
 
-    def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        if "buffer" not in self.store: return super().loss(x, y)
-        old_x, old_z = getattr(self, "_there", None) or self.buffer()
-        i = torch.randint(len(old_x), (len(y),), generator=self.generator).to(self.device)
-        z, then = self.model(as_float(old_x[i])), old_z[i]
-        known = then.isfinite()
-        return super().loss(x, y) + self.strength * F.mse_loss(z[:, :then.shape[1]][known], then[known])
+    def loss(self, x: torch.Tensor, y: torch.Tensor, *old: torch.Tensor) -> torch.Tensor:
+        if not old: return super().loss(x, y)
+        old_x, then, known = old
+        z = self.model(old_x)[:, :then.shape[1]]
+        apart = F.mse_loss(z.flatten()[known], then.flatten()[known])
+        return super().loss(x, y) + self.strength * apart
 
 DER = Method("DER", DERClient, takes=(*FedAvg.takes, "memory"))
 

@@ -336,7 +336,7 @@ def cross_entropy(client: "FedReplayClient", logits: Tensor, y: Tensor) -> Tenso
 def fedprox(client: "FedReplayClient", logits: Tensor, y: Tensor, mu: float = 0.01) -> Tensor:
     """FedProx's local loss (Li et al. 2020, Eq. 2): `mu` / 2 times the squared distance from the weights that
     were sent is added."""
-    anchor = [client.start[name].to(logits) for name, _ in client.model.named_parameters()]
+    anchor = [client._anchor[name] for name, _ in client.model.named_parameters()]
     return F.cross_entropy(logits, y) + proximal(client.model.parameters(), anchor, mu)
 
 def restricted_softmax(logits: Tensor, counts: Tensor, alpha: float = 0.5) -> Tensor:
@@ -347,7 +347,7 @@ def restricted_softmax(logits: Tensor, counts: Tensor, alpha: float = 0.5) -> Te
 
 def fedrs(client: "FedReplayClient", logits: Tensor, y: Tensor, alpha: float = 0.5) -> Tensor:
     "FedRS's local loss: cross-entropy of `restricted_softmax`."
-    return F.cross_entropy(restricted_softmax(logits, client.counts().to(logits), alpha), y)
+    return F.cross_entropy(restricted_softmax(logits, client._counts, alpha), y)
 
 # %% ../nbs/10_fedreplay.ipynb #aee8359e
 class FedReplayClient(Client):
@@ -422,16 +422,23 @@ class FedReplayClient(Client):
         "The pool that it draws from; None where there is none, or its loss would not look at it."
         return self.replay if self.lam or self._mu else None
 
-    def loss(self, z: Tensor, y: Tensor) -> Tensor:
-        """Equation (3): its own batch and one from the pool, in one pass through the head; while `mu` is
-        positive, (5)."""
-        pool, teacher = self.source, self.teacher if self._mu else None
-        if pool is None: return self.local_loss(self, self.model(z), y)
-        i = pool.draw(len(y), self.generator)
-        own, shared = self.model(torch.cat([z, pool.z[i].to(z)])).split(len(y))
-        loss = replay_loss(self.local_loss(self, own, y), F.cross_entropy(shared, pool.y[i].to(y)), self.lam)
-        if teacher is None: return loss
-        return loss + self._mu * distillation_loss(teacher[i].to(z), shared, self.temperature)
+    def train(self) -> None:
+        "FedAvg's; what the losses compare with goes to the device once."
+        self._anchor = {name: t.to(self.device) for name, t in self.start.items()}
+        self._counts = self.counts().to(self.device, torch.float32)
+        super().train()
+
+    def batches(self) -> Iterable[tuple]: return map(self.rows, self.plan())
+
+    def loss(self, z: Tensor, y: Tensor, *pool: Tensor) -> Tensor:
+        """Equation (3): its own batch and one from the pool (features, labels, perhaps the teacher's logits),
+        in one pass through the head; with a teacher, (5)."""
+        if not pool: return self.local_loss(self, self.model(z), y)
+        shared_z, shared_y, *teacher = pool
+        own, shared = self.model(torch.cat([z, shared_z])).split(len(y))
+        loss = replay_loss(self.local_loss(self, own, y), F.cross_entropy(shared, shared_y), self.lam)
+        if not teacher: return loss
+        return loss + self._mu * distillation_loss(teacher[0], shared, self.temperature)
 
     def state(self) -> Msg: return with_pool(gather(self, ("generator", "teacher")), self.replay)
 
@@ -450,18 +457,24 @@ class FedReplayClient(Client):
 
     def plan(self) -> list:
         """For each step the positions of its own pictures, and as many of the pool (none where it does not
-        replay)."""
-        pool = self.source
-        return [(own, own[:0] if pool is None else pool.draw(len(own), self.generator))
-                for _ in range(self.epochs) for own in batches(len(self.y), self.batch, self.generator)]
+        replay), drawn ahead. They go to the device together, and so does what they point at."""
+        self._there, pool, drawn = self.there(), self.source, []
+        for _ in range(self.epochs):
+            for own in batches(len(self.y), self.batch, self.generator):
+                drawn += [own, own[:0] if pool is None else pool.draw(len(own), self.generator)]
+        there = torch.cat(drawn).to(self.device).split([len(positions) for positions in drawn])
+        return list(zip(there[::2], there[1::2]))
+
+    def there(self) -> tuple[list[Tensor], ...]:
+        "On the device: own features and labels; and the pool's with the teacher's logits, those that count."
+        pool, taught = self.source, [self.teacher] if self._mu else []
+        groups = [self.x, self.y], [] if pool is None else [pool.z, pool.y, *taught]
+        return tuple([t.to(self.device) for t in group if t is not None] for group in groups)
 
     def rows(self, step: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
-        "Own features and labels, and the pool's with the teacher's logits, those of them that count."
-        (own, shared), pool, teacher = step, self.source, self.teacher if self._mu else None
-        mine = self.x[own], self.y[own]
-        if pool is None: return mine
-        taught = () if teacher is None else (teacher[shared],)
-        return (*mine, pool.z[shared], pool.y[shared], *taught)
+        "What `there` has at the positions of a step of the plan."
+        (own, shared), (mine, pool) = step, self._there
+        return (*(t[own] for t in mine), *(t[shared] for t in pool))
 
     def losses(self, weights: State, share: Tensor, z: Tensor, y: Tensor, *pool: Tensor) -> Tensor:
         "`loss` of k clients (k,) that are alike: see `together.Stackable`."

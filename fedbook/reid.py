@@ -384,24 +384,43 @@ def resnet(name: str = "resnet50", weights: State | None = None) -> ReIDNet:
     return ReIDNet(stages, network.fc.in_features)
 
 # %% ../nbs/09_reid.ipynb #cfd0ae50
-def augment(x: torch.Tensor, generator: torch.Generator, erase: float = 0.5) -> torch.Tensor:
-    """Weakly changed copies of pictures x (b, 3, H, W) in [-1, 1]: half of them mirrored, each moved by up
-    to a twenty-fifth of its height, and with probability `erase` a box of 2 to 40 % of its area made grey."""
-    b, _, h, w = x.shape
+class _Changes(NamedTuple):
+    """What happens to each of b pictures: whether it is `mirrored`, bool (b,); by which of its `corners` (b
+    pairs of row and column) it is cut out of itself with a margin; which `boxes` (picture, row, column,
+    height, width) become grey."""
+    mirrored: torch.Tensor
+    corners: list
+    boxes: list
+
+def _draw_changes(b: int, h: int, w: int, generator: torch.Generator, erase: float = 0.5) -> _Changes:
+    "`_Changes` of `b` pictures (`h`, `w`): see `augment`."
     uniform = lambda *shape: torch.rand(*shape, generator=generator)
-    x = torch.where((uniform(b) < 0.5)[:, None, None, None].to(x.device), x.flip(3), x)
-    pad = max(1, h // 25)
-    padded = F.pad(x, [pad] * 4)
-    top, left = torch.randint(2 * pad + 1, (2, b), generator=generator).tolist()
-    x = torch.stack([padded[i, :, top[i]:top[i] + h, left[i]:left[i] + w] for i in range(b)])
+    mirrored, boxes = uniform(b) < 0.5, []
+    corners = torch.randint(2 * max(1, h // 25) + 1, (2, b), generator=generator).T.tolist()
     area, ratio = 0.02 + 0.38 * uniform(b), torch.exp((2 * uniform(b) - 1) * math.log(3.3))
     where = uniform(b, 2)
     for i in (uniform(b) < erase).nonzero().flatten().tolist():
         tall = min(h, round(math.sqrt(area[i] * h * w * ratio[i])))
         wide = min(w, round(math.sqrt(area[i] * h * w / ratio[i])))
-        y0, x0 = int(where[i, 0] * (h - tall + 1)), int(where[i, 1] * (w - wide + 1))
-        x[i, :, y0:y0 + tall, x0:x0 + wide] = 0
+        boxes.append((i, int(where[i, 0] * (h - tall + 1)), int(where[i, 1] * (w - wide + 1)), tall, wide))
+    return _Changes(mirrored, corners, boxes)
+
+# %% ../nbs/09_reid.ipynb #cfd0ae52
+def _apply(x: torch.Tensor, changes: _Changes) -> torch.Tensor:
+    "Copies of pictures `x` (b, 3, H, W) after their `changes`."
+    h, w = x.shape[2:]
+    x = torch.where(changes.mirrored[:, None, None, None].to(x.device), x.flip(3), x)
+    padded = F.pad(x, [max(1, h // 25)] * 4)
+    corners = enumerate(changes.corners)
+    x = torch.stack([padded[i, :, top:top + h, left:left + w] for i, (top, left) in corners])
+    for i, top, left, tall, wide in changes.boxes: x[i, :, top:top + tall, left:left + wide] = 0
     return x
+
+def augment(x: torch.Tensor, generator: torch.Generator, erase: float = 0.5) -> torch.Tensor:
+    """Weakly changed copies of pictures `x` (b, 3, H, W) in [-1, 1]: half of them mirrored, each moved by up
+    to a twenty-fifth of its height, and with probability `erase` a box of 2 to 40 % of its area made grey."""
+    b, _, h, w = x.shape
+    return _apply(x, _draw_changes(b, h, w, generator, erase))
 
 # %% ../nbs/09_reid.ipynb #71b3a0a7
 def make_network(sizes: SiteSizes, seed: int) -> ReIDNet:
@@ -622,6 +641,20 @@ def remember(model: nn.Module, data: ReIDData, sizes: SiteSizes) -> ProxyMemory:
     return ProxyMemory(features, clusters, data.cameras)
 
 # %% ../nbs/09_reid.ipynb #7057f169
+def _batches(pictures, memory, sizes, generator):
+    """Batches of a pass: pictures, and their proxies on the device and on the CPU. All are drawn ahead, so
+    that what is drawn goes to the device once."""
+    places, changes = [], []
+    for i in proxy_batches(memory, sizes.steps, generator, sizes.batch // 4):
+        places.append(i)
+        changes.append(_draw_changes(len(i), *pictures.shape[2:], generator))
+    proxies = [memory.member[i] for i in places]
+    there = lambda parts: torch.cat(parts).to(pictures.device).split([len(part) for part in parts])
+    brought = zip(there(places), there([change.mirrored for change in changes]), there(proxies))
+    for (i, mirrored, own), change, here in zip(brought, changes, proxies):
+        yield _apply(as_float(pictures[i]), change._replace(mirrored=mirrored)), own, here
+
+# %% ../nbs/09_reid.ipynb #7057f16b
 def learn(model: nn.Module, data: ReIDData, sizes: SiteSizes, generator: torch.Generator,
           optimiser: torch.optim.Optimizer, epochs: int, also: Callable | None = None,
           after: Callable[[], None] | None = None) -> None:
@@ -635,19 +668,15 @@ def learn(model: nn.Module, data: ReIDData, sizes: SiteSizes, generator: torch.G
     for _ in range(epochs):
         memory = remember(model, data, sizes).to(device)
         seen: dict[str, torch.Tensor] = {}
-        def batches():
-            for i in proxy_batches(memory, sizes.steps, generator, sizes.batch // 4):
-                seen["proxies"] = memory.member[i]
-                yield augment(as_float(pictures[i.to(device)]), generator), seen["proxies"].to(device)
-        def loss(x, proxies):
+        def loss(x, proxies, here):
             out = model(x)
-            seen["features"] = F.normalize(out.detach())
+            seen.update(features=F.normalize(out.detach()), proxies=here)
             plain = camera_contrastive_loss(F.normalize(out), proxies, memory)
             return plain + also(x, out) if also else plain
         def update():
             if after: after()
             memory.update(**seen)
-        train(model, batches(), loss, optimiser, after=update)
+        train(model, _batches(pictures, memory, sizes, generator), loss, optimiser, after=update)
 
 # %% ../nbs/09_reid.ipynb #e154dbef
 def adam(model: nn.Module, sizes: SiteSizes, factor: float = 1.0) -> torch.optim.Adam:

@@ -221,7 +221,8 @@ def install():
 install.libraries = []
 
 
-STANDINS = {"torch_device": lambda name="auto": install(), "_can_fork": lambda: False}
+STANDINS = {"torch_device": lambda name="auto": torch.device("cpu") if name == "cpu" else install(),
+            "_can_fork": lambda: False}
 
 def stand_in(names):
     "Where `names` (of a module, or of a notebook) find out what the machine has, let them find the device."
@@ -237,9 +238,9 @@ def install_in_fedbook():
         if name.startswith("fedbook."): stand_in(vars(module))
     return device
 
-def run_chapter(path, out):
-    """Execute a notebook's code cells at smoke on the device. Returns its failures, as texts, what it printed,
-    and its seconds of work."""
+def run_cells(path, **parameters):
+    """Execute a notebook's code cells on the device, with these `parameters` where it has some. Returns its
+    failures, as texts, what it printed, and its seconds of work."""
     from fedbook.runs import code_cells
     matplotlib.use("agg")
     start, failures, printed, names = time.process_time(), [], io.StringIO(), {"__name__": "__main__"}
@@ -256,9 +257,13 @@ def run_chapter(path, out):
             failures.append(f"code cell {i}: {type(error).__name__}: {str(error)[:300]} "
                             f"({' > '.join(frames[-4:])})")
         if re.search(r'^profile = "quick"', source, re.M):
-            names |= dict(profile="smoke", device="auto", seed=0, engine="local", out=str(out), changes={})
+            names |= parameters
         stand_in(names)
     return failures, printed.getvalue(), time.process_time() - start
+
+def run_chapter(path, out):
+    "`run_cells` of a chapter at smoke."
+    return run_cells(path, profile="smoke", device="auto", seed=0, engine="local", out=str(out), changes={})
 
 
 def answer_into(pipe, job, args):

@@ -309,9 +309,9 @@ def test_report_keep_and_fill(tmp_path, capsys, monkeypatch):
     readme.write_text("| [demo](results/README.md#99_demo) | old |\n")
     assert main(["report", "--keep", "--readme", "README.md"]) == 0
     said = capsys.readouterr().out
-    assert "99_demo on toy: 1 reproduced" in said and "no claims:\n  98_mute-smoke-0-toy" in said
+    assert "99_demo on toy: own checks: 1 yes" in said and "no claims:\n  98_mute-smoke-0-toy" in said
     assert "not complete" not in said
-    assert readme.read_text() == "| [demo](results/README.md#99_demo) | 1 reproduced |\n"
+    assert readme.read_text() == "| [demo](results/README.md#99_demo) | own checks: 1 yes |\n"
     assert [path.name for path in sorted(tmp_path.glob("results/*.json"))] == ["99_demo-smoke-0-toy.json"]
     for folder in (tmp_path / "runs", tmp_path / "results"):
         assert "a is at least 0" in (folder / "README.md").read_text()

@@ -245,8 +245,10 @@ def with_pool(lam=0.5, id=0, teacher=None, **options):
     return client
 
 def loss_of(client, seed=3, own=None):
-    client.generator = seeded(seed)
-    return client.loss(*(own or holdings(client.id)))
+    z, y = own or holdings(client.id)
+    _, pool = client.there()
+    i = client.replay.draw(len(y), seeded(seed)) if pool else None
+    return client.loss(z, y, *(t[i] for t in pool))
 
 def drawn(client, seed=3): return client.replay.draw(len(client.y), seeded(seed))
 
@@ -482,6 +484,7 @@ def test_fedrs_is_fedavg_at_alpha_one_and_moves_foreign_rows_less():
     z, y = holdings(0)
     def foreign(alpha):
         client = client_of(0, local_loss=partial(fedrs, alpha=alpha))
+        client.fit(sent)
         return torch.autograd.grad(client.loss(z, y), client.model.classifier.weight)[0][2:].norm()
     assert 0 == foreign(0.0) < foreign(0.5) < foreign(1.0)
 

@@ -12,7 +12,7 @@ from fedbook.fedavg import Client, Federation, FedProxClient, Here, Server, run
 from fedbook.fedreplay import (FedReplayClient, FedReplayServer, FedReplaySizes, ReplayHead, ReplayPool,
                                cross_entropy, fedprox, logits_together)
 from fedbook.lab import UserError
-from fedbook.local import build, generator
+from fedbook.local import batches, build, generator
 from fedbook.together import (Together, batch_together, default_together, entropy_together, mean_together,
                               train_together)
 from fedbook.wire import Msg, unpack
@@ -110,12 +110,12 @@ def test_training_together_in_float32():
         torch.testing.assert_close(*seen, rtol=0, atol=5e-3)
 
 
-def test_a_plan_is_what_training_draws():
-    ours, theirs = clients(torch.float32)[2], clients(torch.float32)[2]
-    drawn, draw = [], theirs.replay.draw
-    theirs.replay.draw = lambda n, g: drawn.append(draw(n, g)) or drawn[-1]
-    one_after_the_other([theirs])
-    assert all(torch.equal(shared, other) for (_, shared), other in zip(ours.plan(), drawn, strict=True))
+def test_a_plan_draws_an_order_then_a_batch_of_the_pool_for_each_step():
+    client, g = clients(torch.float32)[2], clients(torch.float32)[2].generator
+    wanted = [(own, client.replay.draw(len(own), g)) for _ in range(client.epochs)
+              for own in batches(len(client.y), client.batch, g)]
+    assert all(map(torch.equal, sum(client.plan(), ()), sum(wanted, ())))
+    assert torch.equal(client.generator.get_state(), g.get_state())
 
 
 def test_a_mean_leaves_padding_out():
