@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import reduce
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -53,22 +54,33 @@ def _expect(name: str, x: Any, *shape: int | str) -> Tensor:
     if not x.isfinite().all(): raise UserError(f"{name} holds nan or infinity, expected finite numbers")
     return x
 
+def _covariance(cov: Tensor) -> None:
+    "Raise `UserError` unless `cov` (d, d) can be a covariance, by a look at its entries."
+    wide = cov.detach().double()
+    variances, slack = wide.diagonal(), 1e-4 * wide.diagonal().abs().max()
+    if not (wide - wide.mT).abs().max() <= slack: raise UserError("cov is not symmetric, a covariance is")
+    allowed = (variances.clamp_min(0)[:, None] * variances.clamp_min(0)).sqrt() + slack
+    if (variances < -slack).any() or (wide.abs() > allowed).any():
+        raise UserError("cov has a negative variance, or an entry larger than its two variances allow")
+
 # %% ../nbs/09_wasserstein.ipynb #136d980f
 @dataclass(frozen=True, eq=False)
 class Gaussian:
     """The Gaussian of a task's embeddings: `mean` (d,), `cov` (d, d) and `n`, the number of samples both came
     from.
 
-    Raises `UserError` for other shapes and for `n` of 0 or less."""
+    Raises `UserError` for other shapes, an `n` that is no whole number above 0, and a `cov` that is not
+    symmetric or has an entry larger than its two variances allow (whether it has a negative eigenvalue,
+    `log_prob` and the distances look)."""
     mean: Tensor
     cov: Tensor
     n: int
 
     def __post_init__(self):
         d, = _expect("mean", self.mean, "d").shape
-        _expect("cov", self.cov, d, d)
-        if not self.n > 0:
-            raise UserError(f"n={self.n} must be above 0, a Gaussian is estimated from samples")
+        _covariance(_expect("cov", self.cov, d, d))
+        if not isinstance(self.n, Integral) or not self.n > 0:
+            raise UserError(f"n={self.n} must be a whole number above 0, a Gaussian is estimated from samples")
 
     @classmethod
     def from_samples(cls, x: Tensor) -> "Gaussian":
