@@ -521,7 +521,7 @@ class Comparison:
         return train_on_all(self.stream, self.sizes, self.seed, self.device)
 
     def tune(self, methods: Iterable[Method]) -> None:
-        "Try each of `methods` at the sizes' rates times `_FACTORS`, so many as `tries`, on a seed of its own."
+        "Try each of `methods` at the sizes' rates and multiples, `tries` in all; the best are those of its rows."
         for method in methods:
             for factor in _FACTORS[:self.sizes.tries]:
                 named = method._replace(name=f"{method.name}, rates × {factor:g}")
@@ -543,7 +543,6 @@ class Comparison:
         return StreamExperiment(sizes, seed, self.device, method)
 
     def experiment(self, method: Method, seed: int) -> StreamExperiment:
-        "`method` with `seed`, at the rates that did best in its tries."
         return self._at(self.factor(method), method, seed)
 
     def tuned(self, methods: Iterable[Method]) -> Table:
