@@ -80,7 +80,7 @@ class FedCBDRSizes(TrainingSizes):
     map_seeds: Count = 3                   # seeds of the maps on digits
     digit_rounds: Count = 15               # rounds of a task of digits
     reruns: int = 0                        # reruns of one seed with weights shaken in the last bits
-    rates: tuple[float, ...] = (0.003, 0.01, 0.03)     # starting rates that every method is tried with
+    rates: tuple[float, ...] = (0.003, 0.01, 0.03, 0.1)    # starting rates that every method is tried with
     tuning: int = 0                        # seeds of these tries; 0: none, the rate is `lr`
 
     @property
