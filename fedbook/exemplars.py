@@ -5,13 +5,14 @@
 # %% auto #0
 __all__ = ['Exemplars', 'ICaRL', 'DER', 'ReFed', 'GLFC', 'herding', 'add_exemplars', 'with_exemplars', 'ICaRLClient',
            'ICaRLServer', 'DERClient', 'importance', 'ReFedClient', 'compensation', 'gradient_network', 'rebuild',
-           'GLFCClient', 'GLFCServer']
+           'GLFCClient', 'GLFCServer', 'annealed_rate', 'annealed']
 
 # %% ../nbs/08_exemplars.ipynb #c0a80112
 import copy
 import math
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from types import MethodType
 from typing import Any
 
 import torch
@@ -394,3 +395,37 @@ class GLFCServer(TaskServer):
     def prepare(self, task: int) -> dict[str, torch.Tensor]: return self.best
 
 GLFC = Method("GLFC", GLFCClient, GLFCServer, takes=(*FedAvg.takes, "memory"), server_takes=("proxy_steps",))
+
+# %% ../nbs/08_exemplars.ipynb #08b00002
+def annealed_rate(start: float, end: float, done: float) -> float:
+    """The learning rate when the share `done` (0 to 1) of a task's rounds is over: a cosine from `start` to
+    `end`, or `start` where that is smaller."""
+    end = min(start, end)
+    return end + (start - end) * (1 + math.cos(math.pi * min(done, 1.0))) / 2
+
+# %% ../nbs/08_exemplars.ipynb #08b00005
+def _at_its_rate(server: Any, message: Callable[[int], Msg], lr: float, lr_end: float, id: int) -> Msg:
+    msg, done = message(id), server.round / server.rounds - server.task
+    return Msg(msg.tensors, {**msg.meta, "lr": annealed_rate(lr, lr_end, done)})
+
+def _annealing_server(make: Callable, *args: Any, lr: float, lr_end: float, **options: Any) -> Any:
+    server = make(*args, **options)
+    server.send = partial(_at_its_rate, server, server.send, lr, lr_end)
+    return server
+
+def _fit_at_its_rate(client: Any, msg: Msg) -> Msg:
+    usual, client.lr = client.lr, msg.meta["lr"]
+    try: return type(client).fit(client, msg)
+    finally: client.lr = usual
+
+def _annealing_client(make: Callable, *args: Any, **options: Any) -> Any:
+    client = make(*args, **options)
+    client.fit = MethodType(_fit_at_its_rate, client)
+    return client
+
+def annealed(method: Method) -> Method:
+    """`method`, whose client has a rate `lr`, with the rate falling over the rounds of a task from the sizes'
+    `lr` to their `lr_end` (`annealed_rate`)."""
+    return method._replace(client=partial(_annealing_client, method.client),
+                           server=partial(_annealing_server, method.server),
+                           server_takes=(*method.server_takes, "lr", "lr_end"))

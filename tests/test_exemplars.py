@@ -2,6 +2,7 @@
 gradients."""
 import itertools
 import math
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -10,11 +11,17 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fedbook.continual import (StreamExperiment, expandable_cnn, frozen, logits, make_stream,
+from conftest import equal
+
+from fedbook.continual import (ContinualSizes, Finetune, StreamExperiment, expandable_cnn, frozen, logits,
+                               make_stream,
                                picture_gradients,
                                profiles, run_stream, unit_features)
+from fedbook.engine import prove, trial
 from fedbook.exemplars import (DER, DERClient, GLFC, GLFCClient, ICaRL, ICaRLClient, ReFed, add_exemplars,
-                               compensation, gradient_network, herding, importance, rebuild)
+                               annealed, annealed_rate, compensation, gradient_network, herding, importance,
+                               rebuild)
+from fedbook.fedavg import Client
 from fedbook.lab import UserError
 from fedbook.local import build, generator
 from fedbook.wire import Msg, Refused, unpack
@@ -168,3 +175,39 @@ def test_hostile_replies_are_refused():
     reply = of_glfc.client(0).prototypes(glfc.ask(0))
     huge = {name: t * 0 + 1e30 for name, t in reply.tensors.items()}
     with pytest.raises(Refused, match="larger"): glfc.accept("prototypes", 0, Msg(huge, reply.meta))
+
+
+@dataclass(frozen=True)
+class FallingSizes(ContinualSizes):
+    lr_end: float = 0.01
+
+FALLING = FallingSizes(**{**asdict(SMOKE), "rounds": 3, "lr": 0.05})
+
+def test_the_rate_falls_by_a_cosine_and_never_rises():
+    rates = [annealed_rate(0.05, 0.01, done) for done in (0, 0.5, 1, 3)]
+    assert rates == pytest.approx([0.05, 0.03, 0.01, 0.01])
+    assert annealed_rate(0.001, 0.01, 0.7) == 0.001
+
+
+@pytest.mark.parametrize("method", [Finetune, ICaRL, GLFC, ReFed], ids=lambda m: m.name)
+def test_an_annealed_method_trains_at_the_rate_of_the_round(method, monkeypatch):
+    rates, optimiser = [], Client.optimiser
+    def look(self):
+        rates.append(self.lr)
+        return optimiser(self)
+    monkeypatch.setattr(Client, "optimiser", look)
+    experiment = StreamExperiment(FALLING, method=annealed(method))
+    trial(experiment, workers=1)
+    assert rates == pytest.approx([r for r in (0.05, 0.04, 0.02) for _ in range(3)] * 3)
+    assert experiment.client(0).lr == 0.05
+
+
+def test_an_annealed_method_at_a_constant_rate_is_the_method(stream):
+    constant = replace(FALLING, lr_end=FALLING.lr)
+    one, other = (trial(StreamExperiment(constant, method=m), workers=1) for m in (ICaRL, annealed(ICaRL)))
+    assert equal(one.server.weights, other.server.weights)
+    assert one.federation.states == other.federation.states
+
+
+def test_an_annealed_method_is_proven():
+    prove(StreamExperiment(replace(FALLING, rounds=1), method=annealed(ICaRL)), kills=4, kinds=("silent",))

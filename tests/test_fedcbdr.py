@@ -22,8 +22,8 @@ from fedbook.wire import Msg, Refused, labelled, pack, unpack
 from fedbook.engine import Faults, line_of, prove
 from fedbook.fedavg import Federation, Here
 from fedbook.fedcbdr import (FedCBDR, FedCBDRAggregator, FedCBDRClient, FedCBDRServer, FedCBDRSizes,
-                             FedCBDRTrainer, ReplayBuffer, configured, default_network, profiles, settings as
-                             settings_of, tts_loss, variant)
+                             FedCBDRTrainer, configured, default_network, mixed_batches, profiles, settings as
+                             settings_of, tempered, tts_loss, variant)
 from fedbook.lab import UserError, choose
 from fedbook.leverage import draw_samples, features, leverage_scores, sampling_probabilities
 from fedbook.local import build, generator
@@ -132,7 +132,7 @@ def test_an_empty_batch_has_no_loss():
         tts_loss(normal(0, 5), torch.zeros(0, dtype=torch.int64), 3)
 
 
-# ---- the buffer
+# ---- the local step
 
 def coded(y, first=0):
     "Pictures (n, 1, 1, 1) whose only pixel is their number, with labels `y`."
@@ -140,98 +140,12 @@ def coded(y, first=0):
 
 def numbers(x): return x.flatten().int().tolist()
 
-def test_a_buffer_without_capacity_only_grows():
-    buffer = ReplayBuffer()
-    assert len(buffer) == 0 and buffer.x is buffer.y is None
-    for first in (0, 5, 10): buffer.add(*coded([3, 3, 7, 3, 7], first))
-    assert numbers(buffer.x) == list(range(15)) and buffer.y.tolist() == [3, 3, 7, 3, 7] * 3
-    assert len(buffer) == 15
-
-def test_a_buffer_keeps_pictures_that_come_twice():
-    buffer = ReplayBuffer()
-    x, y = coded([1, 2])
-    buffer.add(x[[0, 0, 1]], y[[0, 0, 1]])
-    assert numbers(buffer.x) == [0, 0, 1]
-
-def test_nothing_added_is_nothing_kept():
-    buffer = ReplayBuffer(3)
-    buffer.add(*(t[:0] for t in coded([1])))
-    assert len(buffer) == 0
-    buffer.add(*coded([1, 2]))
-    assert len(buffer) == 2
-
-@pytest.mark.parametrize("policy", ["class_balanced", "herding", "append"])
-@pytest.mark.parametrize("capacity", [1, 4, 7, 12, 30])
-def test_capacity_is_never_exceeded(policy, capacity):
-    buffer, held = ReplayBuffer(capacity, policy), 0
-    for first, y in ((0, [5] * 9), (9, [2, 8] * 5), (19, [1])):
-        buffer.add(*coded(y, first), lambda x: x.flatten(1))
-        held = min(capacity, held + len(y))
-        assert len(buffer) == len(buffer.x) == held and len(set(numbers(buffer.x))) == held
-        assert all((n < 9 and c == 5) or (9 <= n < 19 and c == (2, 8)[(n - 9) % 2]) or (n == 19 and c == 1)
-                   for n, c in zip(numbers(buffer.x), buffer.y.tolist()))
-
-@pytest.mark.parametrize("policy", ["class_balanced", "herding"])
-def test_classes_in_a_full_buffer_differ_by_at_most_one(policy):
-    buffer = ReplayBuffer(11, policy)
-    for first, y in ((0, [5] * 9 + [6] * 20), (29, [2] * 8), (37, [4, 3] * 6)):
-        buffer.add(*coded(y, first), lambda x: x.flatten(1))
-        counts = buffer.y.unique(return_counts=True)[1]
-        assert len(buffer) == 11 and counts.max() - counts.min() <= 1
-
-def test_a_class_with_few_pictures_leaves_its_room_to_others():
-    buffer = ReplayBuffer(9)
-    buffer.add(*coded([5] * 2 + [6] * 20 + [7] * 20))
-    assert buffer.y.unique(return_counts=True)[1].tolist() in ([2, 3, 4], [2, 4, 3])
-
-def test_class_balanced_keeps_those_that_came_first():
-    buffer = ReplayBuffer(4)
-    buffer.add(*coded([5, 6, 5, 6, 5, 6]))
-    buffer.add(*coded([6, 5], 6))
-    assert numbers(buffer.x) == [0, 1, 2, 3]
-
-def test_append_takes_no_more_once_full():
-    buffer = ReplayBuffer(4, "append")
-    for first in (0, 3, 6): buffer.add(*coded([5, 5, 6] if first == 0 else [9, 9, 9], first))
-    assert numbers(buffer.x) == [0, 1, 2, 3] and buffer.y.tolist() == [5, 5, 6, 9]
-
-def test_herding_is_icarls_class_by_class():
-    y = torch.tensor([5, 6] * 12)
-    x = torch.randn(24, 1, 2, 2, generator=generator(0))
-    buffer = ReplayBuffer(10, "herding")
-    buffer.add(x, y, lambda x: x.flatten(1))
-    for c in (5, 6):
-        assert ({tuple(row) for row in buffer.x[buffer.y == c].flatten(1).tolist()}
-                == {tuple(row) for row in x[y == c][herding(x[y == c].flatten(1), 5)].flatten(1).tolist()})
-    first = ReplayBuffer(10)
-    first.add(x, y)
-    assert not torch.equal(first.x, buffer.x)
-
-@pytest.mark.parametrize("capacity", [0, -1, 2.5, True, "4"])
-def test_buffer_refuses_a_bad_capacity(capacity):
-    with pytest.raises(UserError, match="capacity="): ReplayBuffer(capacity)
-
-@pytest.mark.parametrize("policy", ["class_balanced", "herding"])
-def test_copies_go_first_where_room_is_short(policy):
-    x, y = coded([1, 1, 2, 2])
-    buffer = ReplayBuffer(4, policy)
-    buffer.add(x[[0, 0, 0, 1, 2, 3]], y[[0, 0, 0, 1, 2, 3]], lambda x: x.flatten(1))
-    assert buffer.x.flatten().tolist() == x.flatten().tolist() and buffer.y.tolist() == [1, 1, 2, 2]
-
-def test_buffer_refuses_a_bad_policy_and_herding_without_features():
-    with pytest.raises(UserError, match="policy='newest'.*herding"): ReplayBuffer(3, "newest")
-    with pytest.raises(UserError, match="features=None"): ReplayBuffer(2, "herding").add(*coded([1, 1, 2]))
-
-
-# ---- the local step
-
 def epoch(ratio, n_new, n_old, batch=8, seed=0):
     """Numbers of the new (from 0) and of the replayed pictures (from 1000) in each batch of an epoch; labels
     go with them."""
-    trainer = FedCBDRTrainer(batch=batch, replay_ratio=ratio)
     (new, old) = (coded(list(range(n_new))), coded(list(range(1000, 1000 + n_old)), 1000))
     out = []
-    for x, y in trainer.batches(new, old, generator(seed)):
+    for x, y in mixed_batches(new, old, batch, ratio, generator(seed)):
         assert numbers(x) == y.tolist()
         out.append(([i for i in numbers(x) if i < 1000], [i for i in numbers(x) if i >= 1000]))
     return out
@@ -341,7 +255,9 @@ BAD_CONFIG = [({"buffer": 3}, "'buffer'.*buffer_size"), ({"lr": "fast"}, "lr='fa
               ({"norm": "l2"}, "norm='l2'.*per_client"), ({"tts_mode": "on"}, "tts_mode='on'.*off"),
               ({"buffer_policy": "fifo"}, "buffer_policy='fifo'.*herding"),
               ({"aggregation": "mean"}, "aggregation='mean'.*size"), ({"tau_old": 0.0}, "tau_old=0.0"),
-              ({"tau_new": -1.0}, "tau_new=-1.0"), ({"omega_old": -0.1}, "omega_old=-0.1"),
+              ({"tau_new": -1.0}, "tau_new=-1.0"), ({"rate": "linear"}, "rate='linear'.*cosine"),
+              ({"lr_end": 0.0}, "lr_end=0.0"), ({"scale": 1}, "scale=1"),
+              ({"omega_old": -0.1}, "omega_old=-0.1"),
               ({"replay_ratio": 1.0}, "replay_ratio=1.0"), ({"replay_ratio": -0.5}, "replay_ratio=-0.5"),
               ({"mask_block": -1}, "mask_block=-1"), ({"batch": 0}, "batch=0")]
 
@@ -364,6 +280,7 @@ def test_the_settings_are_the_papers(name, data, tasks, classes, m, held):
             == (data, tasks, m, held, 10000))
     assert ((s.rounds, s.batch, s.epochs, s.lr, s.weight_decay, s.clients, s.network, s.seeds)
             == (100, 128, 2, 0.01, 1e-5, 5, "resnet18", 3))
+    assert (s.rate, s.lr_end, s.scale) == ("cosine", 1e-3, False)
 
 def test_changes_win_over_the_setting():
     s = sizes_of("paper", {"setting": "cifar100-10", "rounds": "3", "buffer_size": 77})
@@ -374,7 +291,8 @@ def test_changes_win_over_the_setting():
 
 @pytest.mark.parametrize("name", profiles)
 def test_every_profile_is_sound(name):
-    assert (sizes_of(name, {k: str(v) for k, v in asdict(sizes_of(name)).items()}) == sizes_of(name)
+    text = lambda v: ",".join(map(str, v)) if isinstance(v, tuple) else str(v)
+    assert (sizes_of(name, {k: text(v) for k, v in asdict(sizes_of(name)).items()}) == sizes_of(name)
             == replace(sizes_of(name)))
 
 
@@ -563,9 +481,11 @@ def test_without_a_picture_of_a_task_the_default_network_does_too(mode, shape):
 def test_kept_pictures_are_the_clients_own_of_the_present_task(mode):
     clients = [FedCBDRClient(k, *sparse(k)) for k in range(3)]
     server, drawn = server_of(clients, gdr_mode=mode, buffer_size=11), []
-    engine, accept = server.server, server.server.accept_keep
-    engine.accept_keep = lambda id, msg: (drawn.append((engine.task, id, engine.drawn[id]))
-                                          if id in engine.drawn else None, accept(id, msg))
+    engine, accept = server.server, server.server.accept
+    def look(verb, id, msg):
+        if verb == "keep" and id in engine.drawn: drawn.append((engine.task, id, engine.drawn[id]))
+        accept(verb, id, msg)
+    engine.accept = look
     loop(server)
     for k, client in enumerate(clients):
         wanted = [task_pictures(k, list(TASKS.values())[task], sparse) for task, id, _ in drawn if id == k]
@@ -839,7 +759,8 @@ def plain(): return loop(server_of(team()), rounds=2)
                          [dict(tts_mode="off"), dict(tts_mode="code"), dict(tau_old=0.5), dict(tau_new=2.0),
                           dict(omega_old=2.0), dict(omega_new=0.5), dict(replay_ratio=0.5),
                           dict(weight_decay=0.1), dict(momentum=0.0), dict(epochs=1), dict(batch=5),
-                          dict(lr=0.01), dict(aggregation="size"), dict(gdr_mode="uniform"),
+                          dict(lr=0.01), dict(rate="constant"), dict(lr_end=0.04), dict(aggregation="size"),
+                          dict(gdr_mode="uniform"),
                           dict(gdr_mode="repo_local"), dict(gdr_mode="class_quota"), dict(norm="per_client"),
                           dict(replace=False), dict(use_replay=False), dict(buffer_size=3)], ids=str)
 def test_every_field_of_the_configuration_counts(changes, plain):
@@ -853,15 +774,59 @@ def test_mask_block_changes_what_is_sent_and_not_what_is_kept():
                      0.01)
     assert equal(plain.server.weights, other.server.weights)
 
-def test_the_uniform_control_draws_in_proportion_to_pictures_whatever_the_norm():
+def test_the_uniform_control_draws_by_pictures_or_by_clients():
     counts = {}
     for norm in ("global", "per_client"):
-        server = server_of([FedCBDRClient(0, *held(0)), FedCBDRClient(1, held(1)[0][:4], held(1)[1][:4])],
-                           gdr_mode="uniform", norm=norm, buffer_size=200)
+        server = server_of([FedCBDRClient(k, *noisy([30, 7] * n, k)) for k, n in enumerate((5, 15))],
+                           gdr_mode="uniform", norm=norm, buffer_size=2000)
         server.set_task("a", [30, 7])
         server.train_round()
         counts[norm] = server.coordinate_gdr()
-    assert counts["global"] == counts["per_client"]
+    assert abs(counts["global"][0] - 500) < 80 and abs(counts["per_client"][0] - 1000) < 90
+
+def rates_told(server, rounds):
+    "The rates that clients are told in `rounds` rounds of two tasks."
+    told, engine, send = [], server.server, server.server.send
+    def look(id):
+        msg = send(id)
+        if id == 0: told.append(msg.meta["train"]["lr"])
+        return msg
+    engine.send = look
+    for task, classes in TASKS.items():
+        server.set_task(task, classes)
+        for _ in range(rounds): server.train_round()
+    return told
+
+def test_the_rate_falls_by_a_cosine_and_begins_anew_with_each_task():
+    got = rates_told(server_of(team(), rounds=4, lr=0.05, lr_end=0.01), 4)
+    want = [0.01 + 0.02 * (1 + np.cos(np.pi * r / 4)) for r in range(4)]
+    assert got == pytest.approx(2 * want) and rates_told(server_of(team(), rate="constant"), 2) == [0.05] * 4
+
+def test_rounds_beyond_those_of_a_task_stay_at_the_end_of_the_cosine():
+    assert rates_told(server_of(team(), rounds=2, lr_end=0.01), 4)[2:4] == pytest.approx([0.01, 0.01])
+
+def test_a_run_over_a_stream_tells_the_same_rates(stream):
+    sizes, rates = replace(SIZES, rounds=3, lr=0.05, lr_end=0.02), []
+    server = StreamExperiment(sizes, method=FedCBDR, streams=made_up).server()
+    for r in range(6):
+        server.begin([0, 1, 2], r)
+        rates.append(server.lr)
+    assert rates == pytest.approx(2 * [0.05, 0.0425, 0.0275])
+
+def test_temperatures_at_the_test():
+    z = normal(5, 4)
+    want = torch.cat([z[:, :3] / 0.9, z[:, 3:] / 1.1], 1)
+    assert close(tempered(z, torch.arange(4) < 3, 0.9, 1.1), want, 1e-12)
+    one, other = (loop(server_of(team(), scale=scale, tau_old=0.2, tau_new=5.0), rounds=2)
+                  for scale in (False, True))
+    assert equal(one.server.weights, other.server.weights), "they change the answers, not the training"
+    x = 0.1 * torch.randn(100, *GREY, generator=generator(5))
+    with torch.no_grad(): z = other.server.network()(x)
+    scaled = torch.cat([z[:, :2] / 0.2, z[:, 2:] / 5.0], 1).argmax(1)
+    assert torch.equal(other.server.classify(x), scaled) and not torch.equal(scaled, z.argmax(1))
+    assert torch.equal(one.server.classify(x), z.argmax(1))
+    first = loop(server_of(team(), scale=True), {"a": [30, 7]})
+    with torch.no_grad(): assert torch.equal(first.server.classify(x), first.server.network()(x).argmax(1))
 
 @pytest.mark.parametrize("policy", ["class_balanced", "herding", "append"])
 def test_a_clients_buffer_keeps_to_its_capacity(policy):
@@ -950,11 +915,11 @@ def test_more_rounds_after_the_draw_train_on_what_was_kept():
     assert [m["n"] for m in counts[3:]] == [m["new"] + len(c.buffer) for m, c in zip(counts, clients)]
 
 def test_replayed_pictures_come_under_their_own_labels(monkeypatch):
-    seen, batches = [], FedCBDRTrainer.batches
-    def look(self, new, replayed, random):
+    seen, train = [], FedCBDRTrainer.train
+    def look(self, model, new, replayed, *rest):
         seen.append((new, replayed))
-        return batches(self, new, replayed, random)
-    monkeypatch.setattr(FedCBDRTrainer, "batches", look)
+        train(self, model, new, replayed, *rest)
+    monkeypatch.setattr(FedCBDRTrainer, "train", look)
     loop(server_of(team(), epochs=1))
     known = {tuple(row): c for k in range(3)
              for row, c in zip(held(k)[0].flatten(1).tolist(), held(k)[1].tolist())}
@@ -1104,7 +1069,8 @@ def same(got, want):
 
 def test_with_one_task_it_is_fedavg():
     one = streamed(tasks=1)
-    sizes = replace(SIZES, tasks=1, rounds=3, epochs=2, aggregation="size", tts_mode="off", weight_decay=0.0)
+    sizes = replace(SIZES, tasks=1, rounds=3, epochs=2, aggregation="size", tts_mode="off", weight_decay=0.0,
+                    rate="constant")
     want = run_stream(FedAvg, one, sizes, 0, workers=1)
     for mode in MODES: assert equal(run_with(mode, one, sizes).server.weights, want.server.weights)
     assert equal(run_with("uniform", one, replace(sizes, tts_mode="paper")).server.weights,
@@ -1198,7 +1164,7 @@ def accuracy_on(digits, **config):
     mlp = lambda: Expandable(nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU()), 64, 2, (1, 8, 8))
     clients = [FedCBDRClient(k, x, y) for k, (x, y) in enumerate(digits[0])]
     server = FedCBDRServer(clients, digits[1],
-                           dict(epochs=2, batch=32, lr=0.1, momentum=0.9, buffer_size=16) | config,
+                           dict(rounds=15, epochs=2, batch=32, lr=0.1, momentum=0.9, buffer_size=16) | config,
                            build(mlp, 0))
     return loop(server, {t: [2 * t, 2 * t + 1] for t in range(5)}, rounds=15).history.last("accuracy")
 

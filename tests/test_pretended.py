@@ -201,7 +201,8 @@ def fit_counts(name, size, method, rounds):
 
 @pytest.mark.parametrize("name, method, task", [
     ("04_fedavg", None, 0), ("07_continual", None, 0), ("09_pruning", None, 0), ("10_fedreplay", None, 0),
-    ("11_fedmox", None, 0), ("12_fedklpr", None, 1), ("14_fedgtea", None, 0),
+    ("11_fedmox", None, 0), ("12_fedklpr", None, 1), ("13_fedcbdr", None, 0), ("13_fedcbdr", None, 1),
+    ("14_fedgtea", None, 0),
     *(("07_continual", ("fedbook.penalties", m), 1) for m in ("FedLwF", "FLwF2T", "FedEWC", "CGoFed")),
     *(("07_continual", ("fedbook.exemplars", m), 1) for m in ("ICaRL", "DER", "GLFC"))],
     ids=lambda v: v[1] if isinstance(v, tuple) else v)
