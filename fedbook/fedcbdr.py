@@ -80,7 +80,7 @@ class FedCBDRSizes(TrainingSizes):
     map_seeds: Count = 3                   # seeds of the maps on digits
     digit_rounds: Count = 15               # rounds of a task of digits
     reruns: int = 0                        # reruns of one seed with weights shaken in the last bits
-    rates: tuple[float, ...] = (0.003, 0.01, 0.03)     # starting rates that every method is tried with
+    rates: tuple[float, ...] = (0.003, 0.01, 0.03, 0.1)    # starting rates that every method is tried with
     tuning: int = 0                        # seeds of these tries; 0: none, the rate is `lr`
 
     @property
@@ -118,7 +118,7 @@ def tempered(z: Tensor, is_old: Tensor, tau_old: float, tau_new: float) -> Tenso
 
 def _tts(logits: Tensor, y: Tensor, is_old: Tensor, tau_old: float, tau_new: float, omega_old: float,
          omega_new: float, mode: str) -> Tensor:
-    "Both forms of the loss; nothing here asks the device for a number."
+    "Both forms of the loss; no number is read back from the device."
     z, old = tempered(logits, is_old, tau_old, tau_new), is_old[y]
     of_its_kind = lambda a, b: z.new_full(old.shape, b).masked_fill(old, a)
     if mode == "code": z = z / of_its_kind(tau_old, tau_new)[:, None]
@@ -215,11 +215,10 @@ class FedCBDRTrainer:
         "Train `model` in place on pairs (pictures, labels) `new` and `replayed`; `generator` shuffles."
         device = next(model.parameters()).device
         (x, y), (old_x, old_y) = ([t.to(device) for t in pair] for pair in (new, replayed))
-        optimiser = torch.optim.SGD(model.parameters(), self.lr, self.momentum,
-                                    weight_decay=self.weight_decay)
+        sgd = torch.optim.SGD(model.parameters(), self.lr, self.momentum, weight_decay=self.weight_decay)
         some = (pair for _ in range(self.epochs)
                 for pair in mixed_batches((x, y), (old_x, old_y), self.batch, self.replay_ratio, generator))
-        train(model, some, lambda x, y: self.loss(model(as_float(x)), y, old), optimiser)
+        train(model, some, lambda x, y: self.loss(model(as_float(x)), y, old), sgd)
 
 # %% ../nbs/13_fedcbdr.ipynb #44ecaba8
 class FedCBDRAggregator:
@@ -252,8 +251,7 @@ def default_network(classes: int, shape: tuple[int, ...]) -> Expandable:
     return Expandable(body, 128, classes, shape)
 
 def _labelled_pictures(name: str, x: Any, y: Any) -> _Pair:
-    """Tensors of pictures (n, C, H, W), uint8 or floating, and int64 labels (n,); else a `UserError` with
-    `name`."""
+    "Tensors of pictures (n, C, H, W), uint8 or floating, and int64 labels (n,), else `UserError`: `name`."
     try: x, y = torch.as_tensor(x).cpu(), torch.as_tensor(y).cpu()
     except (TypeError, ValueError) as error:
         raise UserError(f"{name}: x and y must be tensors or arrays of numbers ({error})") from None
@@ -308,9 +306,8 @@ class TrainingClient:
     def fit(self, msg: Msg) -> Msg:
         "Train on the task's pictures and the buffer; answer weights, number of pictures `n`, those `new`."
         self.receive(msg)
-        replayed = self.x[:0], self.y[:0]
-        if len(self.buffer): replayed = self.buffer.x, self.number(self.buffer.y)
-        FedCBDRTrainer(**msg.meta["train"]).train(self.model, self.new, replayed, self.old, self.generator)
+        kept = (self.buffer.x, self.number(self.buffer.y)) if len(self.buffer) else (self.x[:0], self.y[:0])
+        FedCBDRTrainer(**msg.meta["train"]).train(self.model, self.new, kept, self.old, self.generator)
         new = len(self.new[1])
         return Msg(labelled(self.model.state_dict(), "model"), {"n": new + len(self.buffer), "new": new})
 
@@ -329,8 +326,8 @@ class FedCBDRClient(TrainingClient):
     def mask_of_rows(self) -> Tensor | BlockDiagonal:
         "P for the task's pictures: drawn once, and the same again when it is drawn again."
         if self.P is None:
-            self.P = random_orthogonal(len(self.new[1]), generator(self.seed, self.id, self.task, 1),
-                                       self.block)
+            dice = generator(self.seed, self.id, self.task, 1)
+            self.P = random_orthogonal(len(self.new[1]), dice, self.block)
         return self.P
 
     def sketch(self, msg: Msg) -> Msg:
@@ -444,6 +441,7 @@ def _drawn(config: FedCBDRSizes, m: int, scores: list, labels: list, dice: torch
     if config.gdr_mode == "class_quota": return class_quota(scores, labels, m, dice)
     return draw_samples(sampling_probabilities(scores, config.norm), m, config.replace, dice)
 
+# %% ../nbs/13_fedcbdr.ipynb #13c1a004
 def _accept_counts(msg: Msg) -> None:
     for name in ("n", "new"):
         if type(msg.meta.get(name)) is not int or not 0 <= msg.meta[name] < 2**24:
@@ -556,8 +554,7 @@ def _expandable(model: Any) -> Any:
 
 def _gather(clients: Any, model: nn.Module) -> Federation:
     "A Federation of the objects in the list `clients`; those without a network borrow one like `model`."
-    if not isinstance(clients, (list, tuple)) or not all(isinstance(client, FedCBDRClient)
-                                                         for client in clients):
+    if not isinstance(clients, (list, tuple)) or not all(isinstance(c, FedCBDRClient) for c in clients):
         raise UserError(f"clients={clients!r:.60} must be a list of FedCBDRClient, or a Federation of them")
     used = [client.id for client in clients if client.classes]
     if used:
@@ -583,6 +580,13 @@ def _fresh_classes(task_classes: Any, seen: list[int], known: Tensor) -> list[in
                         f"came before: {again}")
     if missing: raise UserError(f"task_classes={new} names {missing}, of which test_data has no picture")
     return new
+
+def _first_head(server: ReplayServer, width: int) -> None:
+    "Give the network of `server` a head of `width` classes, unless it has one."
+    if server.model.head.out_features == width: return
+    head = build(partial(nn.Linear, server.model.head.in_features, width), server.seed)
+    server.model.head = head.to(server.device)
+    server.weights = snapshot(server.model)
 
 # %% ../nbs/13_fedcbdr.ipynb #50717dd8
 class FedCBDRServer:
@@ -622,11 +626,8 @@ class FedCBDRServer:
         self.task_ids.append(task_id)
         server.names.append(new)
         server.classes.append(len(new))
-        if not first: return server.open(len(server.names) - 1)
-        if server.model.head.out_features != len(new):
-            head = build(partial(nn.Linear, server.model.head.in_features, len(new)), server.seed)
-            server.model.head = head.to(server.device)
-            server.weights = snapshot(server.model)
+        if first: _first_head(server, len(new))
+        else: server.open(len(server.names) - 1)
 
     def train_round(self) -> float:
         "One round of the task with all clients. Returns the accuracy on test pictures of all classes so far."
@@ -647,8 +648,7 @@ class FedCBDRServer:
             raise UserError(f"task {self.task_ids[-1]!r} has not been trained on; call train_round first")
         self.walk(len(self.history) - 1, self.server.gdr_steps(self.federation.ids))
         self.history.rows[-1] |= self.federation.ledger.so_far
-        drawn: dict[int, Tensor] = self.server.drawn or {}
-        return {id: len(i) for id, i in drawn.items()}
+        return {id: len(i) for id, i in cast(dict, self.server.drawn or {}).items()}
 
     def walk(self, round: int, steps: list[Step]) -> None:
         "Take the exchanges `steps` as part of `round`."

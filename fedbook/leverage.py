@@ -80,6 +80,7 @@ def _chunks(blocks: Sequence[Tensor]) -> Iterator[Tensor]:
     size = max(2 * d, 2 ** 20 // max(1, d))
     return (chunk.double() for block in blocks for chunk in block.split(size) if len(chunk))
 
+# %% ../nbs/09_leverage.ipynb #9c000002
 def _by_gram(blocks: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """Singular values (d,), from the largest down, and right singular vectors (d, d) of the stacked `blocks`,
     from the Gram matrix in float64: n d^2 multiplications, d^2 numbers."""
@@ -89,6 +90,7 @@ def _by_gram(blocks: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     values, axes = torch.linalg.eigh(gram)
     return values.flip(0).clamp_min(0).sqrt(), axes.flip(1)
 
+# %% ../nbs/09_leverage.ipynb #9c000004
 def _by_qr(blocks: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """The same, min(n, d) of them, from QR and the SVD of R: chunk after chunk, R (d, d) of all rows so far
     is put atop the next rows (sequential tall-skinny QR, Demmel et al. 2012); Q is never kept."""
@@ -118,6 +120,7 @@ def _inverse_above_cut(s: Tensor, axes: Tensor) -> Tensor:
     strong = s > RANK_CUT * s[0]
     return axes[:, strong] / s[strong]
 
+# %% ../nbs/09_leverage.ipynb #9c000006
 def whitening(blocks: Iterable[Tensor], method: str = "auto") -> tuple[Tensor, str]:
     """W (d, r), float64, with (X W)^T X W = I for X the stacked `blocks`, each (n_k, d); and how it was
     found, "gram" or "qr".
@@ -184,6 +187,7 @@ class BlockDiagonal:
 
     def dense(self) -> Tensor: return torch.block_diag(*self.blocks)
 
+# %% ../nbs/09_leverage.ipynb #9c000008
 def _haar(n: int, generator: torch.Generator) -> Tensor:
     """One orthogonal matrix (n, n), uniform over all: QR of normal numbers with R's diagonal made positive
     (Mezzadri 2007)."""
@@ -191,6 +195,7 @@ def _haar(n: int, generator: torch.Generator) -> Tensor:
     q, r = torch.linalg.qr(normal)
     return q * r.diagonal().sign()
 
+# %% ../nbs/09_leverage.ipynb #9c00000a
 def random_orthogonal(n: int, generator: torch.Generator, block: int | None = None) -> Tensor | BlockDiagonal:
     """A random orthogonal matrix (n, n), float64, uniform over all of them (Haar), on the device of
     `generator`.
@@ -279,12 +284,14 @@ def _expect_count(name: str, m: int, most: int | None, of: str) -> None:
         raise UserError(f"{name}={m} is more than the {most} {of}; without replacement each comes at most "
                         "once")
 
+# %% ../nbs/09_leverage.ipynb #9c00000c
 def _shares(each: Tensor) -> Tensor:
     "Weights (n,) as probabilities that sum to 1; alike if all are 0."
     largest = each.max()
     each = each / largest if largest > 0 else torch.ones_like(each)
     return each / each.sum()
 
+# %% ../nbs/09_leverage.ipynb #9c00000e
 def sampling_probabilities(scores: Iterable[Tensor], norm: str = "global") -> list[Tensor]:
     """Probabilities (n_k,) for each client's samples from its scores (n_k,), 1 in total over all clients (Eq.
     6).
@@ -315,6 +322,7 @@ def _to_clients(picks: Tensor, sizes: Sequence[int]) -> list[Tensor]:
     parts = picks.tensor_split(torch.searchsorted(picks, ends)[:-1])
     return [part - (end - size) for part, end, size in zip(parts, ends, sizes)]
 
+# %% ../nbs/09_leverage.ipynb #9c000010
 def draw_samples(p: Iterable[Tensor], m: int, replace: bool, generator: torch.Generator) -> list[Tensor]:
     """`m` samples by their probabilities `p`, (n_k,) for each client: per client the indices into its own
     samples, rising, int64; together m.
@@ -336,6 +344,7 @@ def uniform(sizes: Sequence[int], m: int, replace: bool, generator: torch.Genera
     of samples. Answers and refuses as `draw_samples` does."""
     return draw_samples([torch.ones(size, dtype=torch.float64) for size in sizes], m, replace, generator)
 
+# %% ../nbs/09_leverage.ipynb #9c000012
 def fair_shares(sizes: Sequence[int], m: int, generator: torch.Generator | None = None) -> list[int]:
     """`m` places over classes of `sizes` samples: counts differ by at most 1, but a class with too few
     samples gives them all, and the rest goes to the others. Who gets one more is decided by size and then by
@@ -348,6 +357,7 @@ def fair_shares(sizes: Sequence[int], m: int, generator: torch.Generator | None 
         m -= shares[c]
     return shares
 
+# %% ../nbs/09_leverage.ipynb #9c000014
 def class_quota(scores: Iterable[Tensor], labels: Iterable[Tensor], m: int,
                 generator: torch.Generator) -> list[Tensor]:
     """`m` samples, class by class alike (`fair_shares`), within a class by leverage without replacement:
@@ -399,6 +409,7 @@ def _without_copies(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     first = places.scatter_reduce(0, which, torch.arange(len(y)), "amin").sort().values
     return x[first], y[first]
 
+# %% ../nbs/09_leverage.ipynb #9c000016
 def _best(x: Tensor, y: Tensor, capacity: int, features: Callable | None) -> Tensor:
     """Positions of at most `capacity` pictures to keep, classes alike, in the order in which they came: of
     each class the first, or with `features` those that herding takes."""

@@ -25,7 +25,7 @@ from fedbook.fedcbdr import (FedCBDR, FedCBDRAggregator, FedCBDRClient, FedCBDRS
                              FedCBDRTrainer, configured, default_network, mixed_batches, profiles, settings as
                              settings_of, tempered, tts_loss, variant)
 from fedbook.lab import UserError, choose
-from fedbook.leverage import ReplayBuffer, draw_samples, features, leverage_scores, sampling_probabilities
+from fedbook.leverage import draw_samples, features, leverage_scores, sampling_probabilities
 from fedbook.local import build, generator
 from fedbook.score import accuracy
 
@@ -132,98 +132,13 @@ def test_an_empty_batch_has_no_loss():
         tts_loss(normal(0, 5), torch.zeros(0, dtype=torch.int64), 3)
 
 
-# ---- the buffer
+# ---- the local step
 
 def coded(y, first=0):
     "Pictures (n, 1, 1, 1) whose only pixel is their number, with labels `y`."
     return torch.arange(first, first + len(y), dtype=torch.float32).reshape(-1, 1, 1, 1), torch.tensor(y)
 
 def numbers(x): return x.flatten().int().tolist()
-
-def test_a_buffer_without_capacity_only_grows():
-    buffer = ReplayBuffer()
-    assert len(buffer) == 0 and buffer.x is buffer.y is None
-    for first in (0, 5, 10): buffer.add(*coded([3, 3, 7, 3, 7], first))
-    assert numbers(buffer.x) == list(range(15)) and buffer.y.tolist() == [3, 3, 7, 3, 7] * 3
-    assert len(buffer) == 15
-
-def test_a_buffer_keeps_pictures_that_come_twice():
-    buffer = ReplayBuffer()
-    x, y = coded([1, 2])
-    buffer.add(x[[0, 0, 1]], y[[0, 0, 1]])
-    assert numbers(buffer.x) == [0, 0, 1]
-
-def test_nothing_added_is_nothing_kept():
-    buffer = ReplayBuffer(3)
-    buffer.add(*(t[:0] for t in coded([1])))
-    assert len(buffer) == 0
-    buffer.add(*coded([1, 2]))
-    assert len(buffer) == 2
-
-@pytest.mark.parametrize("policy", ["class_balanced", "herding", "append"])
-@pytest.mark.parametrize("capacity", [1, 4, 7, 12, 30])
-def test_capacity_is_never_exceeded(policy, capacity):
-    buffer, held = ReplayBuffer(capacity, policy), 0
-    for first, y in ((0, [5] * 9), (9, [2, 8] * 5), (19, [1])):
-        buffer.add(*coded(y, first), lambda x: x.flatten(1))
-        held = min(capacity, held + len(y))
-        assert len(buffer) == len(buffer.x) == held and len(set(numbers(buffer.x))) == held
-        assert all((n < 9 and c == 5) or (9 <= n < 19 and c == (2, 8)[(n - 9) % 2]) or (n == 19 and c == 1)
-                   for n, c in zip(numbers(buffer.x), buffer.y.tolist()))
-
-@pytest.mark.parametrize("policy", ["class_balanced", "herding"])
-def test_classes_in_a_full_buffer_differ_by_at_most_one(policy):
-    buffer = ReplayBuffer(11, policy)
-    for first, y in ((0, [5] * 9 + [6] * 20), (29, [2] * 8), (37, [4, 3] * 6)):
-        buffer.add(*coded(y, first), lambda x: x.flatten(1))
-        counts = buffer.y.unique(return_counts=True)[1]
-        assert len(buffer) == 11 and counts.max() - counts.min() <= 1
-
-def test_a_class_with_few_pictures_leaves_its_room_to_others():
-    buffer = ReplayBuffer(9)
-    buffer.add(*coded([5] * 2 + [6] * 20 + [7] * 20))
-    assert buffer.y.unique(return_counts=True)[1].tolist() in ([2, 3, 4], [2, 4, 3])
-
-def test_class_balanced_keeps_those_that_came_first():
-    buffer = ReplayBuffer(4)
-    buffer.add(*coded([5, 6, 5, 6, 5, 6]))
-    buffer.add(*coded([6, 5], 6))
-    assert numbers(buffer.x) == [0, 1, 2, 3]
-
-def test_append_takes_no_more_once_full():
-    buffer = ReplayBuffer(4, "append")
-    for first in (0, 3, 6): buffer.add(*coded([5, 5, 6] if first == 0 else [9, 9, 9], first))
-    assert numbers(buffer.x) == [0, 1, 2, 3] and buffer.y.tolist() == [5, 5, 6, 9]
-
-def test_herding_is_icarls_class_by_class():
-    y = torch.tensor([5, 6] * 12)
-    x = torch.randn(24, 1, 2, 2, generator=generator(0))
-    buffer = ReplayBuffer(10, "herding")
-    buffer.add(x, y, lambda x: x.flatten(1))
-    for c in (5, 6):
-        assert ({tuple(row) for row in buffer.x[buffer.y == c].flatten(1).tolist()}
-                == {tuple(row) for row in x[y == c][herding(x[y == c].flatten(1), 5)].flatten(1).tolist()})
-    first = ReplayBuffer(10)
-    first.add(x, y)
-    assert not torch.equal(first.x, buffer.x)
-
-@pytest.mark.parametrize("capacity", [0, -1, 2.5, True, "4"])
-def test_buffer_refuses_a_bad_capacity(capacity):
-    with pytest.raises(UserError, match="capacity="): ReplayBuffer(capacity)
-
-@pytest.mark.parametrize("policy", ["class_balanced", "herding"])
-def test_copies_go_first_where_room_is_short(policy):
-    x, y = coded([1, 1, 2, 2])
-    buffer = ReplayBuffer(4, policy)
-    buffer.add(x[[0, 0, 0, 1, 2, 3]], y[[0, 0, 0, 1, 2, 3]], lambda x: x.flatten(1))
-    assert buffer.x.flatten().tolist() == x.flatten().tolist() and buffer.y.tolist() == [1, 1, 2, 2]
-
-def test_buffer_refuses_a_bad_policy_and_herding_without_features():
-    with pytest.raises(UserError, match="policy='newest'.*herding"): ReplayBuffer(3, "newest")
-    with pytest.raises(UserError, match="features=None"): ReplayBuffer(2, "herding").add(*coded([1, 1, 2]))
-
-
-# ---- the local step
 
 def epoch(ratio, n_new, n_old, batch=8, seed=0):
     """Numbers of the new (from 0) and of the replayed pictures (from 1000) in each batch of an epoch; labels
