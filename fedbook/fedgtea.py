@@ -70,9 +70,9 @@ settings: dict[str, dict] = {
 }
 
 profiles = {
-    "smoke": FedGTEASizes(pictures=40, test_pictures=20, tasks=3, clients=3, rounds=1, epochs=1, memory=12,
-                          iterations=2, gan_batch=4, consolidation=2, proxy_steps=3, server_steps=2,
-                          server_batch=6, painted=8, tries=1),
+    "smoke": FedGTEASizes(pictures=40, test_pictures=12, tasks=3, clients=3, rounds=1, epochs=1, memory=12,
+                          iterations=1, gan_batch=2, consolidation=1, proxy_steps=2, server_steps=2,
+                          server_batch=4, painted=4, tries=1),
     "quick": FedGTEASizes(pictures=250, rounds=2, iterations=9, consolidation=6, server_steps=6, painted=32,
                           others=0),
     "full": FedGTEASizes(seeds=5, others=5, tries=3),
