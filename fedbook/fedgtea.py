@@ -403,8 +403,11 @@ class ServerLoss:
 
     def terms(self, theta: GTEA, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
         "L_KD, L_W and L_anchor at the network `theta`."
-        near = anchor_loss(theta.parameters(), self.average.parameters(), self.how.norm == "squared")
+        near = self.near(theta)
         return self.distilled(theta, generator), self.parted(theta), near
+
+    def near(self, theta: GTEA) -> Tensor:
+        return anchor_loss(theta.parameters(), self.average.parameters(), self.how.norm == "squared")
 
     def of(self, kd: Tensor, parted: Tensor, near: Tensor) -> Tensor:
         return server_loss(kd, parted, near, self.how.distillation, self.beta, self.how.anchor)
@@ -437,8 +440,8 @@ def forces(loss: ServerLoss, theta: GTEA, generator: torch.Generator, draws: int
 @torch.no_grad()
 def measured(loss: ServerLoss, theta: GTEA, generator: torch.Generator, draws: int = 4) -> dict[str, float]:
     "The terms of L_server at `theta` and their `sum`, the distillation over `draws` batches."
-    terms = [loss.terms(theta, generator) for _ in range(draws)]
-    kd, parted, near = (torch.stack(term).mean() for term in zip(*terms))
+    kd = torch.stack([loss.distilled(theta, generator) for _ in range(draws)]).mean()
+    parted, near = loss.parted(theta), loss.near(theta)
     return {"distillation": float(kd), "wasserstein": float(parted), "anchor": float(near),
             "sum": float(loss.of(kd, parted, near))}
 
