@@ -70,9 +70,9 @@ settings: dict[str, dict] = {
 }
 
 profiles = {
-    "smoke": FedGTEASizes(pictures=40, test_pictures=20, tasks=3, clients=3, rounds=1, epochs=1, memory=12,
-                          iterations=2, gan_batch=4, consolidation=2, proxy_steps=3, server_steps=2,
-                          server_batch=6, painted=8, tries=1),
+    "smoke": FedGTEASizes(pictures=40, test_pictures=12, tasks=3, clients=3, rounds=1, epochs=1, memory=12,
+                          iterations=1, gan_batch=2, consolidation=1, proxy_steps=2, server_steps=2,
+                          server_batch=4, painted=4, tries=1),
     "quick": FedGTEASizes(pictures=250, rounds=2, iterations=9, consolidation=6, server_steps=6, painted=32,
                           others=0),
     "full": FedGTEASizes(seeds=5, others=5, tries=3),
@@ -372,6 +372,24 @@ def server_distillation(teacher_logits: Tensor, logits: Tensor, softmax: str = "
     teacher, student = F.log_softmax(teacher_logits.detach(), 1), F.log_softmax(logits, 1)
     return F.kl_div(student[:, :teacher.shape[1]], teacher, reduction="batchmean", log_target=True)
 
+# %% ../nbs/14_fedgtea.ipynb #b1c4d511
+def _distilled(how: ServerSteps, classes: Sequence[int], teacher: GTEA, theta: GTEA,
+               generator: torch.Generator) -> Tensor:
+    "L_KD of `theta` on pictures that the `teacher` paints, equally many of each class but the last task's."
+    old = sum(classes[:-1])
+    y = torch.arange(old).repeat(-(-how.server_batch // old))
+    x = teacher.generator.sample(y, generator)
+    alone = torch.rand((), generator=generator) < how.alone
+    groups = None if alone else task_of(y, classes).to(x.device)
+    return server_distillation(teacher(x, groups)[:, :old], theta(x, groups), how.softmax)
+
+def _parted(how: ServerSteps, cate: CATE | None, pictures: Sequence[Tensor]) -> Tensor:
+    "L_W of the embeddings by `cate` of the `pictures` (n, C, H, W) of each task; 0 without CATE."
+    if not cate: return torch.zeros((), device=pictures[0].device)
+    means, covs = batch_moments(cate, pictures, how.per_batch)
+    eps = 1e-3 * (cate.most if math.isfinite(cate.most) else cate.dim)
+    return wasserstein_loss(means.cpu(), covs.cpu(), how.kind, eps, how.distances).to(pictures[0])
+
 # %% ../nbs/14_fedgtea.ipynb #b1c4d313
 class ServerLoss:
     """L_server, formula (5), of one server step with the weights and forms in `how`: it starts at the network
@@ -385,8 +403,11 @@ class ServerLoss:
 
     def terms(self, theta: GTEA, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
         "L_KD, L_W and L_anchor at the network `theta`."
-        near = anchor_loss(theta.parameters(), self.average.parameters(), self.how.norm == "squared")
+        near = self.near(theta)
         return self.distilled(theta, generator), self.parted(theta), near
+
+    def near(self, theta: GTEA) -> Tensor:
+        return anchor_loss(theta.parameters(), self.average.parameters(), self.how.norm == "squared")
 
     def of(self, kd: Tensor, parted: Tensor, near: Tensor) -> Tensor:
         return server_loss(kd, parted, near, self.how.distillation, self.beta, self.how.anchor)
@@ -397,22 +418,9 @@ class ServerLoss:
         self.beta *= self.how.wasserstein / self.how.distillation * pull["distillation"] / pull["Wasserstein"]
 
     def distilled(self, theta: GTEA, generator: torch.Generator) -> Tensor:
-        "L_KD on pictures that the teacher paints, equally many of each old class."
-        old = sum(self.classes[:-1])
-        y = torch.arange(old).repeat(-(-self.how.server_batch // old))
-        x = self.teacher.generator.sample(y, generator)
-        alone = torch.rand((), generator=generator) < self.how.alone
-        groups = None if alone else task_of(y, self.classes).to(x.device)
-        return server_distillation(self.teacher(x, groups)[:, :old], theta(x, groups), self.how.softmax)
+        return _distilled(self.how, self.classes, self.teacher, theta, generator)
 
-    def parted(self, theta: GTEA) -> Tensor:
-        """L_W; worked out on the CPU, where many small singular value decompositions are at home. The small
-        number below its line is a thousandth of an embedding's largest squared length."""
-        if not theta.cate: return torch.zeros((), device=self.pictures[0].device)
-        means, covs = batch_moments(theta.cate, self.pictures, self.how.per_batch)
-        eps = 1e-3 * (theta.cate.most if math.isfinite(theta.cate.most) else theta.cate.dim)
-        loss = wasserstein_loss(means.cpu(), covs.cpu(), self.how.kind, eps, self.how.distances)
-        return loss.to(self.pictures[0])
+    def parted(self, theta: GTEA) -> Tensor: return _parted(self.how, theta.cate, self.pictures)
 
 # %% ../nbs/14_fedgtea.ipynb #b1c4d315
 def forces(loss: ServerLoss, theta: GTEA, generator: torch.Generator, draws: int = 4) -> dict[str, float]:
@@ -432,8 +440,8 @@ def forces(loss: ServerLoss, theta: GTEA, generator: torch.Generator, draws: int
 @torch.no_grad()
 def measured(loss: ServerLoss, theta: GTEA, generator: torch.Generator, draws: int = 4) -> dict[str, float]:
     "The terms of L_server at `theta` and their `sum`, the distillation over `draws` batches."
-    terms = [loss.terms(theta, generator) for _ in range(draws)]
-    kd, parted, near = (torch.stack(term).mean() for term in zip(*terms))
+    kd = torch.stack([loss.distilled(theta, generator) for _ in range(draws)]).mean()
+    parted, near = loss.parted(theta), loss.near(theta)
     return {"distillation": float(kd), "wasserstein": float(parted), "anchor": float(near),
             "sum": float(loss.of(kd, parted, near))}
 
@@ -460,6 +468,16 @@ def walk(loss: ServerLoss, theta: GTEA, generator: torch.Generator,
             pull_back(here, loss.average.parameters(), how.proximal_lr * how.anchor, how.norm == "squared")
         seen()
 
+# %% ../nbs/14_fedgtea.ipynb #b1c4d513
+def _noted_walk(loss: ServerLoss, theta: GTEA, generator: torch.Generator,
+                same_pictures: Callable[[], torch.Generator]) -> dict[str, Any]:
+    "Take `theta` down `loss`, and tell what a `FedGTEAServer` keeps in its `log`."
+    pull = forces(loss, theta, same_pictures())
+    if loss.how.weighing == "balanced": loss.balance(pull)
+    began = measured(loss, theta, same_pictures())["sum"]
+    walk(loss, theta, generator)
+    return {"began": began, "forces": pull, **measured(loss, theta, same_pictures())}
+
 # %% ../nbs/14_fedgtea.ipynb #6c2e9ea7
 modes = ("per_sample", "gaussian", "task_batch")
 
@@ -482,6 +500,7 @@ def embeddings_at_test(model: GTEA, x: Tensor, mode: str = "per_sample",
         raise UserError("mode='gaussian' needs the Gaussian of at least one task; this server has none")
     return torch.stack([g.mean for g in gaussians]).to(e)[_likeliest(gaussians, e)]
 
+# %% ../nbs/14_fedgtea.ipynb #b1c4d517
 def _logits_given(model: GTEA, x: Tensor, e: Tensor, batch: int = 500) -> Tensor:
     """Class logits (n, classes) of a `GTEA` for uint8 pictures `x` (n, C, H, W) with task embeddings `e` (n,
     d), on the CPU."""
@@ -506,6 +525,15 @@ def _accept_moments(moments: dict[str, Tensor], cate: CATE | None, n: int) -> No
     if mean.square().sum() + cov.trace() > 1.01 * cate.most:
         raise Refused("the moments are larger than those of normalised embeddings")
 
+# %% ../nbs/14_fedgtea.ipynb #b1c4d515
+def _accept_reply(msg: Msg, weights: dict[str, Tensor], cate: CATE | None) -> None:
+    "Raise `Refused` unless `msg` has tensors as `weights`, a count, and the moments that go with both."
+    moments = {name: t for name, t in msg.tensors.items() if name.startswith("moments/")}
+    expect(Msg({name: t for name, t in msg.tensors.items() if name not in moments}),
+           labelled(weights, "model"))
+    accept_count(msg)
+    _accept_moments(moments, cate, msg.meta["n"])
+
 def _noted(replies: Iterable[tuple[int, Msg]], into: list[Gaussian]) -> Iterator[tuple[int, Msg]]:
     "Pass `replies` on; the Gaussians in them go `into` a list."
     for id, msg in replies:
@@ -516,7 +544,7 @@ def _noted(replies: Iterable[tuple[int, Msg]], into: list[Gaussian]) -> Iterator
 # %% ../nbs/14_fedgtea.ipynb #b1c4d321
 class GaussianServer(TaskServer):
     """A server that averages, and pools the Gaussians that come with the weights: `gaussians[t]` is that of
-    task t, as the clients sent it last."""
+    task t, as the clients sent it last, `known` how many classes each task so far brought."""
     keeps: tuple[str, ...] = (*TaskServer.keeps, "pooled")
 
     def __init__(self, model: Any, classes: list[int], rounds: int, seed: int = 0):
@@ -526,16 +554,15 @@ class GaussianServer(TaskServer):
     @property
     def gaussians(self) -> dict[int, Gaussian]: return {t: Gaussian(*of) for t, of in self.pooled.items()}
 
+    @property
+    def known(self) -> list[int]: return self.classes[:self.task + 1]
+
     def send(self, id: int) -> Msg:
         msg = super().send(id)
-        return Msg(msg.tensors, {**msg.meta, "classes": self.classes[:self.task + 1]})
+        return Msg(msg.tensors, {**msg.meta, "classes": self.known})
 
     def accept(self, verb: str, id: int, msg: Msg) -> None:
-        moments = {name: t for name, t in msg.tensors.items() if name.startswith("moments/")}
-        weights = {name: t for name, t in msg.tensors.items() if name not in moments}
-        expect(Msg(weights), labelled(self.weights, "model"))
-        accept_count(msg)
-        _accept_moments(moments, self.model.cate, msg.meta["n"])
+        _accept_reply(msg, self.weights, self.model.cate)
 
     def merge(self, replies: Iterable[tuple[int, Msg]]) -> None:
         gaussians: list[Gaussian] = []
@@ -548,8 +575,8 @@ class GaussianServer(TaskServer):
                  batch: int = 64) -> Tensor:
         """The class of each uint8 picture of `x` (n, C, H, W) among all seen so far, int64 (n,), with the
         `embeddings_at_test` of a mode; `gaussian` takes the clients' where none are given."""
-        model, known = self.network(), list(gaussians or self.gaussians.values())
-        return _logits_given(model, x, embeddings_at_test(model, x, mode, known, batch)).argmax(1)
+        model, found = self.network(), list(gaussians or self.gaussians.values())
+        return _logits_given(model, x, embeddings_at_test(model, x, mode, found, batch)).argmax(1)
 
 # %% ../nbs/14_fedgtea.ipynb #56dde073
 class FedGTEAServer(GaussianServer):
@@ -575,33 +602,26 @@ class FedGTEAServer(GaussianServer):
 
     def optimise(self) -> None:
         "Walk from the averaged weights down L_server, and log it."
-        theta = self.network()
-        loss, same_pictures = self.formula(theta), partial(generator, self.seed, self.round, 2)
-        pull = forces(loss, theta, same_pictures())
-        if self.how.weighing == "balanced": loss.balance(pull)
-        began = measured(loss, theta, same_pictures())["sum"]
-        walk(loss, theta, generator(self.seed, self.round, 0))
-        self.log.append({"round": self.round, "began": began, "forces": pull,
-                         **measured(loss, theta, same_pictures())})
+        theta, drawn = self.network(), partial(generator, self.seed, self.round)
+        found = _noted_walk(self.formula(theta), theta, drawn(0), partial(drawn, 2))
+        self.log.append({"round": self.round, **found})
         self.weights = snapshot(theta)
 
     def formula(self, theta: GTEA) -> ServerLoss:
         "L_server from where `theta`, the average, stands."
-        pictures = self.paint(theta.generator)
-        return ServerLoss(self.how, self.classes[:self.task + 1], frozen(theta), frozen(theta, self.before),
-                          pictures)
+        average, teacher = frozen(theta), frozen(theta, self.before)
+        return ServerLoss(self.how, self.known, average, teacher, self.paint(theta.generator))
 
     def paint(self, artist: Generator, again: int = 0) -> list[Tensor]:
         "`painted` pictures of each task so far, by `artist`; others for another number `again`."
-        return _painted_tasks(artist, self.classes[:self.task + 1], self.how.painted, self.seed, self.round,
-                             again)
+        return _painted_tasks(artist, self.known, self.how.painted, self.seed, self.round, again)
 
     @torch.no_grad()
     def painted_moments(self) -> tuple:
         "`batch_moments` of all tasks so far on pictures painted anew, as the server stands, on the CPU."
         theta = self.network()
-        pictures = self.paint(theta.generator, again=1)
-        return tuple(m.cpu() for m in batch_moments(theta.cate, pictures, self.how.per_batch))
+        painted = self.paint(theta.generator, again=1)
+        return tuple(m.cpu() for m in batch_moments(theta.cate, painted, self.how.per_batch))
 
 # %% ../nbs/14_fedgtea.ipynb #5facf23f
 _GAN = ("iterations", "gan_batch", "critic_lr", "generator_lr")
@@ -644,6 +664,7 @@ def answered_pictures(answers: Tensor, piles: Sequence[Tensor], generator: torch
     x = torch.where(right, F.pad(small, (free, 0, *rows)), F.pad(small, (0, free, *rows)))
     return x.maximum(128 * bright.to(torch.uint8))
 
+# %% ../nbs/14_fedgtea.ipynb #b1c4d519
 def ceiling_of_one(rare: float = RARE, questions: int = len(QUESTIONS)) -> float:
     "The share of right answers that no classifier of single pictures can beat."
     best = 0.0
