@@ -358,13 +358,15 @@ def as_named(make: Callable, classes: int, shape: tuple[int, ...]) -> nn.Module:
 class Method(NamedTuple):
     """A method by `name`: its `client` and `server` (classes, or functions with their arguments); its
     `network(make, classes, shape)`, where `make(classes, shape)` is the one named in the sizes; and the
-    fields of the sizes that client (`takes`) and server (`server_takes`) get as keywords."""
+    fields of the sizes that client (`takes`), server (`server_takes`) and network (`network_takes`) get as
+    keywords."""
     name: str
     client: Callable
     server: Callable = TaskServer
     network: Callable = as_named
     takes: tuple[str, ...] = _SGD
     server_takes: tuple[str, ...] = ()
+    network_takes: tuple[str, ...] = ()
 
 FedAvg = Method("FedAvg", TaskClient)
 
@@ -405,7 +407,8 @@ class StreamExperiment(Experiment):
 
     def network(self) -> nn.Module:
         of = networks[self.sizes.network], self.stream.classes[0], self.stream.shape
-        return build(partial(self.method.network, *of), self.seed).to(self.device)
+        make = partial(self.method.network, *of, **self.named(self.method.network_takes))
+        return build(make, self.seed).to(self.device)
 
     @cached_property
     def lent(self) -> nn.Module: return self.network()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import reduce
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -53,22 +54,56 @@ def _expect(name: str, x: Any, *shape: int | str) -> Tensor:
     if not x.isfinite().all(): raise UserError(f"{name} holds nan or infinity, expected finite numbers")
     return x
 
+def _covariance(cov: Tensor) -> None:
+    "Raise `UserError` unless `cov` (d, d) can be a covariance, by a look at its entries."
+    wide = cov.detach().double()
+    variances, slack = wide.diagonal(), 1e-4 * wide.diagonal().abs().max()
+    if not (wide - wide.mT).abs().max() <= slack: raise UserError("cov is not symmetric, a covariance is")
+    allowed = (variances.clamp_min(0)[:, None] * variances.clamp_min(0)).sqrt() + slack
+    if (variances < -slack).any() or (wide.abs() > allowed).any():
+        raise UserError("cov has a negative variance, or an entry larger than its two variances allow")
+
+# %% ../nbs/09_wasserstein.ipynb #b1c4d530
+def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
+    "Mean (d,) and population covariance (d, d) of samples `x` (n, d): float64 inside, out as `x` came."
+    wide = x.double()
+    mean = wide.mean(0)
+    cov = (wide - mean).mT @ (wide - mean) / len(x)
+    return mean.to(x.dtype), cov.to(x.dtype)
+
+def _pooled(means: Tensor, covs: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    "Formula (1), from float64 `means` (k, d), `covs` (k, d, d) and `weights` (k,)."
+    mean = weights @ means
+    offsets = means - mean
+    return mean, torch.tensordot(weights, covs, 1) + (weights[:, None] * offsets).mT @ offsets
+
+def _log_density(offsets: Tensor, cov: Tensor, jitter: float) -> Tensor:
+    "Logarithm (m,) of a Gaussian's density `offsets` (m, d) from its mean, all in float64."
+    ridge = (jitter * cov.diagonal().mean()).clamp_min(1e-12)
+    values, axes = torch.linalg.eigh((cov + cov.mT) / 2)
+    if values[0] < -1e-4 * values[-1].abs():
+        raise UserError("cov has a negative eigenvalue, expected a positive semi-definite matrix")
+    variances = values.clamp_min(0) + ridge
+    return -0.5 * ((offsets @ axes).square() / variances + (2 * math.pi * variances).log()).sum(1)
+
 # %% ../nbs/09_wasserstein.ipynb #136d980f
 @dataclass(frozen=True, eq=False)
 class Gaussian:
     """The Gaussian of a task's embeddings: `mean` (d,), `cov` (d, d) and `n`, the number of samples both came
     from.
 
-    Raises `UserError` for other shapes and for `n` of 0 or less."""
+    Raises `UserError` for other shapes, an `n` that is no whole number above 0, and a `cov` that is not
+    symmetric or has an entry larger than its two variances allow (whether it has a negative eigenvalue,
+    `log_prob` and the distances look)."""
     mean: Tensor
     cov: Tensor
     n: int
 
     def __post_init__(self):
         d, = _expect("mean", self.mean, "d").shape
-        _expect("cov", self.cov, d, d)
-        if not self.n > 0:
-            raise UserError(f"n={self.n} must be above 0, a Gaussian is estimated from samples")
+        _covariance(_expect("cov", self.cov, d, d))
+        if not isinstance(self.n, Integral) or not self.n > 0:
+            raise UserError(f"n={self.n} must be a whole number above 0, a Gaussian is estimated from samples")
 
     @classmethod
     def from_samples(cls, x: Tensor) -> "Gaussian":
@@ -76,10 +111,7 @@ class Gaussian:
         dtype of `x`. Gradients pass through. Raises `UserError` for no samples or another shape."""
         n, d = _expect("x", x, "n", "d").shape
         if not n: raise UserError(f"x is (0, {d}), expected at least one sample")
-        wide = x.double()
-        mean = wide.mean(0)
-        cov = (wide - mean).mT @ (wide - mean) / n
-        return cls(mean.to(x.dtype), cov.to(x.dtype), n)
+        return cls(*_moments(x), n)
 
     @classmethod
     def pool(cls, gaussians: Iterable["Gaussian"]) -> "Gaussian":
@@ -92,10 +124,7 @@ class Gaussian:
         if len(sizes) > 1: raise UserError(f"gaussians have dimensions {sizes}, expected one and the same")
         means, covs = (torch.stack([getattr(g, of).double() for g in gaussians]) for of in ("mean", "cov"))
         n = sum(g.n for g in gaussians)
-        weights = means.new_tensor([g.n / n for g in gaussians])
-        mean = weights @ means
-        offsets = means - mean
-        cov = torch.tensordot(weights, covs, 1) + (weights[:, None] * offsets).mT @ offsets
+        mean, cov = _pooled(means, covs, means.new_tensor([g.n / n for g in gaussians]))
         dtype = reduce(torch.promote_types, (t.dtype for g in gaussians for t in (g.mean, g.cov)))
         return cls(mean.to(dtype), cov.to(dtype), n)
 
@@ -106,15 +135,8 @@ class Gaussian:
         1e-12: one of fewer samples than dimensions has no density of its own. Jitter is relative, so the unit
         of the embeddings does not matter. Raises `UserError` for another shape of `x` and for a covariance
         that is not positive semi-definite."""
-        d = len(self.mean)
-        offsets = _expect("x", x, "m", d).double() - self.mean.double()
-        cov = self.cov.double()
-        ridge = (jitter * cov.diagonal().mean()).clamp_min(1e-12)
-        values, axes = torch.linalg.eigh((cov + cov.mT) / 2)
-        if values[0] < -1e-4 * values[-1].abs():
-            raise UserError("cov has a negative eigenvalue, expected a positive semi-definite matrix")
-        variances = values.clamp_min(0) + ridge
-        density = -0.5 * ((offsets @ axes).square() / variances + (2 * math.pi * variances).log()).sum(1)
+        offsets = _expect("x", x, "m", len(self.mean)).double() - self.mean.double()
+        density = _log_density(offsets, self.cov.double(), jitter)
         return density.to(torch.promote_types(x.dtype, self.mean.dtype))
 
 # %% ../nbs/09_wasserstein.ipynb #c7905e3f
@@ -182,6 +204,7 @@ class _Factor(torch.autograd.Function):
         turned = turned * torch.where(live[:, :, None], 0.5, own / gap)
         return axes @ (turned + turned.mT) @ axes.mT, None
 
+# %% ../nbs/09_wasserstein.ipynb #b1c4d533
 def low_rank_factors(covs: Tensor, rank: int) -> Tensor:
     """Factors F (T, d, rank) of the nearest matrices F F^T of that rank to `covs` (T, d, d), from one
     eigendecomposition each; the trace left out is the sum of the smaller eigenvalues. Answered in the dtype
@@ -224,6 +247,7 @@ def _nuclear_norm_and_polar(m: Tensor, cut: Tensor) -> tuple[Tensor, Tensor]:
         norm[poor], polar[poor] = s.sum(-1), (u * (s > cut[poor, None])[:, None]) @ vt
     return norm, polar
 
+# %% ../nbs/09_wasserstein.ipynb #b1c4d535
 class _Overlap(torch.autograd.Function):
     """Nuclear norms (k,) of L_i^T L_j for pairs `i`, `j` (k,) of `factors` (T, d, r), which are tr (S_i^1/2
     S_j S_i^1/2)^1/2.
@@ -282,6 +306,7 @@ def pairwise_wasserstein2_factors(means: Tensor, factors: Tensor) -> Tensor:
     pairs = _squared_distances(means, i, j) + traces[i] + traces[j] - 2 * _Overlap.apply(factors, i, j)
     return _symmetric(pairs.clamp_min(0), i, j, len(means)).to(dtype)
 
+# %% ../nbs/09_wasserstein.ipynb #b1c4d537
 def pairwise_wasserstein2(means: Tensor, covs: Tensor) -> Tensor:
     """Squared 2-Wasserstein distances (T, T) between Gaussians of `means` (T, d) and covariances `covs` (T,
     d, d), any positive semi-definite ones (FedGTEA, arXiv 2510.12927):

@@ -26,9 +26,11 @@ from fedbook.continual import (FedAvg, StreamExperiment, TaskServer, distillatio
 from fedbook.exemplars import GLFC
 from fedbook.wire import Msg, Refused, pack, part, unpack
 from fedbook.engine import Checkpoint, prove
-from fedbook.fedgtea import (CATE, GTEA, FedGTEA, FedGTEAClient, NoAnchor, NoCATE, NoDistillation, NoTasks,
-                             NoWasserstein, TaskDiscriminator, anchor_loss, embed_all, group_means, profiles,
-                             server_loss, settings, task_of)
+from fedbook.fedgtea import (CATE, GTEA, RARE, FedGTEA, FedGTEAClient, NoAnchor, NoCATE, NoDistillation,
+                             NoTasks, NoWasserstein, Rivals, ServerLoss, TaskDiscriminator, anchor_loss,
+                             answered_pictures, batch_moments, ceiling_of_one, embed_all, forces, group_means,
+                             measured, profiles, pull_back, question_stream, replayed,
+                             server_distillation, server_loss, settings, task_of, walk)
 from fedbook.lab import UserError, choose
 from fedbook.local import build, generator
 from fedbook.split import CIFAR100_SUPERCLASSES, class_stream
@@ -174,7 +176,8 @@ def test_every_profile_is_sound(name):
 
 
 # ---- CATE
-def cate(seed=0, shape=(1, 4, 4), dim=4): return build(partial(CATE, shape, dim, (16,)), seed)
+def cate(seed=0, shape=(1, 4, 4), dim=4, length="root_d"):
+    return build(partial(CATE, shape, dim, (16,), length), seed)
 
 
 @tries(max_examples=40, deadline=None)
@@ -216,9 +219,36 @@ def test_the_covariance_of_a_batch_embedding_falls_with_its_size():
     assert np.trace(got) == pytest.approx(np.trace(want), rel=0.05)
 
 
-def test_cate_refuses_other_pictures_and_none():
-    with pytest.raises(UserError, match=r"x has shape \(2, 1, 5, 4\)"): cate()(torch.zeros(2, 1, 5, 4))
-    with pytest.raises(UserError, match="no picture"): cate().embed(torch.zeros(0, 1, 4, 4))
+@pytest.mark.parametrize("call, words", [
+    (lambda: cate()(torch.zeros(2, 1, 5, 4)), r"x has shape \(2, 1, 5, 4\), expected \(b, 1, 4, 4\)"),
+    (lambda: cate().embed(torch.zeros(0, 1, 4, 4)), "no picture"),
+    (lambda: cate()(torch.zeros(2, 1, 4, 4).byte()), "x holds torch.uint8, expected floats.*as_float"),
+    (lambda: CATE(784), "in_shape=784 must be the shape of a picture"),
+    (lambda: CATE((1, 0, 4)), r"in_shape=\(1, 0, 4\)"), (lambda: CATE(()), r"in_shape=\(\)"),
+    (lambda: CATE((1, 4, 4), dim=0), "dim=0 must be at least 2"),
+    (lambda: CATE((1, 4, 4), dim=1), "dim=1 must be at least 2.*0 for every picture"),
+    (lambda: CATE((1, 4, 4), dim=1, length="unit"), "dim=1 must be at least 2"),
+    (lambda: CATE((1, 4, 4), dim=0, length="free"), "dim=0 must be at least 1"),
+    (lambda: CATE((1, 4, 4), length="long"), "length='long' is unknown")])
+def test_cate_says_what_it_cannot_take(call, words):
+    with pytest.raises(UserError, match=words): call()
+
+
+def test_the_length_of_an_embedding_is_the_one_asked_for():
+    x = torch.randn(30, 1, 4, 4, generator=generator(1)) * 40
+    z, unit, free = (cate(length=length)(x) for length in ("root_d", "unit", "free"))
+    torch.testing.assert_close(unit, z / 2)
+    torch.testing.assert_close(unit.norm(dim=1), torch.ones(30), atol=1e-3, rtol=0)
+    assert free.norm(dim=1).std() > 0.1
+    assert [cate(length=name).most for name in ("root_d", "unit", "free")] == [4, 1, math.inf]
+    assert CATE((1, 4, 4), dim=1, length="free")(x).std() > 0
+
+
+def test_the_example_of_cate_holds():
+    lines = [line.partition("#")[0].strip() for line in CATE.__doc__.splitlines() if line.startswith(" " * 8)]
+    names = {"CATE": CATE, "torch": torch}
+    for line in lines[:-1]: exec(line, names)
+    assert eval(lines[-1], names) == (64,) and len(lines) == 2
 
 
 # ---- groups
@@ -309,60 +339,97 @@ def test_the_servers_loss_weighs_its_terms_as_the_paper():
     assert server_loss(2 * one, 3 * one, 5 * one, 1, 10, 100).item() == 532
 
 
+@tries(max_examples=30, deadline=None)
+@given(st.integers(0, 10**6), st.floats(0, 3), st.booleans())
+def test_pulling_back_minimises_what_it_says(seed, length, squared):
+    "No other point has less of length |p - anchor| + |p - here|^2 / 2."
+    g = generator(seed)
+    here, anchor = (torch.randn(5, generator=g, dtype=torch.float64) for _ in range(2))
+    parts = list(here.clone().split([2, 3]))
+    pull_back(parts, anchor.split([2, 3]), length, squared)
+    cost = lambda p: length * (p - anchor).norm() ** (2 if squared else 1) + (p - here).square().sum() / 2
+    found = torch.cat(parts)
+    near = torch.randn(15, 5, generator=g, dtype=torch.float64)
+    others = [found + size * step for size, step in zip((1e-3, 0.1, 1.0) * 5, near)]
+    assert all(cost(found) <= cost(p) + 1e-9 for p in [*others, anchor, here])
+
+
+def test_pulling_back_stops_at_the_anchor():
+    p, a = [torch.tensor([3.0, 0.0]), torch.tensor([4.0])], [torch.zeros(2), torch.zeros(1)]
+    pull_back(p, a, 1.0)
+    torch.testing.assert_close(torch.cat(p), torch.tensor([2.4, 0.0, 3.2]))
+    pull_back(p, a, 4.5)
+    assert not torch.cat(p).any()
+    pull_back(p, a, 4.5)
+    assert not torch.cat(p).any()
+
+
+def test_distillation_over_all_classes_counts_new_ones_as_wrong():
+    teacher, z = torch.randn(6, 3, generator=generator(0)), torch.randn(6, 5, generator=generator(1))
+    p, q = (np.exp(v.double().numpy()) for v in (teacher, z))
+    p, q = p / p.sum(1, keepdims=True), q / q.sum(1, keepdims=True)
+    want = (p * np.log(p / q[:, :3])).sum(1).mean()
+    assert server_distillation(teacher, z, "all").item() == pytest.approx(want, rel=1e-5)
+    assert server_distillation(teacher, z).item() == pytest.approx(distillation_loss(teacher, z).item())
+    louder = z + torch.tensor([0, 0, 0, 4.0, 4.0])
+    assert server_distillation(teacher, louder, "all") > server_distillation(teacher, z, "all") + 1
+    torch.testing.assert_close(server_distillation(teacher, louder), server_distillation(teacher, z))
+
+
 @pytest.fixture
 def pair(scene):
     "A server in the second task, its teacher and a network to train."
     server = scene.server()
     TaskServer.merge(server, scene.replies)
     theta = server.network()
-    return server, frozen(theta, server.before), theta
+    return server, server.formula(theta), theta
 
 
 def test_distillation_is_0_where_student_and_teacher_agree(pair):
-    server, teacher, _ = pair
-    student = frozen(teacher).requires_grad_(True)
-    loss = server.distil(teacher, student, generator(0))
+    _, formula, _ = pair
+    student = frozen(formula.teacher).requires_grad_(True)
+    loss = formula.distilled(student, generator(0))
     loss.backward()
     grads = [p.grad for p in student.parameters() if p.grad is not None]
     assert abs(loss.item()) < 1e-6 and grads and max(g.abs().max() for g in grads) < 1e-5
 
 
 def test_distillation_looks_at_old_logits_up_to_a_constant(pair):
-    server, teacher, theta = pair
+    server, formula, theta = pair
     bias = theta.discriminator.head.bias.data
-    want = server.distil(teacher, theta, generator(1)).item()
+    want = formula.distilled(theta, generator(1)).item()
     bias[:server.old] += 5
     bias[server.old:] -= 9
-    assert server.distil(teacher, theta, generator(1)).item() == pytest.approx(want, abs=1e-5) and want > 1e-4
+    assert formula.distilled(theta, generator(1)).item() == pytest.approx(want, abs=1e-5) and want > 1e-4
     bias[0] += 3
-    assert abs(server.distil(teacher, theta, generator(1)).item() - want) > 0.05
+    assert abs(formula.distilled(theta, generator(1)).item() - want) > 0.05
 
 
 def test_distillation_moves_cate_and_the_way_to_the_classes_alone(pair):
-    server, teacher, theta = pair
-    server.distil(teacher, theta, generator(2)).backward()
+    server, formula, theta = pair
+    formula.distilled(theta, generator(2)).backward()
     moved = {name for name, p in theta.named_parameters() if p.grad is not None and p.grad.any()}
     assert (moved == {name for name, _ in theta.named_parameters()
                       if not name.startswith(("generator.", "discriminator.real."))})
     assert not theta.discriminator.head.weight.grad[server.old:].any()
-    assert all(p.grad is None for p in teacher.parameters())
+    assert all(p.grad is None for p in formula.teacher.parameters())
 
 
 def test_the_wasserstein_loss_moves_cate_alone(pair):
-    server, _, theta = pair
-    server.separate(*server.batch_moments(theta, server.paint(theta.generator))).backward()
+    _, formula, theta = pair
+    formula.parted(theta).backward()
     moved = {name for name, p in theta.named_parameters() if p.grad is not None and p.grad.any()}
     assert moved == {name for name, _ in theta.named_parameters() if name.startswith("cate.")}
     assert all(p.grad.isfinite().all() for p in theta.cate.parameters())
 
 
 def test_the_server_asks_for_every_old_class_equally_often(pair, monkeypatch):
-    server, teacher, theta = pair
+    server, formula, theta = pair
     asked, sample = [], Generator.sample
     monkeypatch.setattr(Generator, "sample",
                         lambda self, y, *args: (asked.append((self, y)), sample(self, y, *args))[1])
-    server.distil(teacher, theta, generator(0))
-    assert asked[0][0] is teacher.generator and asked[0][1].bincount().tolist() == [8, 8, 8]
+    formula.distilled(theta, generator(0))
+    assert asked[0][0] is formula.teacher.generator and asked[0][1].bincount().tolist() == [8, 8, 8]
     assert server.old == 3
     asked.clear()
     assert [x.shape for x in server.paint(server.network().generator)] == [(24, 1, 28, 28)] * 2
@@ -372,13 +439,13 @@ def test_the_server_asks_for_every_old_class_equally_often(pair, monkeypatch):
 
 @pytest.mark.parametrize("alone", [0.0, 0.5, 1.0])
 def test_the_server_distils_with_means_by_task_or_each_pictures_own(pair, monkeypatch, alone):
-    server, teacher, theta = pair
+    server, formula, theta = pair
     seen, judge = [], GTEA.judge
     monkeypatch.setattr(GTEA, "judge",
                         lambda self, x, groups=None: (seen.append(groups), judge(self, x, groups))[1])
     assert server.how.alone == 0.5
-    server.how = replace(server.how, alone=alone)
-    for seed in range(12): server.distil(teacher, theta, generator(seed))
+    formula.how = replace(server.how, alone=alone)
+    for seed in range(12): formula.distilled(theta, generator(seed))
     grouped = [groups is not None for groups in seen]
     assert grouped[::2] == grouped[1::2]
     assert set(grouped) == {0.0: {True}, 0.5: {True, False}, 1.0: {False}}[alone]
@@ -387,7 +454,8 @@ def test_the_server_distils_with_means_by_task_or_each_pictures_own(pair, monkey
 def test_moments_are_those_of_batches(pair):
     server, _, theta = pair
     pictures = server.paint(theta.generator)
-    means, covs = server.batch_moments(theta, pictures)
+    means, covs = batch_moments(theta.cate, pictures)
+    assert torch.equal(batch_moments(theta.cate, pictures, 16)[1], covs * 4)
     for mean, cov, x in zip(means, covs, pictures):
         z = theta.cate(x).detach().double().numpy()
         np.testing.assert_allclose(mean.detach(), z.mean(0), atol=1e-5)
@@ -436,16 +504,18 @@ def test_the_generator_does_not_move_in_the_step(scene, merged):
 def test_weights_of_the_losses_reach_the_server():
     sizes = replace(SMOKE, distillation=0.11, wasserstein=0.22, anchor=0.33, server_steps=7, critic_lr=0.044,
                     server_batch=5, painted=9)
+    def said(server, *terms):
+        return ServerLoss(server.how, [2], None, None, []).of(*map(torch.tensor, terms)).item()
     server = StreamExperiment(sizes, method=FedGTEA).server()
-    assert (server.loss(torch.tensor(1.0), torch.tensor(10.0), torch.tensor(100.0)).item()
-            == pytest.approx(0.11 + 2.2 + 33))
+    assert said(server, 1.0, 10.0, 100.0) == pytest.approx(0.11 + 2.2 + 33)
     how = server.how
     assert (how.server_steps, how.critic_lr, how.server_batch, how.painted) == (7, 0.044, 5, 9)
     for method, at in ((NoDistillation, 0), (NoWasserstein, 1), (NoAnchor, 2), (NoCATE, 1), (NoTasks, 1)):
         weights = [0.11, 0.22, 0.33]
         weights[at] = 0
-        loss = StreamExperiment(sizes, method=method).server().loss
-        assert [loss(*terms).item() for terms in torch.eye(3)] == pytest.approx(weights), method.name
+        server = StreamExperiment(sizes, method=method).server()
+        got = [said(server, *terms) for terms in torch.eye(3).tolist()]
+        assert got == pytest.approx(weights), method.name
 
 
 @pytest.mark.parametrize("name", ["distillation", "wasserstein", "anchor"])
@@ -498,6 +568,101 @@ def test_with_distillation_old_logits_move_less(steps):
         assert moved["distillation"] > 2 * moved[None], moved
 
 
+# ---- walks
+@pytest.mark.parametrize("kind", ["falling", "constant", "proximal"])
+def test_each_way_to_walk_goes_down(scene, kind):
+    "With the anchor, and nothing left of the distillation's noise, the sum of the terms falls."
+    server = scene.server(server_steps=40, critic_lr=5e-4, walk=kind, server_batch=240)
+    server.merge(scene.replies)
+    [entry] = server.log
+    assert entry["sum"] < entry["began"] and entry["anchor"] > 1e-3
+
+
+def test_a_falling_rate_rests_where_a_constant_one_chatters(pair):
+    "Of the anchor alone, started off it: Adam's constant steps keep on passing the kink."
+    _, formula, theta = pair
+    ends = {}
+    for kind in ("constant", "falling", "proximal"):
+        formula.how = replace(formula.how, walk=kind, distillation=0.0, wasserstein=0.0, server_steps=60,
+                              critic_lr=1e-3)
+        formula.beta, student = 0.0, frozen(formula.average).requires_grad_(True)
+        with torch.no_grad():
+            for p in student.parameters(): p.add_(1e-4)
+        walk(formula, student, generator(0))
+        ends[kind] = anchor_loss(student.parameters(), formula.average.parameters()).item()
+    assert ends["proximal"] < 1e-5 and ends["falling"] < 0.5 * ends["constant"], ends
+
+
+def test_an_anchor_that_pulls_harder_than_the_rest_holds(scene):
+    server = scene.merged(walk="proximal", anchor=1.1)
+    close(server.weights, scene.average)
+    assert server.log[0]["anchor"] < 1e-5 and server.log[0]["forces"]["together"] > 0
+
+
+def test_an_unknown_walk_is_refused(pair):
+    _, formula, theta = pair
+    formula.how = replace(formula.how, walk="away")
+    with pytest.raises(UserError, match="walk='away' is unknown; choose falling"):
+        walk(formula, theta, generator(0))
+
+
+def test_forces_are_lengths_of_gradients(pair):
+    _, formula, theta = pair
+    found = forces(formula, theta, generator(3), draws=1)
+    kd, parted, _ = formula.terms(theta, generator(3))
+    theta.zero_grad()
+    (0.3 * kd).backward()
+    cate = math.sqrt(sum(p.grad.square().sum().item() for p in theta.cate.parameters()))
+    assert found["distillation"] == pytest.approx(cate, rel=1e-4)
+    (0.3 * parted).backward()
+    whole = math.sqrt(sum(p.grad.square().sum().item() for p in theta.parameters() if p.grad is not None))
+    assert found["together"] == pytest.approx(whole, rel=1e-4) and found["Wasserstein"] > 0
+
+
+def test_balanced_weights_pull_as_their_ratio_says(pair):
+    _, formula, theta = pair
+    formula.how = replace(formula.how, weighing="balanced", distillation=0.3, wasserstein=0.6)
+    formula.beta = 0.6
+    formula.balance(forces(formula, theta, generator(3)))
+    found = forces(formula, theta, generator(3))
+    assert found["Wasserstein"] == pytest.approx(2 * found["distillation"], rel=1e-3)
+    formula.balance({"together": 1.0})
+
+
+def test_the_log_measures_where_the_walk_began_and_ended(scene, merged):
+    [entry] = merged.log
+    assert set(entry) == {"round", "began", "forces", "distillation", "wasserstein", "anchor", "sum"}
+    server = scene.server()
+    TaskServer.merge(server, scene.replies)
+    theta = server.network()
+    formula, random = server.formula(theta), generator(server.seed, server.round, 2)
+    assert measured(formula, theta, random)["sum"] == pytest.approx(entry["began"])
+    theta.load_state_dict(merged.weights)
+    random = generator(server.seed, server.round, 2)
+    assert measured(formula, theta, random)["sum"] == pytest.approx(entry["sum"])
+    want = 0.3 * entry["distillation"] + 0.3 * entry["wasserstein"] + 0.4 * entry["anchor"]
+    assert entry["sum"] == pytest.approx(want, rel=1e-5)
+
+
+@pytest.mark.parametrize("field, value", [
+    ("weighing", "balanced"), ("softmax", "all"), ("norm", "squared"), ("walk", "proximal"),
+    ("walk", "constant"), ("per_batch", 1)])
+def test_every_form_can_be_chosen_and_changes_the_step(scene, merged, field, value):
+    sizes = sizes_of("smoke", {field: str(value)})
+    assert getattr(StreamExperiment(sizes, method=FedGTEA).server().how, field) == value
+    assert not equal(scene.merged(**{field: value}).weights, merged.weights)
+
+
+def test_the_length_of_embeddings_can_be_chosen(stream):
+    sizes = sizes_of("smoke", {"length": "unit"})
+    assert StreamExperiment(sizes, method=FedGTEA).server().model.cate.length == "unit"
+    assert StreamExperiment(sizes, method=NoCATE).server().model.cate is None
+    with pytest.raises(UserError, match="length='long'"): sizes_of("smoke", {"length": "long"})
+    outcome = run_stream(FedGTEA, stream, sizes, 0, workers=1)
+    assert all(float(g.mean.square().sum() + g.cov.trace()) == pytest.approx(1, abs=0.05)
+               for g in outcome.server.gaussians.values())
+
+
 def test_the_track_holds_numbers_and_no_graph(merged):
     "A graph would keep every task's painted pictures in memory."
     assert all(not t.requires_grad for pair in merged.track.values() for t in pair)
@@ -515,14 +680,13 @@ def at_task_1(scene, id=0, **options):
 
 def test_nothing_is_replayed_in_the_first_task():
     client = FedGTEAClient(0, build(partial(GTEA, 6, (1, 28, 28)), 0), [], iterations=30, gan_batch=8)
-    assert len(client.replay()) == 30
-    assert all(x.shape == (0, 1, 28, 28) and len(y) == 0 for x, y in client.replay())
+    x, y = replayed(client.model, {}, 0, 30, 8, generator(0))
+    assert x.shape == (30, 0, 1, 28, 28) and y.shape == (30, 0)
 
 
 def test_replay_has_old_classes_alone_and_all_alike(scene):
     client, _ = at_task_1(scene)
-    client.iterations = 300
-    y = torch.cat([y for _, y in client.replay()])
+    y = replayed(client.model, client.store["previous"], client.old, 300, 4, generator(0))[1].flatten()
     share = y.bincount(minlength=6) / len(y)
     assert len(y) == 1200 and not share[3:].any() and (share[:3] - 1 / 3).abs().max() < 0.05
 
@@ -531,14 +695,11 @@ def test_replay_paints_with_the_generator_from_before_the_task(scene):
     client, server = at_task_1(scene)
     before = half_of(part(scene.opened.tensors, "weights"), "generator")
     assert equal(client.store["previous"], before) and not equal(snapshot(client.model.generator), before)
-    state = client.generator.get_state()
-    got = list(client.replay())
-    random = torch.Generator()
-    random.set_state(state)
+    got_x, got_y = replayed(client.model, client.store["previous"], client.old, 2, 4, generator(5))
+    random = generator(5)
     y = torch.randint(3, (8,), generator=random)
-    want = frozen(client.model.generator, before).sample(y, random)
-    assert torch.equal(torch.cat([y for _, y in got]), y)
-    assert torch.equal(torch.cat([x for x, _ in got]), want)
+    assert torch.equal(got_y.flatten(), y)
+    assert torch.equal(got_x.flatten(0, 1), frozen(client.model.generator, before).sample(y, random))
     client.fit(server.send(0))
     assert equal(client.store["previous"], before)
 
@@ -574,13 +735,71 @@ def test_embeddings_in_training_are_means_by_task_or_each_pictures_own(scene, mo
 def test_the_generators_step_leaves_the_critic_alone(scene):
     client, _ = at_task_1(scene)
     x, y = as_float(scene.stream.clients[0][1][0][:4]), scene.stream.clients[0][1][1][:4]
-    critic = [p for n, p in client.model.named_parameters() if not n.startswith("generator.")]
-    client._optimisers = [torch.optim.SGD(critic, 0.0), client._optimisers[1]]
+    rivals = Rivals(client.model, 0.0, 1e-3)
     before = snapshot(client.model)
-    client.step(x, y)
+    rivals.step(x, y, None, torch.randn(4, 100, generator=generator(0)))
     changed = {name.split(".")[0]
                for name, t in snapshot(client.model).items() if not torch.equal(t, before[name])}
     assert changed == {"generator"}
+
+
+def test_what_chance_decides_is_drawn_in_the_order_of_the_steps(scene):
+    "Drawing it ahead changes no number: pictures, replay, then coin and noise of each step in turn."
+    client, _ = at_task_1(scene)
+    state, random = client.generator.get_state(), torch.Generator()
+    steps = list(fedgtea._drawn_ahead(client))
+    random.set_state(state)
+    (x, y), old = client.data(), client.old
+    picks = torch.randint(len(y), (2, 4), generator=random)
+    old_x, old_y = replayed(client.model, client.store["previous"], old, 2, 4, random)
+    for k, (got_x, got_y, groups, noise) in enumerate(steps):
+        alone = torch.rand((), generator=random) < 0.5
+        assert torch.equal(noise, torch.randn(8, 100, generator=random))
+        assert torch.equal(got_x, torch.cat([as_float(x[picks[k]]), old_x[k]]))
+        assert torch.equal(got_y, torch.cat([y[picks[k]], old_y[k]]))
+        assert groups is None if alone else groups.tolist() == [1] * 4 + [0] * 4
+    assert len(steps) == 2 and torch.equal(client.generator.get_state(), random.get_state())
+
+
+def few_pictures(scene, n):
+    "A server, client 0 with `n` pictures of the second task, and its reply."
+    tasks = [(x[:n], y[:n]) if t else (x, y) for t, (x, y) in enumerate(scene.stream.clients[0])]
+    model = build(partial(GTEA, 3, scene.stream.shape), 0)
+    client = FedGTEAClient(0, model, tasks, iterations=2, gan_batch=4)
+    server = scene.server()
+    return server, client, fit(client, server.send(0))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_moments_of_one_or_two_pictures_are_not_sent(scene, n):
+    server, client, reply = few_pictures(scene, n)
+    assert ("moments/mean" in reply.tensors) == (n == 3)
+    server.accept("fit", 0, reply)
+    server.merge([(0, reply)])
+    assert server.gaussians.keys() == ({0, 1} if n == 3 else {0})
+    assert len(server.classify(scene.stream.test[0][0][:3], "gaussian")) == 3
+
+
+@pytest.mark.parametrize("n, words", [(1, "moments of 1 picture are"), (2, "moments of 2 pictures are")])
+def test_moments_of_one_or_two_pictures_are_refused(scene, n, words):
+    server, (id, reply) = scene.server(), scene.replies[0]
+    with pytest.raises(Refused, match=words):
+        server.accept("fit", id, Msg(reply.tensors, {**reply.meta, "n": n}))
+
+
+def test_moments_of_two_pictures_are_their_embeddings(scene):
+    "Why there is a least number: whoever has the moments has both."
+    z = embed_all(scene.server().network(), scene.stream.clients[0][1][0][:2]).double()
+    g = Gaussian.from_samples(z)
+    values, axes = torch.linalg.eigh(g.cov)
+    found = torch.stack([g.mean + sign * values[-1].sqrt() * axes[:, -1] for sign in (-1, 1)])
+    assert torch.cdist(found, z).min(1).values.max() < 1e-6
+
+
+def test_moments_are_missed_where_there_should_be_some(scene):
+    server, (id, reply) = scene.server(), scene.replies[0]
+    bare = {name: t for name, t in reply.tensors.items() if not name.startswith("moments/")}
+    with pytest.raises(Refused, match="missing"): server.accept("fit", id, Msg(bare, reply.meta))
 
 
 def test_moments_in_a_reply_are_those_of_cate_on_the_tasks_pictures(scene):
@@ -727,8 +946,8 @@ def test_the_likeliest_gaussian_minds_the_width():
     z = torch.tensor([[0.0, 0.0], [3.0, 0.0], [0.9, 0.0]])
     narrow = Gaussian(torch.zeros(2), 0.01 * torch.eye(2), 9)
     wide = Gaussian(torch.tensor([1.0, 0.0]), 4 * torch.eye(2), 9)
-    assert fedgtea.likeliest([narrow, wide], z).tolist() == [0, 1, 1]
-    assert fedgtea.likeliest([wide, narrow], z).tolist() == [1, 0, 0]
+    assert fedgtea._likeliest([narrow, wide], z).tolist() == [0, 1, 1]
+    assert fedgtea._likeliest([wide, narrow], z).tolist() == [1, 0, 0]
 
 
 def test_an_unknown_mode_is_refused(merged, stream):
@@ -818,6 +1037,64 @@ def test_tasks_may_have_one_class_or_seven():
     outcome = run_stream(FedGTEA, uneven, narrow, 0, workers=1)
     assert uneven.classes == [1, 2, 7] and np.isfinite(outcome.accuracy)
     assert len(outcome.server.track[2][0]) == 3
+
+
+# ---- the stream of questions
+def test_what_one_picture_allows_by_trying():
+    "The best answer to each kind of picture, learnt from a million of them."
+    rng, n = np.random.default_rng(0), 1_000_000
+    question = rng.integers(0, 4, n)
+    kinds = rng.random((n, 4)) < RARE
+    kinds[np.arange(n), question] = rng.random(n) < 0.5
+    counted = np.zeros((16, 4))
+    np.add.at(counted, (kinds @ [1, 2, 4, 8], question), 1)
+    assert ceiling_of_one() == pytest.approx(counted.max(1).sum() / n, abs=3e-3)
+    assert ceiling_of_one(0.5) == pytest.approx(0.25) and ceiling_of_one(0.0) == pytest.approx(0.5 + 0.5 / 4)
+
+
+@pytest.fixture(scope="module")
+def asked(): return question_stream(replace(SMOKE, pictures=400, test_pictures=100), 3)
+
+
+def attributes(x):
+    "Of pictures of a bar that stands in an empty picture: bright, lying, right, read off the pixels."
+    bright = x.amin((1, 2, 3)) >= 128
+    shown = x.float() > 200
+    rows, columns = (shown.any(d).squeeze(1).sum(1) for d in (3, 2))
+    middle = (shown.any(2).squeeze(1).float() * torch.arange(x.shape[-1])).sum(1) / columns
+    return torch.stack([bright, columns > rows, middle > 13.5], 1).long()
+
+
+def test_the_answers_can_be_read_off_a_picture():
+    bar = torch.zeros(5, 1, 28, 28, dtype=torch.uint8)
+    bar[:, :, 2:26, 10:18] = 255
+    disc = torch.full((9, 1, 28, 28), 60, dtype=torch.uint8)
+    answers = torch.tensor(list(itertools.product((0, 1), repeat=3)))
+    answers = torch.cat([torch.zeros(8, 1, dtype=torch.int64), answers], 1)
+    x = answered_pictures(answers, [bar, disc], generator(0))
+    assert x.dtype == torch.uint8 and x.shape == (8, 1, 28, 28) and torch.equal(attributes(x), answers[:, 1:])
+    other = answered_pictures(torch.tensor([[1, 0, 0, 0]]), [bar, disc], generator(0))
+    assert other.unique().tolist() == [0, 60]
+
+
+def test_each_question_has_its_company(asked):
+    assert asked.classes == [2, 2, 2, 2] and asked.tasks[1] == ["dark", "bright"]
+    for pairs in (asked.test, *asked.clients):
+        for t, (x, y) in enumerate(pairs):
+            assert set((y // 2).tolist()) == {t}
+            bright = (x.amin((1, 2, 3)) >= 128).float().mean().item()
+            assert bright == pytest.approx(0.5 if t == 1 else RARE, abs=0.13)
+            assert len({len(c[t][1]) for c in asked.clients}) <= 2
+        shares = [float((y % 2).float().mean()) for _, y in pairs]
+        assert shares == pytest.approx([0.5] * 4, abs=0.1)
+    assert not equal(dict(x=asked.test[0][0]), dict(x=question_stream(replace(
+        SMOKE, pictures=400, test_pictures=100), 4).test[0][0]))
+
+
+def test_a_stream_of_questions_runs(stream):
+    sizes = replace(SMOKE, pictures=30, test_pictures=10)
+    experiment = StreamExperiment(sizes, 0, "cpu", FedGTEA, question_stream)
+    prove(replace(experiment, sizes=replace(sizes, rounds=1, clients=2)), kills=1, kinds=("silent",))
 
 
 @pytest.mark.parametrize("name", ["server_steps", "server_every", "server_batch", "painted"])

@@ -276,7 +276,12 @@ def test_loss_takes_other_distances():
     (lambda: Gaussian.from_samples(torch.zeros(2)), "x has shape"),
     (lambda: Gaussian.from_samples(torch.zeros(2, 2, dtype=torch.int64)), "floating"),
     (lambda: Gaussian.from_samples(normal(9, 2)).log_prob(torch.zeros(2, 3)), "x has shape"),
-    (lambda: Gaussian(torch.zeros(2), -torch.eye(2), 1).log_prob(torch.zeros(1, 2)), "negative eigenvalue"),
+    (lambda: Gaussian(torch.zeros(2), torch.eye(2), 2.5), "n=2.5 must be a whole number"),
+    (lambda: Gaussian(torch.zeros(2), -torch.eye(2), 1), "negative variance"),
+    (lambda: Gaussian(torch.zeros(2), torch.tensor([[1., 2.], [2., 1.]]), 1), "larger than its two"),
+    (lambda: Gaussian(torch.zeros(2), torch.tensor([[1., .5], [.1, 1.]]), 1), "not symmetric"),
+    (lambda: Gaussian(torch.zeros(3), torch.tensor([[1., .9, -.9], [.9, 1., .9], [-.9, .9, 1.]]), 1).log_prob(
+        torch.zeros(1, 3)), "negative eigenvalue"),
     (lambda: wasserstein2(torch.zeros(2), torch.eye(2), torch.zeros(3), torch.eye(3)), "m2 has shape"),
     (lambda: pairwise_wasserstein2(torch.zeros(2, 2), torch.ones(2, 2, 3)), "covs has shape"),
     (lambda: pairwise_wasserstein2(torch.zeros(2, 2), torch.full((2, 2, 2), math.nan)), "finite"),
