@@ -76,7 +76,7 @@ profiles = {
                           server_batch=4, painted=4, tries=1),
     "quick": FedGTEASizes(pictures=250, rounds=2, iterations=9, consolidation=6, server_steps=6, painted=32,
                           others=0),
-    "full": FedGTEASizes(seeds=5, others=5, question_seeds=3, tries=3),
+    "full": FedGTEASizes(seeds=5, others=5, question_seeds=5, tries=3),
     "paper": FedGTEASizes(seeds=3, others=3, question_seeds=3, tries=3, setting="cifar10-5x2",
                           network="resnet18", alpha=1.0, batch=128, lr=0.01, memory=300, gan_batch=64,
                           consolidation=50, server_steps=50, server_batch=64, painted=256),
