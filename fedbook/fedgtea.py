@@ -56,6 +56,7 @@ class FedGTEASizes(ContinualSizes):
     server_batch: Count = 32        # old pictures in a step of its distillation
     painted: Count = 64             # pictures of each task for its Wasserstein loss
     per_batch: Count = 64           # b of the covariance C / b of a batch's embedding
+    question_seeds: Count = 1       # seeds of the stream of questions, at most `seeds`
     tries: int = 0                  # learning rates tried for each method, on a seed of their own
 
 # %% ../nbs/14_fedgtea.ipynb #771e7d61
@@ -75,10 +76,10 @@ profiles = {
                           server_batch=4, painted=4, tries=1),
     "quick": FedGTEASizes(pictures=250, rounds=2, iterations=9, consolidation=6, server_steps=6, painted=32,
                           others=0),
-    "full": FedGTEASizes(seeds=5, others=5, tries=3),
-    "paper": FedGTEASizes(seeds=3, others=3, tries=3, setting="cifar10-5x2", network="resnet18", alpha=1.0,
-                          batch=128, lr=0.01, memory=300, gan_batch=64, consolidation=50, server_steps=50,
-                          server_batch=64, painted=256),
+    "full": FedGTEASizes(seeds=5, others=5, question_seeds=5, tries=3),
+    "paper": FedGTEASizes(seeds=3, others=3, question_seeds=3, tries=3, setting="cifar10-5x2",
+                          network="resnet18", alpha=1.0, batch=128, lr=0.01, memory=300, gan_batch=64,
+                          consolidation=50, server_steps=50, server_batch=64, painted=256),
 }
 
 # %% ../nbs/14_fedgtea.ipynb #b1c4d2e1
