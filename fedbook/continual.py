@@ -7,14 +7,13 @@ __all__ = ['networks', 'profiles', 'FedAvg', 'experiment', 'Finetune', 'FedProx'
            'Expandable', 'expandable_cnn', 'expandable_resnet18', 'Stream', 'make_stream', 'ContinualSizes', 'snapshot',
            'TaskClient', 'TaskServer', 'logits', 'unit_features', 'as_named', 'Method', 'Outcome', 'StreamExperiment',
            'run_stream', 'stream_row', 'train_on_all', 'probe', 'holdings', 'Comparison', 'padded', 'plot_matrices',
-           'plot_bars', 'frozen', 'distillation_loss', 'TaughtClient', 'picture_gradients', 'sample_gradients',
-           'as_pixels', 'accept_labels']
+           'plot_bars', 'frozen', 'distillation_loss', 'TaughtClient', 'as_pixels']
 
 # %% ../nbs/07_continual.ipynb #b847ff12
 import copy
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -22,7 +21,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.func import functional_call, grad, vmap
 
 from .engine import Trial, kept_row, trial
 from .fedavg import Client, Experiment, Federation, Mean, Server
@@ -32,7 +30,7 @@ from .report import History
 from .local import build, generator, outputs, passes, proximal, train
 from .score import accuracy, average_incremental, final_accuracy, forgetting
 from .split import class_stream, dirichlet
-from .wire import Msg, Refused, accept_count, expect, labelled, pack, part, unpack
+from .wire import Msg, accept_count, expect, labelled, pack, part, unpack
 from .world import Pictures, as_float
 from .folders import pictures
 
@@ -186,18 +184,21 @@ class ContinualSizes(Profile):
     synthetic: Count = 256      # pictures that TARGET and LANDER paint before a task
     proxy_steps: Count = 200    # steps in which GLFC's proxy rebuilds pictures
     judge_epochs: Count = 5     # passes in the training on all pictures at once
+    critic_lr: Positive = 5e-4  # Adam's rate of an AC-GAN's discriminator
+    generator_lr: Positive = 1e-3                # and of its generator
     others: int = 1             # seeds of rows that are not a chapter's main ones
+    tries: int = 0              # rates tried for each method, on a seed that no claim uses
 
 profiles = {
     "smoke": ContinualSizes(pictures=40, test_pictures=20, tasks=3, clients=3, rounds=1, epochs=1, memory=12,
                             iterations=2, gan_batch=4, consolidation=2, synthetic=64, proxy_steps=3,
-                            judge_epochs=1),
+                            judge_epochs=1, tries=1),
     "quick": ContinualSizes(pictures=250, rounds=3, iterations=9, consolidation=6, proxy_steps=60, others=0,
                             judge_epochs=8),
-    "full": ContinualSizes(seeds=3),
+    "full": ContinualSizes(seeds=3, others=3, tries=3),
     "paper": ContinualSizes(seeds=3, data="cifar10", network="resnet18", pictures=5000, test_pictures=1000,
                             rounds=100, batch=128, lr=0.01, memory=300, iterations=100, gan_batch=64,
-                            consolidation=50, synthetic=2560, others=3),
+                            consolidation=50, synthetic=2560, others=3, tries=3),
 }
 
 # %% ../nbs/07_continual.ipynb #616a9ba5
@@ -504,6 +505,8 @@ def holdings(ended: Trial, classes: int) -> dict:
     return {"memory": memory, "kept": float(np.mean([len(state) for state in states.values()]))}
 
 # %% ../nbs/07_continual.ipynb #545f8234
+_FACTORS, _TUNING_SEED = (1.0, 0.5, 2.0), 1000
+
 class Comparison:
     """Methods over the same streams: their rows in `results`, the servers as their runs left them, a table
     and figures."""
@@ -517,8 +520,35 @@ class Comparison:
         "The network that saw all tasks together, and its accuracy."
         return train_on_all(self.stream, self.sizes, self.seed, self.device)
 
+    def tune(self, methods: Iterable[Method]) -> None:
+        "Try each of `methods` at the sizes' rates and multiples, `tries` in all; the best are those of its rows."
+        for method in methods:
+            for factor in _FACTORS[:self.sizes.tries]:
+                named = method._replace(name=f"{method.name}, rates × {factor:g}")
+                stream_row(self.results, self._at(factor, named, _TUNING_SEED))
+
+    def tried(self, method: Method) -> dict[float, float]:
+        "Accuracy in the tries of `method`, by the factor of its rates."
+        found = {f: self.results.values(f"{method.name}, rates × {f:g}", "accuracy") for f in sorted(_FACTORS)}
+        return {f: values[0] for f, values in found.items() if values}
+
+    def factor(self, method: Method) -> float:
+        "The factor that did best in the tries of `method`; 1, where none was tried."
+        tried = self.tried(method)
+        return max(tried, key=lambda f: tried[f], default=1.0)
+
+    def _at(self, factor, method, seed):
+        own = [rate for rate in ("lr", "critic_lr", "generator_lr") if rate in method.takes]
+        sizes = replace(self.sizes, **{rate: factor * getattr(self.sizes, rate) for rate in own})
+        return StreamExperiment(sizes, seed, self.device, method)
+
     def experiment(self, method: Method, seed: int) -> StreamExperiment:
-        return StreamExperiment(self.sizes, seed, self.device, method)
+        return self._at(self.factor(method), method, seed)
+
+    def tuned(self, methods: Iterable[Method]) -> Table:
+        "What was tried for each of `methods`, and taken."
+        return Table({"method": m.name, **{f"rates × {f:g}": f"{v:.1%}" for f, v in self.tried(m).items()},
+                      "taken": f"× {self.factor(m):g}"} for m in methods)
 
     def run(self, methods: Iterable[Method], seeds: Iterable[int],
             more: Callable[[Method, TaskServer, Stream], dict] = lambda *_: {}) -> None:
@@ -665,29 +695,6 @@ class TaughtClient(TaskClient):
         return distillation_loss(self._teacher(x)[:, :self.old], z, temperature) / temperature**2
 
 # %% ../nbs/07_continual.ipynb #983b8cfd
-def picture_gradients(network: nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Gradient of the cross-entropy of each picture of `x` (n, C, H, W) with label `y` (n,): name to tensor
-    (n, ...), itself differentiable in `x`."""
-    weights = {name: p.detach() for name, p in network.named_parameters()}
-    def loss(weights, x, y): return F.cross_entropy(functional_call(network, weights, (x[None],)), y[None])
-    return vmap(grad(loss), (None, 0, 0))(weights, x, y)
-
-def sample_gradients(model: nn.Module, x: torch.Tensor, y: torch.Tensor,
-                     chunk: int = 32) -> Iterator[dict[str, torch.Tensor]]:
-    """The `picture_gradients` of `x` (n, C, H, W) with labels `y` (n,) in turn, at most `chunk` pictures at a
-    time."""
-    for xs, ys in zip(x.split(chunk), y.split(chunk)): yield picture_gradients(model, xs, ys)
-
 def as_pixels(x: torch.Tensor) -> torch.Tensor:
     "The inverse of `as_float`: float pictures in [-1, 1] as uint8, on the CPU."
     return ((x.cpu() + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
-
-# %% ../nbs/07_continual.ipynb #c0a70009
-def accept_labels(msg: Msg, classes: range) -> list[int]:
-    """The list of labels in `msg`; raise `Refused` unless they are different members of the range `classes`,
-    at least one."""
-    labels: Any = msg.meta.get("labels")
-    fits = isinstance(labels, list) and labels and all(type(c) is int and c in classes for c in labels)
-    if not fits or len(set(labels)) < len(labels):
-        raise Refused(f"labels={labels!r:.60} are not different classes of {classes}")
-    return labels

@@ -40,8 +40,6 @@ class FedGTEASizes(ContinualSizes):
     rounds: Count = 4               # rounds of a task
     iterations: Count = 15          # steps of a client's AC-GAN in a round
     consolidation: Count = 15       # steps of FedCIL's server
-    critic_lr: Positive = 5e-4      # Adam's rate for CATE and discriminator, at clients and server
-    generator_lr: Positive = 1e-3   # Adam's rate for the generator
     length: Literal["root_d", "unit", "free"] = "root_d"  # of an embedding: the root of its entries, 1, any
     distillation: float = 0.3       # weight of the server's distillation (the paper's alpha)
     wasserstein: float = 0.3        # weight of the server's Wasserstein loss (beta)
@@ -57,7 +55,6 @@ class FedGTEASizes(ContinualSizes):
     painted: Count = 64             # pictures of each task for its Wasserstein loss
     per_batch: Count = 64           # b of the covariance C / b of a batch's embedding
     question_seeds: Count = 1       # seeds of the stream of questions, at most `seeds`
-    tries: int = 0                  # learning rates tried for each method, on a seed of their own
 
 # %% ../nbs/14_fedgtea.ipynb #771e7d61
 settings: dict[str, dict] = {

@@ -22,9 +22,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .continual import (Method, TaskClient, TaskServer, accept_labels, as_pixels, blank_head,
+from .continual import (Method, TaskClient, TaskServer, as_pixels, blank_head,
                                distillation_loss, expandable_cnn, frozen, logits, snapshot, widen)
 from .continual import profiles as continual_profiles
+from .exemplars import accept_labels
 from .lab import UserError
 from .local import build, generator, outputs, proximal, torch_threads, train
 from .wire import Msg, part
@@ -591,7 +592,7 @@ class ACGANClient(TaskClient):
         return consistency_loss(discriminator, x, same, own, asked, any_y)
 
 # %% ../nbs/08_painters.ipynb #77a4fc6a
-_GAN = ("iterations", "gan_batch")
+_GAN = ("iterations", "gan_batch", "critic_lr", "generator_lr")
 ACGANFedAvg = Method("AC-GAN + FedAvg", ACGANClient, network=ac_gan, takes=_GAN)
 ACGANNoReplay = Method("AC-GAN, no replay", partial(ACGANClient, replays=False), network=ac_gan, takes=_GAN)
 ACGANFedProx = Method("AC-GAN + FedProx", ACGANClient, network=ac_gan, takes=(*_GAN, "mu"))

@@ -22,7 +22,7 @@ from conftest import equal
 from fedbook.continual import (Comparison, FedAvg, FedProx, Finetune, Stream, StreamExperiment,
                                distillation_loss,
                                expandable_cnn, expandable_resnet18, holdings, make_stream, padded,
-                               picture_gradients, probe, run_stream, snapshot, stream_row, train_on_all,
+                               probe, run_stream, snapshot, stream_row, train_on_all,
                                widen)
 from fedbook.engine import prove, trial
 from fedbook.exemplars import DER, GLFC, ICaRL, ReFed
@@ -236,14 +236,6 @@ def test_tasks_may_have_one_class_or_seven(method):
     assert uneven.classes == [1, 2, 7] and np.isfinite(outcome.accuracy)
 
 
-def test_the_gradients_of_pictures_have_the_mean_that_a_batch_has(stream):
-    net, (x, y) = build(partial(expandable_cnn, 10), 0), stream.test[0]
-    F.cross_entropy(net(as_float(x)), y).backward()
-    for name, p in net.named_parameters():
-        torch.testing.assert_close(picture_gradients(net, as_float(x), y)[name].mean(0), p.grad, atol=1e-5,
-                                   rtol=1e-3)
-
-
 def test_holdings_count_what_is_in_the_states(stream):
     sizes = replace(SMOKE, clients=2)
     for method, keeps_pictures in ((FedAvg, False), (ICaRL, True)):
@@ -300,3 +292,19 @@ def test_a_comparison_keeps_rows_servers_and_a_table(tmp_path):
 def test_lines_are_padded_to_a_square():
     square = np.array(padded([[1.0], [2.0, 3.0]]))
     assert square[0, 0] == 1 and math.isnan(square[0, 1]) and square[1].tolist() == [2, 3]
+
+
+def test_each_method_is_tried_alike_on_a_seed_of_its_own_and_runs_at_its_best_rates(tmp_path):
+    sizes = replace(SMOKE, tries=3, lr=0.02)
+    results = Results("07_continual", "smoke", sizes, 0, tmp_path)
+    comparison = Comparison(results, sizes, 0)
+    assert comparison.factor(FedAvg) == 1 and comparison.experiment(FedAvg, 0).sizes.lr == 0.02
+    for factor, accuracy in ((1.0, 0.3), (0.5, 0.2), (2.0, 0.4)):
+        results.row(f"FedAvg, rates × {factor:g}", 1000, lambda: {"accuracy": accuracy})
+    comparison.tune([FedAvg, FedProx])
+    tried = [(row["what"], row["seed"]) for row in results.rows]
+    assert tried == [(f"{m}, rates × {f:g}", 1000) for m in ("FedAvg", "FedProx") for f in (1.0, 0.5, 2.0)]
+    assert comparison.tried(FedAvg) == {0.5: 0.2, 1.0: 0.3, 2.0: 0.4} and comparison.factor(FedAvg) == 2
+    assert comparison.experiment(FedAvg, 0).sizes.lr == 0.04
+    table = comparison.tuned([FedAvg])._repr_markdown_()
+    assert "rates × 0.5" in table and "20.0%" in table and "× 2 |" in table

@@ -15,7 +15,6 @@ from conftest import equal
 
 from fedbook.continual import (ContinualSizes, Finetune, StreamExperiment, expandable_cnn, frozen, logits,
                                make_stream,
-                               picture_gradients,
                                profiles, run_stream, unit_features)
 from fedbook.engine import prove, trial
 from fedbook.exemplars import (DER, DERClient, GLFC, GLFCClient, ICaRL, ICaRLClient, ReFed, add_exemplars,
@@ -24,6 +23,7 @@ from fedbook.exemplars import (DER, DERClient, GLFC, GLFCClient, ICaRL, ICaRLCli
 from fedbook.fedavg import Client
 from fedbook.lab import UserError
 from fedbook.local import build, generator
+from fedbook.penalties import picture_gradients
 from fedbook.wire import Msg, Refused, unpack
 from fedbook.world import as_float
 

@@ -14,8 +14,9 @@ from fedbook.continual import (Finetune, StreamExperiment, expandable_cnn, froze
                                snapshot)
 from fedbook.local import build, generator
 from fedbook.penalties import (FLwF2TClient, FedEWC, FedEWCClient, FedLwF, FedLwFClient, extend_basis,
-                               fisher_diagonal, layer_gradient, layer_inputs, project_gradient)
+                               fisher_diagonal, layer_gradient, layer_inputs, picture_gradients, project_gradient)
 from fedbook.wire import Msg, Refused
+from fedbook.world import as_float
 
 SMOKE = profiles["smoke"]
 
@@ -163,3 +164,11 @@ def test_directions_that_are_few_fill_a_basis_from_either_side():
         basis = extend_basis(None, a, 1 - 1e-9)
         assert basis.shape == (12, 3)
         torch.testing.assert_close(basis @ (basis.T @ a), a, atol=1e-4, rtol=1e-4)
+
+
+def test_the_gradients_of_pictures_have_the_mean_that_a_batch_has():
+    net, (x, y) = build(partial(expandable_cnn, 10), 0), make_stream(SMOKE, 0).test[0]
+    F.cross_entropy(net(as_float(x)), y).backward()
+    for name, p in net.named_parameters():
+        torch.testing.assert_close(picture_gradients(net, as_float(x), y)[name].mean(0), p.grad, atol=1e-5,
+                                   rtol=1e-3)
