@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Exemplars', 'ICaRL', 'DER', 'ReFed', 'GLFC', 'herding', 'add_exemplars', 'with_exemplars', 'ICaRLClient',
            'ICaRLServer', 'DERClient', 'importance', 'ReFedClient', 'compensation', 'gradient_network', 'rebuild',
-           'GLFCClient', 'accept_labels', 'GLFCServer', 'annealed_rate', 'annealed']
+           'GLFCClient', 'GLFCServer', 'annealed_rate', 'annealed']
 
 # %% ../nbs/08_exemplars.ipynb #c0a80112
 import copy
@@ -23,10 +23,9 @@ from .continual import (FedAvg, Method, TaskClient, TaskServer, TaughtClient, as
                                profiles, unit_features)
 from .fedavg import Step
 from .lab import UserError
-from .local import batches, build, generator, torch_threads
-from .penalties import picture_gradients, sample_gradients
+from .local import batches, build, generator, picture_gradients, sample_gradients, torch_threads
 from .score import accuracy
-from .wire import Msg, Refused, expect, labelled, part
+from .wire import Msg, Refused, accept_labels, expect, labelled, part
 from .world import as_float
 
 # %% ../nbs/08_exemplars.ipynb #a7058528
@@ -338,16 +337,6 @@ class GLFCClient(TaughtClient):
             loss = F.cross_entropy(self.model.head(shaken), y, reduction="sum")
             x = x.detach() - self.rate * torch.autograd.grad(loss, x)[0]
         return x.clamp(-1, 1).cpu()
-
-# %% ../nbs/08_exemplars.ipynb #24a00007
-def accept_labels(msg: Msg, classes: range) -> list[int]:
-    """The list of labels in `msg`; raise `Refused` unless they are different members of the range `classes`,
-    at least one."""
-    labels: Any = msg.meta.get("labels")
-    fits = isinstance(labels, list) and labels and all(type(c) is int and c in classes for c in labels)
-    if not fits or len(set(labels)) < len(labels):
-        raise Refused(f"labels={labels!r:.60} are not different classes of {classes}")
-    return labels
 
 # %% ../nbs/08_exemplars.ipynb #3b4919e7
 class GLFCServer(TaskServer):

@@ -25,10 +25,9 @@ from torch import nn
 from .continual import (Method, TaskClient, TaskServer, as_pixels, blank_head,
                                distillation_loss, expandable_cnn, frozen, logits, snapshot, widen)
 from .continual import profiles as continual_profiles
-from .exemplars import accept_labels
 from .lab import UserError
 from .local import build, generator, outputs, proximal, torch_threads, train
-from .wire import Msg, part
+from .wire import Msg, accept_labels, part
 from .world import as_float
 
 # %% ../nbs/08_painters.ipynb #cd05c09b

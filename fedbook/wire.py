@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Refused', 'Msg', 'part', 'labelled', 'as_integers', 'to_bits', 'from_bits', 'encode', 'decode', 'pack', 'unpack',
            'header', 'gather', 'scatter', 'Undeclared', 'marks', 'forget', 'pack_each', 'expect', 'accept_count',
-           'Entry', 'Ledger']
+           'accept_labels', 'Entry', 'Ledger']
 
 # %% ../nbs/03_wire.ipynb #606a14ee
 import json
@@ -302,6 +302,16 @@ def accept_count(msg: Msg) -> None:
     n = msg.meta.get("n")
     if type(n) is not int or not 0 < n < 2**31:
         raise Refused(f"n={n!r:.40} is not a positive number of pictures")
+
+# %% ../nbs/03_wire.ipynb #24a00016
+def accept_labels(msg: Msg, classes: range) -> list[int]:
+    """The list of labels in `msg`; raise `Refused` unless they are different members of the range `classes`,
+    at least one."""
+    labels: Any = msg.meta.get("labels")
+    fits = isinstance(labels, list) and labels and all(type(c) is int and c in classes for c in labels)
+    if not fits or len(set(labels)) < len(labels):
+        raise Refused(f"labels={labels!r:.60} are not different classes of {classes}")
+    return labels
 
 # %% ../nbs/03_wire.ipynb #69d6261d
 class Entry(NamedTuple):

@@ -294,17 +294,20 @@ def test_lines_are_padded_to_a_square():
     assert square[0, 0] == 1 and math.isnan(square[0, 1]) and square[1].tolist() == [2, 3]
 
 
-def test_each_method_is_tried_alike_on_a_seed_of_its_own_and_runs_at_its_best_rates(tmp_path):
+def test_each_method_is_tried_alike_on_seeds_of_their_own_and_runs_at_its_best_rates(tmp_path):
     sizes = replace(SMOKE, tries=3, lr=0.02)
     results = Results("07_continual", "smoke", sizes, 0, tmp_path)
     comparison = Comparison(results, sizes, 0)
     assert comparison.factor(FedAvg) == 1 and comparison.experiment(FedAvg, 0).sizes.lr == 0.02
     for factor, accuracy in ((1.0, 0.3), (0.5, 0.2), (2.0, 0.4)):
-        results.row(f"FedAvg, rates × {factor:g}", 1000, lambda: {"accuracy": accuracy})
+        for s, more in ((1000, 0.05), (1001, -0.05)):
+            results.row(f"FedAvg, rates × {factor:g}", s, lambda: {"accuracy": accuracy + more})
     comparison.tune([FedAvg, FedProx])
     tried = [(row["what"], row["seed"]) for row in results.rows]
-    assert tried == [(f"{m}, rates × {f:g}", 1000) for m in ("FedAvg", "FedProx") for f in (1.0, 0.5, 2.0)]
-    assert comparison.tried(FedAvg) == {0.5: 0.2, 1.0: 0.3, 2.0: 0.4} and comparison.factor(FedAvg) == 2
+    assert tried == [(f"{m}, rates × {f:g}", s) for m in ("FedAvg", "FedProx") for f in (1.0, 0.5, 2.0)
+                     for s in (1000, 1001)]
+    assert comparison.tried(FedAvg) == pytest.approx({0.5: 0.2, 1.0: 0.3, 2.0: 0.4})
+    assert comparison.factor(FedAvg) == 2
     assert comparison.experiment(FedAvg, 0).sizes.lr == 0.04
     table = comparison.tuned([FedAvg])._repr_markdown_()
     assert "rates × 0.5" in table and "20.0%" in table and "× 2 |" in table

@@ -22,8 +22,7 @@ from fedbook.exemplars import (DER, DERClient, GLFC, GLFCClient, ICaRL, ICaRLCli
                                rebuild)
 from fedbook.fedavg import Client
 from fedbook.lab import UserError
-from fedbook.local import build, generator
-from fedbook.penalties import picture_gradients
+from fedbook.local import build, generator, picture_gradients
 from fedbook.wire import Msg, Refused, unpack
 from fedbook.world import as_float
 

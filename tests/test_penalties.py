@@ -12,9 +12,9 @@ from conftest import equal
 from fedbook.continual import (Finetune, StreamExperiment, expandable_cnn, frozen, make_stream, profiles,
                                run_stream,
                                snapshot)
-from fedbook.local import build, generator
+from fedbook.local import build, generator, picture_gradients
 from fedbook.penalties import (FLwF2TClient, FedEWC, FedEWCClient, FedLwF, FedLwFClient, extend_basis,
-                               fisher_diagonal, layer_gradient, layer_inputs, picture_gradients, project_gradient)
+                               fisher_diagonal, layer_gradient, layer_inputs, project_gradient)
 from fedbook.wire import Msg, Refused
 from fedbook.world import as_float
 
