@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['IMAGENET', 'ENCODERS', 'resize_and_crop', 'AllTokens', 'random_network', 'read_weights', 'load_weights', 'at_hand',
            'weights_advice', 'find_weights', 'cache_folder', 'data_hash', 'read_features', 'write_features',
-           'text_classifier', 'feature_maps', 'ImageEncoder', 'image_encoder']
+           'text_classifier', 'feature_maps', 'ImageEncoder', 'image_encoder', 'feature_sums', 'lda_head']
 
 # %% ../nbs/workshop/w8_encoders.ipynb #96511067
 import hashlib
@@ -493,3 +493,30 @@ def image_encoder(name: str = "efficientnet-lite0", weights: str | Path | None =
         network, text = _clip_parts(network, width, tokens)
         dim = width
     return ImageEncoder(name, network.eval(), side, dim, tokens, source, device, text)
+
+# %% ../nbs/workshop/w8_encoders.ipynb #w8ld0002
+def feature_sums(z: torch.Tensor, y: torch.Tensor, classes: int) -> dict[str, torch.Tensor]:
+    """What a client sends for federated LDA: `counts` (C,) and `sums` (C, D) of its features `z` (n, D) with
+    labels `y` (n,), and `second`, the upper triangle of sum z z^T, row by row, (D (D + 1) / 2,); float32.
+    Entries of several clients add up."""
+    z, (rows, columns) = z.double(), torch.triu_indices(z.shape[1], z.shape[1])
+    sums = z.new_zeros(classes, z.shape[1]).index_add_(0, y, z)
+    found = dict(counts=torch.bincount(y, minlength=classes), sums=sums, second=(z.T @ z)[rows, columns])
+    return {name: t.float() for name, t in found.items()}
+
+def lda_head(sums: dict[str, torch.Tensor], shrink: float = 0.1) -> tuple[torch.Tensor, torch.Tensor]:
+    """Equation (4): weight (C, D) and bias (C,) of linear discriminant analysis from added `feature_sums`,
+    all classes alike likely. The spread within classes is mixed with `shrink` (above 0, at most 1) of the
+    identity at its mean. A class without a picture gets bias -inf. Raises `UserError` for another `shrink`."""
+    if not 0 < shrink <= 1: raise UserError(f"shrink={shrink} must be above 0 and at most 1")
+    counts, means = sums["counts"].double(), sums["sums"].double()
+    d = means.shape[1]
+    means, upper = means / counts.clamp(min=1)[:, None], means.new_zeros(d, d)
+    upper[tuple(torch.triu_indices(d, d))] = sums["second"].double()
+    second = upper + upper.triu(1).T
+    within = (second - (counts[:, None] * means).T @ means) / counts.sum()
+    scale = within.diagonal().mean().clamp(min=1e-12)
+    within = (1 - shrink) * within + shrink * scale * torch.eye(d, dtype=torch.float64)
+    weight = torch.linalg.solve(within, means.T).T
+    bias = (-0.5 * (weight * means).sum(1)).masked_fill(counts == 0, -torch.inf)
+    return weight.float(), bias.float()
