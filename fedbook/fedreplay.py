@@ -69,7 +69,9 @@ class FedReplaySizes(Profile):
     rounds: Count = 20           # rounds of a run
     epochs: Count = 1            # passes of a farm over its features in a round
     batch: Count = 32            # own features in a step; as many of the pool come with them
-    lr: float = 2e-3             # learning rate of AdamW
+    lr: float = 1e-3             # learning rate of AdamW
+    factors: tuple[Positive, ...] = (0.25, 0.5, 1.0, 2.0)   # multiples of it that each method tries
+    tuning: int = 2              # seeds of these tries, 1000 and on; 0: nothing is tried
     weight_decay: float = 1e-4   # weight decay of AdamW
     join_round: int = 0          # round in which the last farm comes; 0: from the start
     gate: Literal["after_join", "always", "never"] = "after_join"   # when rows are averaged by their owners
@@ -79,14 +81,15 @@ class FedReplaySizes(Profile):
     kd_rounds: int = 20          # rounds with distillation after a late join
     late_join: Count = 15        # round of the join in the late join's own rows
     late_rounds: int = 27        # rounds of these rows
-    long_rounds: int = 100       # rounds of the long run
+    long_rounds: int = 100       # rounds of the grid's long runs
+    farms: tuple[Count, ...] = (5, 10, 15, 20, 30, 100)     # numbers of farms in the grid
+    reruns: int = 3              # reruns of one seed with first weights shaken in the last bits
     late_seeds: int = 5          # seeds of the late join's rows
     sweep_seeds: int = 3         # seeds of sweeps; 0: left out
     others: int = 1              # seeds of further baselines; 0: left out
     full_rounds: Count = 6       # rounds of full-model FedAvg
     full_size: int = 64          # side of its pictures, in pixels
     full_lr: float = 0.02        # its learning rate
-    crowd: Count = 100           # farms in the open question
     count_on: str = "clip-vit-b32"      # encoder whose bytes are counted
 
     def __post_init__(self):
@@ -100,13 +103,13 @@ profiles = {
     "smoke": FedReplaySizes(
         classes=12, largest=6, smallest=3, test_pictures=2, size=48, dim=16, ff=32, heads=2, clients=4,
         warm_steps=10, pool_steps=20, rates=(0.01, 0.1), rounds=2, long_rounds=2, late_join=1, late_rounds=2,
-        late_seeds=1, sweep_seeds=0, others=0, full_rounds=1, full_size=32, crowd=6,
+        late_seeds=1, sweep_seeds=0, others=0, full_rounds=1, full_size=32, tuning=0, farms=(2, 4), reruns=2,
         count_on="efficientnet-lite0"),
     "quick": FedReplaySizes(
         largest=100, smallest=25, test_pictures=20, size=96, rates=(0.01, 0.1), warm_steps=200,
         pool_steps=400,
         rounds=10, late_join=4, late_rounds=8, late_seeds=1, sweep_seeds=0, others=0, full_rounds=1,
-        crowd=30),
+        tuning=0, farms=(5, 10, 30), long_rounds=20, reruns=2),
     "full": FedReplaySizes(seeds=5),
     "paper": FedReplaySizes(
         seeds=3, data="cwd30", size=224, encoder="clip-vit-b32", dim=256, heads=8, ff=1024, batch=64, lr=1e-3,
