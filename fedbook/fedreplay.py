@@ -70,7 +70,7 @@ class FedReplaySizes(Profile):
     epochs: Count = 1            # passes of a farm over its features in a round
     batch: Count = 32            # own features in a step; as many of the pool come with them
     lr: float = 1e-3             # learning rate of AdamW
-    factors: tuple[Positive, ...] = (0.25, 0.5, 1.0, 2.0)   # multiples of it that each method tries
+    factors: tuple[Positive, ...] = (0.25, 0.5, 1.0, 2.0, 4.0)      # multiples of it that each method tries
     tuning: int = 2              # seeds of these tries, 1000 and on; 0: nothing is tried
     weight_decay: float = 1e-4   # weight decay of AdamW
     join_round: int = 0          # round in which the last farm comes; 0: from the start
@@ -102,14 +102,13 @@ class FedReplaySizes(Profile):
 profiles = {
     "smoke": FedReplaySizes(
         classes=12, largest=6, smallest=3, test_pictures=2, size=48, dim=16, ff=32, heads=2, clients=4,
-        warm_steps=10, pool_steps=20, rates=(0.01, 0.1), rounds=2, long_rounds=2, late_join=1, late_rounds=2,
-        late_seeds=1, sweep_seeds=0, others=0, full_rounds=1, full_size=32, tuning=0, farms=(2, 4), reruns=2,
-        count_on="efficientnet-lite0"),
+        warm_steps=10, pool_steps=20, rates=(0.01, 0.1), rounds=2, long_rounds=2, late_join=1,
+        late_rounds=2, late_seeds=1, sweep_seeds=0, others=0, full_rounds=1, full_size=32, tuning=0,
+        farms=(2, 4), reruns=2, count_on="efficientnet-lite0"),
     "quick": FedReplaySizes(
-        largest=100, smallest=25, test_pictures=20, size=96, rates=(0.01, 0.1), warm_steps=200,
-        pool_steps=400,
-        rounds=10, late_join=4, late_rounds=8, late_seeds=1, sweep_seeds=0, others=0, full_rounds=1,
-        tuning=0, farms=(5, 10, 30), long_rounds=20, reruns=2),
+        largest=100, smallest=25, test_pictures=20, size=96, rates=(0.01, 0.1), warm_steps=200, pool_steps=400,
+        rounds=10, late_join=4, late_rounds=8, late_seeds=1, sweep_seeds=0, others=0, full_rounds=1, tuning=0,
+        farms=(5, 10, 30), long_rounds=20, reruns=2),
     "full": FedReplaySizes(seeds=5),
     "paper": FedReplaySizes(
         seeds=3, data="cwd30", size=224, encoder="clip-vit-b32", dim=256, heads=8, ff=1024, batch=64, lr=1e-3,
