@@ -106,9 +106,9 @@ profiles = {
         late_rounds=2, late_seeds=1, sweep_seeds=0, others=0, full_rounds=1, full_size=32, tuning=0,
         farms=(2, 4), reruns=2, count_on="efficientnet-lite0"),
     "quick": FedReplaySizes(
-        largest=100, smallest=25, test_pictures=20, size=96, rates=(0.01, 0.1), warm_steps=200, pool_steps=400,
-        rounds=10, late_join=4, late_rounds=8, late_seeds=1, sweep_seeds=0, others=0, full_rounds=1, tuning=0,
-        farms=(5, 10, 30), long_rounds=20, reruns=2),
+        largest=100, smallest=25, test_pictures=20, size=96, rates=(0.01, 0.1), warm_steps=200,
+        pool_steps=400, rounds=10, late_join=4, late_rounds=8, late_seeds=1, sweep_seeds=0, others=0,
+        full_rounds=1, tuning=0, farms=(5, 10, 30), long_rounds=20, reruns=2),
     "full": FedReplaySizes(seeds=5),
     "paper": FedReplaySizes(
         seeds=3, data="cwd30", size=224, encoder="clip-vit-b32", dim=256, heads=8, ff=1024, batch=64, lr=1e-3,
@@ -630,8 +630,7 @@ class FedReplayExperiment(Experiment):
     @cached_property
     def world(self) -> World:
         if self.features: return self.features
-        sizes = self.sizes
-        where = torch.device(self.device)
+        sizes, where = self.sizes, torch.device(self.device)
         encoder = image_encoder(sizes.encoder, sizes.weights, where, sizes.size, sizes.width, sizes.tokens)
         return encode_world(crops(sizes), crops(sizes, "test"), encoder)
 
