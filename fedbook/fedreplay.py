@@ -83,6 +83,7 @@ class FedReplaySizes(Profile):
     late_rounds: int = 27        # rounds of these rows
     long_rounds: int = 100       # rounds of the grid's long runs
     farms: tuple[Count, ...] = (5, 10, 15, 20, 30, 100)     # numbers of farms in the grid
+    grid_seeds: Count = 5        # seeds of the grid; 3 at most where farms outnumber classes
     reruns: int = 3              # reruns of one seed with first weights shaken in the last bits
     late_seeds: int = 5          # seeds of the late join's rows
     sweep_seeds: int = 3         # seeds of sweeps; 0: left out
@@ -208,16 +209,14 @@ class Farms(NamedTuple):
 def deal(world: World, sizes: FedReplaySizes, seed: int) -> Farms:
     """Split the training features of `world` over `sizes.clients` farms; with a `sizes.join_round`, the last
     farm comes in that round."""
-    splits: dict[str, Callable] = {
-        "class": by_class, "iid": iid, "dirichlet": partial(dirichlet, alpha=sizes.alpha),
-        "shards": partial(shards, per_client=1)}
+    splits: dict[str, Callable] = {"class": by_class, "iid": iid, "shards": partial(shards, per_client=1),
+                                   "dirichlet": partial(dirichlet, alpha=sizes.alpha)}
     if sizes.join_round and sizes.clients < 2:
-        raise UserError(f"clients={sizes.clients} with join_round={sizes.join_round}: a late join needs at "
-                        "least 2")
+        raise UserError(f"clients={sizes.clients}, join_round={sizes.join_round}: to join late needs at least 2")
     parts = splits[sizes.split](world.y, sizes.clients, seed=seed)
     joins = {id: 0 for id in range(sizes.clients)} | {sizes.clients - 1: sizes.join_round}
-    early = world.y[np.concatenate([part for id, part in enumerate(parts)
-                                    if not joins[id]])].unique().tolist()
+    first = np.concatenate([part for id, part in enumerate(parts) if not joins[id]])
+    early = world.y[first].unique().tolist()
     late = [c for c in range(len(world.classes)) if c not in early]
     place = torch.tensor([*early, *late]).argsort()
     return Farms(parts, joins, place[world.y], place[world.y_test], len(early))
