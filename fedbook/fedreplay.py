@@ -212,7 +212,7 @@ def deal(world: World, sizes: FedReplaySizes, seed: int) -> Farms:
     splits: dict[str, Callable] = {"class": by_class, "iid": iid, "shards": partial(shards, per_client=1),
                                    "dirichlet": partial(dirichlet, alpha=sizes.alpha)}
     if sizes.join_round and sizes.clients < 2:
-        raise UserError(f"clients={sizes.clients}, join_round={sizes.join_round}: a late join needs 2 or more")
+        raise UserError(f"clients={sizes.clients}, join_round={sizes.join_round}: a late join needs 2 clients")
     parts = splits[sizes.split](world.y, sizes.clients, seed=seed)
     joins = {id: 0 for id in range(sizes.clients)} | {sizes.clients - 1: sizes.join_round}
     first = np.concatenate([part for id, part in enumerate(parts) if not joins[id]])

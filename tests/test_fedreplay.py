@@ -11,16 +11,18 @@ import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings, strategies as st
+from PIL import Image
 from torch import nn
 
 from conftest import Strike, close, equal, normal, seeded
 from fedbook.continual import distillation_loss, snapshot
+from fedbook.encoders import image_encoder
 from fedbook.engine import Checkpoint, Faults, prove, trial
 from fedbook.fedavg import Federation, Here, LocalOnly, Server, TooFewReplies, run, weighted_average
 from fedbook.fedreplay import (FedReplayClient, FedReplayExperiment, FedReplayServer, FedReplaySizes,
                                ReplayHead, ReplayPool, World, class_prototypes, classifier_rows,
-                               cross_entropy, deal, donate, expand_classifier, fedprox, fedrs, replay_loss,
-                               restricted_softmax, row_gated_average, warm_start)
+                               cross_entropy, crops, deal, donate, expand_classifier, fedprox, fedrs,
+                               replay_loss, restricted_softmax, row_gated_average, warm_start)
 from fedbook.lab import UserError
 from fedbook.local import build, outputs
 from fedbook.wire import Msg, Refused, pack, unpack
@@ -737,6 +739,29 @@ def test_an_experiment_renders_its_own_leaves_and_travels():
     assert trial(made, workers=1).history.last("accuracy") >= 0
     held = pickle.loads(pickle.dumps(FedReplayExperiment(TINY, features=small_world())))
     assert torch.equal(held.world.x, small_world().x)
+
+def photo(path, seed):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.random.default_rng(seed).integers(0, 256, (36, 40, 3), dtype=np.uint8)).save(path)
+
+@pytest.mark.parametrize("name", ["resnet50", "dinov2-s"])
+def test_a_folder_of_own_pictures_behind_weights_from_a_file(tmp_path, name):
+    "Made-up checkpoints with every tensor that torchvision's and timm's have, the unused ones too."
+    for half, count in (("train", 5), ("test", 2)):
+        for c in range(3):
+            for i in range(count): photo(tmp_path / half / f"plant {c}" / f"{i}.png", 100 * c + i)
+    more = {"resnet50": {"fc.weight": torch.zeros(1000, 2048), "fc.bias": torch.zeros(1000)},
+            "dinov2-s": {"mask_token": torch.zeros(1, 384)}}[name]
+    tower = image_encoder(name, None, size=28)
+    torch.save({**tower.module.state_dict(), **more}, tmp_path / "weights.pth")
+    sizes = FedReplaySizes(data=str(tmp_path), encoder=name, weights=str(tmp_path / "weights.pth"),
+                           size=28, clients=3, rounds=2, dim=DIM, heads=2, ff=32, layers=1, warm_steps=2)
+    tried = FedReplayExperiment(sizes)
+    assert tried.world.classes == ["plant 0", "plant 1", "plant 2"]
+    assert tried.world.x.shape == (15, {"resnet50": 2048, "dinov2-s": 384}[name])
+    assert close(tried.world.x_test, tower.encode(crops(sizes, "test").images, cache=None), 1e-4)
+    done = trial(tried, workers=1)
+    assert len(done.server.pool) == 3 and 0 <= done.history.last("accuracy") <= 1
 
 # ---- late joins
 
