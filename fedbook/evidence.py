@@ -468,5 +468,5 @@ def claims_figure(body: dict) -> Any:
         if any(claim["effect"] for claim in body["claims"]):
             marks.append(line("the paper", marker="*", mfc="white", mec="black"))
         fig.legend(handles=marks, loc="outside lower left", ncols=min(len(marks), 4), handletextpad=0.2)
-        fig.suptitle(message(body), x=0.01, ha="left", fontsize=11)
+        fig.suptitle(textwrap.fill(message(body), 110), x=0.01, ha="left", fontsize=11)
     return fig
