@@ -41,6 +41,7 @@ class SiteSizes(Profile):
     cameras: Count = 2          # cameras of a rendered site
     per_camera: Count = 4       # pictures that a camera takes of a rendered person
     test_identities: Count = 30  # rendered people that a site is tested with
+    control_identities: int = 0  # rendered people for control, beside those trained on; 0: `validation`
     height: Count = 64  # height of a picture in pixels
     width: Count = 32  # width of a picture in pixels
     validation: Share = 0.3     # share of the train identities that a site has labelled for control
@@ -226,16 +227,16 @@ class ReIDData(NamedTuple):
     val_cameras: torch.Tensor
 
 # %% ../nbs/09_reid.ipynb #66e99176
-def hold_out(identity: torch.Tensor, camera: torch.Tensor, share: float,
-             seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+def hold_out(identity: torch.Tensor, camera: torch.Tensor, share: float, seed: int,
+             count: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     """Positions `(train, val)` in the train pictures of a site: `share` of the identities, but at least two,
-    are for control. They are drawn by `seed` among those that two cameras saw; `identity` and `camera`:
+    are for control, or `count` of them, if that is above 0. They are drawn by `seed` among those that two cameras saw; `identity` and `camera`:
     int64 (n,). Raises `UserError` where there are fewer than three such identities."""
     seen = [int(i) for i in identity.unique() if len(camera[identity == i].unique()) > 1]
     if len(seen) < 3:
         raise UserError(f"identity has {len(seen)} identities seen by two cameras or more; at least 3 are "
                         "needed to hold out 2 for control")
-    count = min(max(2, round(share * len(identity.unique()))), len(seen) - 1)
+    count = min(count or max(2, round(share * len(identity.unique()))), len(seen) - 1)
     order = torch.randperm(len(seen), generator=generator(seed))
     val = torch.isin(identity, torch.tensor([seen[i] for i in order[:count]]))
     return (~val).nonzero().flatten(), val.nonzero().flatten()
@@ -274,10 +275,12 @@ class Holding(NamedTuple):
     identity: torch.Tensor
 
 def make_holding(site: Site, sizes: SiteSizes, seed: int) -> Holding:
-    "The `Holding` of a `Site`, with `sizes.validation` of its train identities held out by `seed`."
+    """The `Holding` of a `Site`, with identities held out by `seed` for control: `sizes.control_identities` of
+    a rendered one, if that is above 0, else the share `sizes.validation`."""
     size = (sizes.height, sizes.width)
     x, identity, cameras = _shots(site.train, size)
-    train, val = hold_out(identity, cameras, sizes.validation, seed)
+    count = sizes.control_identities if sizes.data == "people" else 0
+    train, val = hold_out(identity, cameras, sizes.validation, seed, count)
     data = ReIDData(x[train], cameras[train], x[val], identity[val], cameras[val])
     return Holding(data, _shots(site.query, size), _shots(site.gallery, size), site.name, identity[train])
 
@@ -315,7 +318,8 @@ def site_of(number: int, sizes: SiteSizes, seed: int, images: int | None = None)
             raise UserError(f"number={number} is beyond the {len(places)} sites of data={sizes.data!r}")
         return make_holding(_real_site(places[number]), sizes, seed)
     size = (sizes.height, sizes.width)
-    site = render_site(number, images or sizes.largest, sizes.test_identities, sizes.cameras,
+    control = sizes.control_identities * sizes.cameras * sizes.per_camera
+    site = render_site(number, (images or sizes.largest) + control, sizes.test_identities, sizes.cameras,
                        sizes.per_camera, size, seed)
     return make_holding(site, sizes, seed)
 
