@@ -49,6 +49,8 @@ class SiteSizes(Profile):
     channels: Count = 16        # channels of the small network's stem
     weights: str = ""           # torchvision's weights of a resnet: "" for none, "auto", or a path
     pretrain_steps: int = 100   # steps of training with labels on a site of nobody's, before all else
+    pretrain_identities: Count = 24  # people of that site
+    pretrain_cameras: Count = 3  # cameras of that site
     epochs: Count = 1           # times that pictures are clustered anew (in a round, if there are rounds)
     steps: Count = 12           # batches after each clustering
     batch: Count = 32           # pictures in a batch, a multiple of 4: each proxy gives 4
@@ -441,12 +443,12 @@ def make_network(sizes: SiteSizes, seed: int) -> ReIDNet:
 # %% ../nbs/09_reid.ipynb #58bd4f81
 _SOURCE = 999  # the number of a rendered site that is nobody's
 
-def pretrain(network: ReIDNet, sizes: SiteSizes, seed: int, device: str | torch.device = "cpu",
-             identities: int = 24, cameras: int = 3) -> ReIDNet:
+def pretrain(network: ReIDNet, sizes: SiteSizes, seed: int, device: str | torch.device = "cpu") -> ReIDNet:
     """Train `network` in place with labels on a rendered site that is nobody's: `sizes.pretrain_steps` of
     cross-entropy on cosine similarities. It stands in for the ImageNet weights of the paper, which are not at
     hand for the small net."""
-    data = people(identities, cameras, sizes.per_camera, (sizes.height, sizes.width), seed, _SOURCE)
+    identities, size = sizes.pretrain_identities, (sizes.height, sizes.width)
+    data = people(identities, sizes.pretrain_cameras, sizes.per_camera, size, seed, _SOURCE)
     g = generator(seed, _SOURCE)
     head = build(partial(nn.Linear, network.neck.num_features, identities, bias=False), seed).to(device)
     trained = [p for p in [*network.to(device).parameters(), *head.parameters()] if p.requires_grad]
@@ -465,7 +467,8 @@ def first_network(sizes: SiteSizes, seed: int, device: str | torch.device = "cpu
     if not sizes.pretrain_steps: return network
     with torch_threads(1): return pretrain(network, sizes, seed, device)
 
-_STARTS = ("network", "channels", "weights", "pretrain_steps", "per_camera", "height", "width")
+_STARTS = ("network", "channels", "weights", "pretrain_steps", "pretrain_identities", "pretrain_cameras",
+           "per_camera", "height", "width")
 
 @lru_cache(maxsize=8)
 def _start(sizes, seed, device): return first_network(sizes, seed, device)
