@@ -233,6 +233,7 @@ class FedKLPRClient(MaskedClient):
     and prunes. `baseline` is CRR's threshold, such as a dense run's accuracy; None: the best of the warm-up;
     less `sizes.margin` control queries."""
     keeps: tuple[str, ...] = ("mask", "generator", "rounds", "best", "before")
+    _round = 0
 
     def __init__(self, id: int, model: nn.Module, reference: nn.Module, data: Any, sizes: FedKLPRSizes,
                  seed: int = 0, baseline: float | None = None):
@@ -454,10 +455,12 @@ class FedKLPRExperiment(Experiment):
     def first(self) -> nn.Module: return self.start or start_of(self.sizes, self.seed, self.device)
 
     def client(self, id: int) -> FedKLPRClient:
-        kind, baselines = _CLIENTS.get(self.sizes.pruning, FedKLPRClient), self.sizes.baselines
-        baseline = baselines[id] if baselines else None
-        model, reference = self.lent
-        return kind(id, model, reference, self.world[id].data, self.sizes, self.seed, baseline)
+        kind, (model, reference) = _CLIENTS.get(self.sizes.pruning, FedKLPRClient), self.lent
+        return kind(id, model, reference, self.world[id].data, self.sizes, self.seed, self.baseline(id))
+
+    def baseline(self, id: int) -> float | None:
+        "CRR's threshold for client `id`, if `sizes` have one."
+        return self.sizes.baselines[id] if self.sizes.baselines else None
 
     def server(self) -> Server:
         sizes, first = self.sizes, self.first()
@@ -512,7 +515,7 @@ class DigitsExperiment(FedKLPRExperiment):
 
     def client(self, id: int) -> DigitsClient:
         model, reference = self.lent
-        return DigitsClient(id, model, reference, self.world[id], self.sizes, self.seed)
+        return DigitsClient(id, model, reference, self.world[id], self.sizes, self.seed, self.baseline(id))
 
     def test(self, server: Any) -> dict:
         events = [report["event"] for report in server.reports.values()]

@@ -277,7 +277,8 @@ def test_the_world_has_the_sizes_that_were_asked_for():
     for holding, n in zip(make_sites(sizes, 0), (64, 48, 32), strict=True):
         assert len(holding.data.x) == n and len(holding.data.x_val) == 2 * 8
         assert len(holding.data.val_ids.unique()) == 2
-    holdings = make_sites(replace(sizes, control_identities=0), 0)
+    sizes = replace(sizes, control_identities=0)
+    holdings = make_sites(sizes, 0)
     assert [len(h.data.x) + len(h.data.x_val) for h in holdings] == [64, 48, 32]
     assert [len(h.data.val_ids.unique()) for h in holdings] == [4, 3, 2]
     for h in holdings:
@@ -867,7 +868,7 @@ def folders(tmp_path_factory):
 
 PAPER = replace(profiles["paper"], sets=("market1501", "viper"), clients=2, network="resnet34", weights="",
                 height=32, width=16, rounds=2, epochs=1, steps=1, last_epochs=0, batch=8, validation=0.34,
-                k1=4, k2=2, warmup=0, pruning="always")
+                k1=4, k2=2, warmup=0, rest=0, pruning="always")
 
 def test_the_papers_profile_says_what_the_paper_does():
     sizes = profiles["paper"]
