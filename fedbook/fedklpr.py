@@ -45,7 +45,7 @@ class TrainingSizes(SiteSizes):
     control_identities: int = 10  # rendered people that each site has labelled for control
     pretrain_identities: Count = 48  # people of the site of nobody's where the start learns
     pretrain_cameras: Count = 12  # cameras of that site
-    rounds: Count = 32          # rounds of a run
+    rounds: Count = 24          # rounds of a run
     last_epochs: int = 0        # epochs of the last round; 0: as many as in the others
     lr: Positive = 2e-3         # learning rate of Adam in the first round
     annealing: Literal["cosine", "step"] = "cosine"  # how the rate falls over the rounds
@@ -58,7 +58,7 @@ class TrainingSizes(SiteSizes):
     kl_input: Literal["neck", "unit"] = "neck"  # features of KL: of the neck, or brought to length 1
     weighting: Weighting = "klpwa"  # of clients in the average; alone: no federation
     gamma: Share = 0.5          # share of KLAW in KLPWA, the rest is PRAW
-    test_every: Count = 8       # the test is taken every so many rounds, and in the last three
+    test_every: Count = 99      # the test is taken every so many rounds, and in the last three
 
 # %% ../nbs/12_fedklpr.ipynb #25120002
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class FedKLPRSizes(TrainingSizes):
     step: Share = 0.15          # share of the weights left that one pruning takes
     target: Share = 0.7         # share of a layer's weights that is pruned at most
     warmup: int = 2             # rounds before a client may prune
-    rest: int = 8               # rounds at the end in which nothing is pruned any more
+    rest: int = 6               # rounds at the end in which nothing is pruned any more
     baselines: tuple[float, ...] = ()  # CRR's threshold for each client; empty: the best of its warm-up
     margin: float = 2.0         # how far below its baseline a client may still prune (control queries)
     delta_rd: float = 2.0       # fall of accuracy since the round before that CRR allows (control queries)
