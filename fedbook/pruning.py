@@ -181,7 +181,7 @@ def _thin_block(block, share):
     for layer in read: _narrow(layer, left, 1)
 
 # %% ../nbs/09_pruning.ipynb #5f0c7a06
-def _transformer(network) -> Any:
+def _transformer(network: nn.Module) -> Any:
     "The vision transformer of timm in `network`, with attention that is plain."
     for m in network.modules():
         if all(hasattr(m, name) for name in ("blocks", "cls_token", "num_prefix_tokens")):

@@ -243,7 +243,7 @@ def test_a_vit_to_train_answers_timms_class_token():
         assert torch.equal(body(x), network.forward_features(x)[:, 0, :, None, None])
 
 
-@pytest.mark.parametrize("size, patch", [((32, 20), 8), ((36, 16), 8), ((8, 8), 16), ((32, 16), 0), ((4, 4), 8)])
+@pytest.mark.parametrize("size, patch", [((32, 20), 8), ((36, 16), 8), ((8, 8), 16), ((32, 16), 0)])
 def test_patches_that_do_not_fit(size, patch):
     with pytest.raises(encoders.UserError, match=f"patch={patch} must divide"): vit_body(size, patch)
 
@@ -252,14 +252,14 @@ def test_a_mobilenet_to_train_is_timms_with_a_finer_last_stage():
     import timm
 
     body, dim = mobilenet_body()
-    theirs = timm.create_model("mobilenetv3_small_100", num_classes=0)
+    theirs = timm.create_model("mobilenetv3_small_100", num_classes=0).eval()
     theirs.load_state_dict({name: t for name, t in zip(theirs.state_dict(), body.state_dict().values())}
                            | {name: t for name, t in theirs.state_dict().items() if "conv_head" in name})
     x = torch.rand(2, 3, 64, 32)
     with torch.no_grad():
         assert body.eval()(x).shape == (2, dim, 4, 2) and theirs.forward_features(x).shape == (2, dim, 2, 1)
         theirs.blocks[4][0].conv_dw.stride = (1, 1)
-        assert torch.equal(body(x), theirs.eval().forward_features(x))
+        assert torch.equal(body(x), theirs.forward_features(x))
 
 
 def test_random_weights_are_the_same_and_leave_the_generator_alone():
