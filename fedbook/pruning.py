@@ -180,7 +180,7 @@ def _thin_block(block, share):
     for layer in made: _narrow(layer, left, 0)
     for layer in read: _narrow(layer, left, 1)
 
-# %% ../nbs/09_pruning.ipynb #5f0c7a06
+# %% ../nbs/09_pruning.ipynb #5f0c7a16
 def _transformer(network: nn.Module) -> Any:
     "The vision transformer of timm in `network`, with attention that is plain."
     for m in network.modules():
@@ -188,6 +188,7 @@ def _transformer(network: nn.Module) -> Any:
             if all(hasattr(block.attn, "attn_dim") for block in m.blocks): return m
     raise UserError("network has no attention heads, expected a vision transformer of timm 1.0.24 or later")
 
+# %% ../nbs/09_pruning.ipynb #5f0c7a06
 def drop_heads(network: nn.Module, share: float) -> Any:
     """A smaller copy of a vision transformer (timm's): in each block `share` of the attention heads, in whole
     heads, are left out, but not the last one: those whose part of the output projection, (dim, head_dim), has
