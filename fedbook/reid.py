@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .encoders import find_weights, read_weights
+from .encoders import find_weights, mobilenet_body, read_weights, vit_body
 from .lab import COLOURS, Count, Positive, Profile, Share, UserError, needs, progress
 from .local import State, build, generator, outputs, torch_threads, train
 from .world import Pictures, Site, as_float
@@ -45,8 +45,10 @@ class SiteSizes(Profile):
     height: Count = 64  # height of a picture in pixels
     width: Count = 32  # width of a picture in pixels
     validation: Share = 0.3     # share of the train identities that a site has labelled for control
-    network: Literal["small", "resnet34", "resnet50"] = "small"  # small has `channels`
+    network: Literal["small", "mobilenet", "vit", "resnet34", "resnet50"] = "small"  # what makes features
     channels: Count = 16        # channels of the small network's stem
+    patch: Count = 8            # pixels a side of the ViT's patches, must divide height and width
+    blocks: Count = 4           # blocks of the ViT
     weights: str = ""           # torchvision's weights of a resnet: "" for none, "auto", or a path
     pretrain_steps: int = 100   # steps of training with labels on a site of nobody's, before all else
     pretrain_identities: Count = 24  # people of that site
@@ -431,14 +433,17 @@ def augment(x: torch.Tensor, generator: torch.Generator, erase: float = 0.5) -> 
 # %% ../nbs/09_reid.ipynb #71b3a0a7
 def make_network(sizes: SiteSizes, seed: int) -> ReIDNet:
     """The network of `sizes`, not pretrained unless it has `sizes.weights`; random weights depend on `seed`
-    alone."""
-    if sizes.weights and (sizes.network == "small" or (sizes.weights, sizes.network) == ("auto", "resnet34")):
-        raise UserError(f"weights={sizes.weights!r} cannot be had for network={sizes.network!r}; "
-                        "give none for small, a path for resnet34")
-    if sizes.network == "small": return build(partial(small_net, sizes.channels), seed)
-    if not sizes.weights: return build(partial(resnet, sizes.network), seed)
-    path = find_weights(sizes.network) if sizes.weights == "auto" else sizes.weights
-    return build(partial(resnet, sizes.network, read_weights(path)), seed)
+    alone. Raises `UserError` for weights that cannot be had, and for a `patch` that does not fit a ViT."""
+    name, weights = sizes.network, sizes.weights
+    if weights and (not name.startswith("resnet") or (weights, name) == ("auto", "resnet34")):
+        raise UserError(f"weights={weights!r} cannot be had for network={name!r}; give a path for resnet34, "
+                        "none for small, mobilenet and vit")
+    if name == "small": return build(partial(small_net, sizes.channels), seed)
+    if name == "mobilenet": return build(lambda: ReIDNet(*mobilenet_body()), seed)
+    if name == "vit":
+        return build(lambda: ReIDNet(*vit_body((sizes.height, sizes.width), sizes.patch, sizes.blocks)), seed)
+    path = find_weights(name) if weights == "auto" else weights
+    return build(partial(resnet, name, read_weights(path) if path else None), seed)
 
 # %% ../nbs/09_reid.ipynb #58bd4f81
 _SOURCE = 999  # the number of a rendered site that is nobody's
@@ -446,7 +451,7 @@ _SOURCE = 999  # the number of a rendered site that is nobody's
 def pretrain(network: ReIDNet, sizes: SiteSizes, seed: int, device: str | torch.device = "cpu") -> ReIDNet:
     """Train `network` in place with labels on a rendered site that is nobody's: `sizes.pretrain_steps` of
     cross-entropy on cosine similarities. It stands in for the ImageNet weights of the paper, which are not at
-    hand for the small net."""
+    hand for networks that are trained from nothing."""
     identities, size = sizes.pretrain_identities, (sizes.height, sizes.width)
     data = people(identities, sizes.pretrain_cameras, sizes.per_camera, size, seed, _SOURCE)
     g = generator(seed, _SOURCE)
@@ -467,8 +472,8 @@ def first_network(sizes: SiteSizes, seed: int, device: str | torch.device = "cpu
     if not sizes.pretrain_steps: return network
     with torch_threads(1): return pretrain(network, sizes, seed, device)
 
-_STARTS = ("network", "channels", "weights", "pretrain_steps", "pretrain_identities", "pretrain_cameras",
-           "per_camera", "height", "width")
+_STARTS = ("network", "channels", "patch", "blocks", "weights", "pretrain_steps",
+           "pretrain_identities", "pretrain_cameras", "per_camera", "height", "width")
 
 @lru_cache(maxsize=8)
 def _start(sizes, seed, device): return first_network(sizes, seed, device)

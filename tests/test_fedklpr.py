@@ -707,6 +707,14 @@ def test_a_run_is_a_function_of_sizes_and_seed(name):
     masks = trial(experiment).server.masks
     assert all(0 < pruning_ratio(masks[id]) for id in (0, 1)), "nothing was pruned: the test would be idle"
 
+def test_so_is_one_of_a_vit_whose_positions_are_never_pruned():
+    sizes = replace(TINY, network="vit", blocks=1, rounds=2, warmup=0, steps=1, pruning="always")
+    prove(FedKLPRExperiment(sizes, 0), kills=1)
+    server = trial(FedKLPRExperiment(sizes, 0)).server
+    for mask in server.masks.values():
+        assert 0 < pruning_ratio(mask) and {"body.0.cls_token", "body.0.pos_embed"}.isdisjoint(mask)
+        assert "body.0.blocks.0.attn.qkv.weight" in mask
+
 def test_so_is_one_on_digits():
     prove(DigitsExperiment(replace(DIGIT_SIZES, rounds=3, warmup=1, pruning="always"), 0), kills=2)
 
