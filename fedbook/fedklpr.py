@@ -52,7 +52,7 @@ class TrainingSizes(SiteSizes):
     lr_drop: int = 5            # annealing="step": rounds after which the rate is a tenth
     regulariser: Literal["kl", "cosine", "none"] = "kl"  # what keeps features near those of the model sent
     delta: float = 0.13         # weight of the regulariser, from the second round on
-    norms: Literal["alike", "apart"] = "alike"  # KLL's two networks: both in train mode, or the frozen in eval
+    norms: Literal["alike", "apart"] = "alike"  # KLL's networks: both in train mode, or one in eval
     temperature: Positive = 1.0  # temperature of the softmax that makes features a distribution
     kind: Literal["softmax", "gaussian"] = "softmax"  # how features become a distribution
     kl_input: Literal["neck", "unit"] = "neck"  # features of KL: of the neck, or brought to length 1
@@ -104,7 +104,8 @@ profiles = {
                           digits_seeds=1, digits_rounds=3, crowd=5, crowd_images=32),
     "quick": FedKLPRSizes(rounds=5, steps=8, step=0.3, warmup=1, rest=1, digits_seeds=2, digits_rounds=12,
                           crowd=6),
-    "full": FedKLPRSizes(seeds=8, pretrain_steps=400, test_identities=150, tuning=2, others=3, sweep_seeds=5, reruns=4),
+    "full": FedKLPRSizes(seeds=8, pretrain_steps=400, test_identities=150, tuning=2, others=3, sweep_seeds=5,
+                         reruns=4),
     "paper": FedKLPRSizes(seeds=3, data="reid", clients=8, height=256, width=128, network="resnet50",
                           weights="auto", pretrain_steps=0, validation=0.1, rounds=20, epochs=5,
                           last_epochs=50, steps=400, lr=3.5e-4, annealing="step", k1=20, k2=6, step=0.1,
