@@ -234,8 +234,8 @@ class ReIDData(NamedTuple):
 def hold_out(identity: torch.Tensor, camera: torch.Tensor, share: float, seed: int,
              count: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     """Positions `(train, val)` in the train pictures of a site: `share` of the identities, but at least two,
-    are for control, or `count` of them, if that is above 0. They are drawn by `seed` among those that two cameras saw; `identity` and `camera`:
-    int64 (n,). Raises `UserError` where there are fewer than three such identities."""
+    are for control, or `count` of them, if that is above 0. They are drawn by `seed` among those that two
+    cameras saw; `identity` and `camera`: int64 (n,). Raises `UserError` where there are fewer than three such identities."""
     seen = [int(i) for i in identity.unique() if len(camera[identity == i].unique()) > 1]
     if len(seen) < 3:
         raise UserError(f"identity has {len(seen)} identities seen by two cameras or more; at least 3 are "
@@ -279,8 +279,8 @@ class Holding(NamedTuple):
     identity: torch.Tensor
 
 def make_holding(site: Site, sizes: SiteSizes, seed: int) -> Holding:
-    """The `Holding` of a `Site`, with identities held out by `seed` for control: `sizes.control_identities` of
-    a rendered one, if that is above 0, else the share `sizes.validation`."""
+    """The `Holding` of a `Site`, with identities held out by `seed` for control: of a rendered one
+    `sizes.control_identities`, if that is above 0, else the share `sizes.validation`."""
     size = (sizes.height, sizes.width)
     x, identity, cameras = _shots(site.train, size)
     count = sizes.control_identities if sizes.data == "people" else 0
