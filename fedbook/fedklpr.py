@@ -75,7 +75,7 @@ class FedKLPRSizes(RoundSizes):
     delta_rd: float = 2.0       # fall of accuracy since the round before that CRR allows (control queries)
     delta_ep: float = 2.0       # fall of accuracy by pruning that CRR allows (control queries)
     mode: Literal["drop", "abs", "printed"] = "drop"  # what CRR takes for a loss
-    rates: tuple[float, ...] = (1e-3, 2e-3, 4e-3)  # learning rates that all methods are tried with
+    rates: tuple[float, ...] = (5e-4, 1e-3, 2e-3, 4e-3)  # learning rates that all methods are tried with
     tuning: int = 0             # seeds of these tries; 0: none, the rate is `lr`
     others: int = 0             # seeds of side rows; 0: left out
     sweep_seeds: int = 0        # seeds of the sweeps of KLL and of the transfer; 0: left out
