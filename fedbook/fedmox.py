@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['profiles', 'experiment', 'FedMoxSizes', 'make_street', 'MoERPNHead', 'BoxExpert', 'MoEBoxHead', 'BoxOutputs',
            'detector', 'n_parameters', 'encoder_of', 'make_detector', 'equal_width', 'soft_mixture', 'cosine_rate',
-           'FedMoxClient', 'FedMoxServer', 'orthogonality', 'penalty_of', 'learn_mosaic_alone', 'MosaicSizes',
-           'mosaic_client', 'MosaicExperiment', 'mosaic_trial', 'learn_with_labels', 'learn_without_labels',
-           'street_server', 'train_alone', 'warm_up', 'score_weights', 'FedMoxExperiment', 'shrink', 'restored',
-           'ShrinkingClient', 'ShrinkingServer']
+           'FedMoxClient', 'FedMoxServer', 'orthogonality', 'penalty_of', 'learn_with_labels', 'learn_without_labels',
+           'street_server', 'train_alone', 'warm_up', 'score_weights', 'FedMoxExperiment', 'learn_mosaic_alone',
+           'MosaicSizes', 'mosaic_client', 'MosaicExperiment', 'mosaic_trial', 'shrink', 'restored', 'ShrinkingClient',
+           'ShrinkingServer']
 
 # %% ../nbs/11_fedmox.ipynb #dc36f1c5
 import copy
@@ -391,6 +391,107 @@ def penalty_of(name: str, mu: float, model: nn.Module | None) -> Callable | None
     anchor = [p.detach().clone() for p in trainable(model)]
     return lambda model: proximal(trainable(model), anchor, mu)
 
+# %% ../nbs/11_fedmox.ipynb #e2380f2c
+def learn_with_labels(model: nn.Module, generator: torch.Generator, rate: float, data: Pictures,
+                      sizes: FedMoxSizes, optimiser: torch.optim.Optimizer | None = None) -> None:
+    """An epoch of the server on labelled `data`: what `FedMoxServer.learn` is, for streets. `optimiser`: to
+    go on with one, at its own rate."""
+    name = sizes.penalty if sizes.penalty == "orthogonal" else "none"
+    extra = penalty_of(name, sizes.mu, model)
+    def balanced(model):
+        total = sizes.balance * sum(balance_loss(torch.cat(rows)) for rows in notes if rows)
+        for rows in notes: rows.clear()
+        return total + extra(model) if extra else total
+    with heard(model) if sizes.balance else nullcontext([]) as notes:
+        supervised_epoch(model, data, generator, sizes.batch, optimiser, rate * sizes.lr, decay=sizes.decay,
+                         penalty=balanced if sizes.balance else extra, scales=sizes.scales)
+
+# %% ../nbs/11_fedmox.ipynb #3bb2ec00
+def learn_without_labels(model: nn.Module, teacher: nn.Module, generator: torch.Generator, rate: float,
+                         step: int, data: Pictures, sizes: FedMoxSizes) -> None:
+    "An epoch of Soft Teacher on `data`, its boxes unread: what `FedMoxClient.learn` is, for streets."
+    names = ("batch", "weight", "momentum", "decay", "keep", "rpn", "classes", "variance", "jitters",
+             "jitter")
+    self_training_epoch(model, teacher, data, generator, lr=rate * sizes.client_lr, step=step,
+                        penalty=penalty_of(sizes.penalty, sizes.mu, model),
+                        **{name: getattr(sizes, name) for name in names})
+
+# %% ../nbs/11_fedmox.ipynb #90c69369
+def street_server(sizes: FedMoxSizes, seed: int, device: str | torch.device = "cpu",
+                  kind: Callable = FedMoxServer, lasting: bool = False, **options: Any) -> FedMoxServer:
+    """The server of a run on streets, not warmed up; `options` of `kind`. `lasting`: one AdamW of rate
+    `sizes.lr` for all epochs, where there would be a new one in each."""
+    data = make_street(sizes, seed).server
+    if sizes.same_resolution: data = resized(data, sizes.low)
+    learn = partial(learn_with_labels, data=data, sizes=sizes)
+    model = make_detector(sizes, seed, device)
+    if lasting: options["optimiser"] = detector_optimiser(model, sizes.lr, decay=sizes.decay)
+    return kind(model, learn, sizes.rounds, sizes.share, sizes.alpha, seed, **options)
+
+# %% ../nbs/11_fedmox.ipynb #11c0a002
+def train_alone(server: Server, epochs: int, checkpoint: Checkpoint | None = None, label: str = "") -> dict:
+    "Weights of `server` after `epochs` rounds in which nobody is asked."
+    with Federation(Here(lambda id: None), []) as nobody: run(server, nobody, epochs, checkpoint, label=label)
+    return server.weights
+
+# %% ../nbs/11_fedmox.ipynb #45d500b6
+def warm_up(sizes: FedMoxSizes, seed: int, device: str | torch.device = "cpu",
+            checkpoint: Checkpoint | None = None) -> dict[str, torch.Tensor]:
+    """Weights of the head after `sizes.warmup` epochs of the server alone, with one AdamW. With
+    `sizes.upcycle` this share of them is spent on one expert, and the rest on copies of it (`upcycled`)."""
+    first = round(sizes.upcycle * sizes.warmup) if sizes.experts > 1 else 0
+    epochs = sizes.warmup - first
+    its = replace(sizes, share=0, lr=sizes.warm_lr, penalty="none", rounds=max(1, epochs))
+    server = street_server(its, seed, device, lasting=True, rise=min(5, epochs // 3), phase=0)
+    if first:
+        single = warm_up(replace(sizes, experts=1, upcycle=0.0, warmup=first, balance=0.0), seed, device)
+        copies = upcycled(server.model, single, seed=seed)
+        server.weights = {name: copies[name].cpu() for name in server.weights}
+    return train_alone(server, epochs, checkpoint, "warm-up")
+
+# %% ../nbs/11_fedmox.ipynb #6c090a12
+def score_weights(model: nn.Module, weights: dict[str, torch.Tensor], tests: dict[str, Pictures],
+                  iou: float = 0.5) -> dict[str, float]:
+    """Mean average precision of a head's `weights` in each domain of `tests`, and the image-weighted `total`;
+    `model` is borrowed."""
+    load_head(model, weights)
+    return score_domains(model, tests, iou=iou or None)
+
+# %% ../nbs/11_fedmox.ipynb #6c090a11
+@dataclass(frozen=True)
+class FedMoxExperiment(Experiment):
+    """FedMox on streets. The head starts from `start()`, a dict of
+    weights, or from those after the warm-up. `wrap` is put around every client, `kind` is the class of the
+    server."""
+    sizes: FedMoxSizes
+    start: Callable | None = None
+    wrap: Callable | None = None
+    kind: Callable = FedMoxServer
+
+    @cached_property
+    def lent(self) -> nn.Module: return make_detector(self.sizes, self.seed, self.device)
+
+    @property
+    def street(self) -> Street: return make_street(self.sizes, self.seed)
+
+    def client(self, id: int) -> Any:
+        data = self.street.clients[id]
+        learn = partial(learn_without_labels, data=data, sizes=self.sizes)
+        made = FedMoxClient(id, self.lent, learn, len(data), self.seed, self.sizes.own_teacher)
+        return self.wrap(made) if self.wrap else made
+
+    def server(self) -> FedMoxServer:
+        server = street_server(self.sizes, self.seed, self.device, self.kind)
+        server.weights = self.start() if self.start else warm_up(self.sizes, self.seed, self.device)
+        return server
+
+    def test(self, server: Any) -> dict[str, float]:
+        "After the last round, the mean average precision in each domain and in `total`."
+        if server.round + 1 < self.rounds: return {}
+        return score_weights(self.lent, server.weights, self.street.tests, self.sizes.iou)
+
+experiment = FedMoxExperiment
+
 # %% ../nbs/11_fedmox.ipynb #a07795a3
 def learn_mosaic_alone(model: nn.Module, teacher: nn.Module, generator: torch.Generator, rate: float,
                        step: int, x: torch.Tensor, lr: float = 8e-3, batch: int = 8, threshold: float = 0.9,
@@ -508,107 +609,6 @@ def mosaic_trial(seed: int, model: nn.Module | None = None, start: Callable | No
         load_head(experiment.lent, weights)
         return score_mosaic(experiment.lent, seed, **experiment.world)
     return server, score(experiment.warm), score(server.weights), federation
-
-# %% ../nbs/11_fedmox.ipynb #e2380f2c
-def learn_with_labels(model: nn.Module, generator: torch.Generator, rate: float, data: Pictures,
-                      sizes: FedMoxSizes, optimiser: torch.optim.Optimizer | None = None) -> None:
-    """An epoch of the server on labelled `data`: what `FedMoxServer.learn` is, for streets. `optimiser`: to
-    go on with one, at its own rate."""
-    name = sizes.penalty if sizes.penalty == "orthogonal" else "none"
-    extra = penalty_of(name, sizes.mu, model)
-    def balanced(model):
-        total = sizes.balance * sum(balance_loss(torch.cat(rows)) for rows in notes if rows)
-        for rows in notes: rows.clear()
-        return total + extra(model) if extra else total
-    with heard(model) if sizes.balance else nullcontext([]) as notes:
-        supervised_epoch(model, data, generator, sizes.batch, optimiser, rate * sizes.lr, decay=sizes.decay,
-                         penalty=balanced if sizes.balance else extra, scales=sizes.scales)
-
-# %% ../nbs/11_fedmox.ipynb #3bb2ec00
-def learn_without_labels(model: nn.Module, teacher: nn.Module, generator: torch.Generator, rate: float,
-                         step: int, data: Pictures, sizes: FedMoxSizes) -> None:
-    "An epoch of Soft Teacher on `data`, its boxes unread: what `FedMoxClient.learn` is, for streets."
-    names = ("batch", "weight", "momentum", "decay", "keep", "rpn", "classes", "variance", "jitters",
-             "jitter")
-    self_training_epoch(model, teacher, data, generator, lr=rate * sizes.client_lr, step=step,
-                        penalty=penalty_of(sizes.penalty, sizes.mu, model),
-                        **{name: getattr(sizes, name) for name in names})
-
-# %% ../nbs/11_fedmox.ipynb #90c69369
-def street_server(sizes: FedMoxSizes, seed: int, device: str | torch.device = "cpu",
-                  kind: Callable = FedMoxServer, lasting: bool = False, **options: Any) -> FedMoxServer:
-    """The server of a run on streets, not warmed up; `options` of `kind`. `lasting`: one AdamW of rate
-    `sizes.lr` for all epochs, where there would be a new one in each."""
-    data = make_street(sizes, seed).server
-    if sizes.same_resolution: data = resized(data, sizes.low)
-    learn = partial(learn_with_labels, data=data, sizes=sizes)
-    model = make_detector(sizes, seed, device)
-    if lasting: options["optimiser"] = detector_optimiser(model, sizes.lr, decay=sizes.decay)
-    return kind(model, learn, sizes.rounds, sizes.share, sizes.alpha, seed, **options)
-
-# %% ../nbs/11_fedmox.ipynb #11c0a002
-def train_alone(server: Server, epochs: int, checkpoint: Checkpoint | None = None, label: str = "") -> dict:
-    "Weights of `server` after `epochs` rounds in which nobody is asked."
-    with Federation(Here(lambda id: None), []) as nobody: run(server, nobody, epochs, checkpoint, label=label)
-    return server.weights
-
-# %% ../nbs/11_fedmox.ipynb #45d500b6
-def warm_up(sizes: FedMoxSizes, seed: int, device: str | torch.device = "cpu",
-            checkpoint: Checkpoint | None = None) -> dict[str, torch.Tensor]:
-    """Weights of the head after `sizes.warmup` epochs of the server alone, with one AdamW. With
-    `sizes.upcycle` this share of them is spent on one expert, and the rest on copies of it (`upcycled`)."""
-    first = round(sizes.upcycle * sizes.warmup) if sizes.experts > 1 else 0
-    epochs = sizes.warmup - first
-    its = replace(sizes, share=0, lr=sizes.warm_lr, penalty="none", rounds=max(1, epochs))
-    server = street_server(its, seed, device, lasting=True, rise=min(5, epochs // 3), phase=0)
-    if first:
-        single = warm_up(replace(sizes, experts=1, upcycle=0.0, warmup=first, balance=0.0), seed, device)
-        copies = upcycled(server.model, single, seed=seed)
-        server.weights = {name: copies[name].cpu() for name in server.weights}
-    return train_alone(server, epochs, checkpoint, "warm-up")
-
-# %% ../nbs/11_fedmox.ipynb #6c090a12
-def score_weights(model: nn.Module, weights: dict[str, torch.Tensor], tests: dict[str, Pictures],
-                  iou: float = 0.5) -> dict[str, float]:
-    """Mean average precision of a head's `weights` in each domain of `tests`, and the image-weighted `total`;
-    `model` is borrowed."""
-    load_head(model, weights)
-    return score_domains(model, tests, iou=iou or None)
-
-# %% ../nbs/11_fedmox.ipynb #6c090a11
-@dataclass(frozen=True)
-class FedMoxExperiment(Experiment):
-    """FedMox on streets. The head starts from `start()`, a dict of
-    weights, or from those after the warm-up. `wrap` is put around every client, `kind` is the class of the
-    server."""
-    sizes: FedMoxSizes
-    start: Callable | None = None
-    wrap: Callable | None = None
-    kind: Callable = FedMoxServer
-
-    @cached_property
-    def lent(self) -> nn.Module: return make_detector(self.sizes, self.seed, self.device)
-
-    @property
-    def street(self) -> Street: return make_street(self.sizes, self.seed)
-
-    def client(self, id: int) -> Any:
-        data = self.street.clients[id]
-        learn = partial(learn_without_labels, data=data, sizes=self.sizes)
-        made = FedMoxClient(id, self.lent, learn, len(data), self.seed, self.sizes.own_teacher)
-        return self.wrap(made) if self.wrap else made
-
-    def server(self) -> FedMoxServer:
-        server = street_server(self.sizes, self.seed, self.device, self.kind)
-        server.weights = self.start() if self.start else warm_up(self.sizes, self.seed, self.device)
-        return server
-
-    def test(self, server: Any) -> dict[str, float]:
-        "After the last round, the mean average precision in each domain and in `total`."
-        if server.round + 1 < self.rounds: return {}
-        return score_weights(self.lent, server.weights, self.street.tests, self.sizes.iou)
-
-experiment = FedMoxExperiment
 
 # %% ../nbs/11_fedmox.ipynb #882d8589
 def shrink(state: dict[str, torch.Tensor], start: dict[str, torch.Tensor], kind: str,
