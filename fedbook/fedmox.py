@@ -123,17 +123,17 @@ def _as_tuple(name, values, count):
 profiles = {
     "smoke": FedMoxSizes(clients=3, server_images=4, client_images=2, test_images=2, high=(96, 160),
                          low=(48, 80), channels=8, box_dim=8, experts=2, warmup=1, rounds=1, fed_seeds=1,
-                         label_seeds=0, more_labels=(), tuning=0, tuning_rounds=1, reruns=0, segment_epochs=1,
+                         label_seeds=0, more_labels=(8,), tuning=0, tuning_rounds=1, reruns=0, segment_epochs=1,
                          segment_rounds=1, mosaic_seeds=1, mosaic_warmup=3, mosaic_rounds=2, sweeps=False),
     "quick": FedMoxSizes(server_images=20, client_images=6, test_images=6, warmup=8, rounds=2, fed_seeds=1,
-                         label_seeds=0, more_labels=(), tuning=0, reruns=0, segment_epochs=3,
+                         label_seeds=0, more_labels=(40,), tuning=0, reruns=0, segment_epochs=3,
                          segment_rounds=1, mosaic_seeds=3, mosaic_warmup=60, mosaic_rounds=8, sweeps=False),
     "full": FedMoxSizes(seeds=6),
     "paper": FedMoxSizes(seeds=3, data="bdd100k", server_images=2000, client_images=2000, test_images=300,
                          high=(720, 1280), low=(360, 640), encoder="dinov2-s", channels=256, box_dim=1024,
                          anchors=(32, 64, 128, 256, 512), limits="paper", experts=4, warmup=50, rounds=50,
                          warm_lr=1e-4, lr=1e-4, client_lr=1e-4, rpn=0.9, classes=0.9, variance=0.02,
-                         label_seeds=0, more_labels=(), tuning=0),
+                         label_seeds=0, more_labels=(4000,), tuning=0),
 }
 
 # %% ../nbs/11_fedmox.ipynb #1affad79
