@@ -362,8 +362,35 @@ class FedMoxServer(Server):
         "One epoch on the labelled pictures, from `weights` (name to tensor); the new weights."
         load_head(self.model, weights)
         rate = cosine_rate(self.round, self.rounds, self.rise)
-        self.learn(self.model, generator(self.seed, 1, self.phase, self.round), rate)
+        more = {}
+        if self.optimiser:
+            for group in self.optimiser.param_groups: group["lr"] = rate * self.top
+            more["optimiser"] = self.optimiser
+        self.learn(self.model, generator(self.seed, 1, self.phase, self.round), rate, **more)
         return head_state(self.model)
+
+    def state(self) -> Msg:
+        msg = super().state()
+        return Msg({**msg.tensors, **_moments(self.optimiser)}, msg.meta) if self.optimiser else msg
+
+    def load(self, msg: Msg) -> None:
+        own = {name: t for name, t in msg.tensors.items() if name.startswith(_KEPT)}
+        super().load(Msg({name: t for name, t in msg.tensors.items() if name not in own}, msg.meta))
+        if self.optimiser: _put_moments(self.optimiser, own)
+
+# %% ../nbs/11_fedmox.ipynb #11c0a031
+_KEPT = "optimiser/"
+
+def _moments(optimiser):
+    kept = optimiser.state_dict()["state"]
+    return {f"{_KEPT}{k}/{name}": t.detach().cpu().clone() for k, own in kept.items() for name, t in own.items()}
+
+def _put_moments(optimiser, tensors):
+    state: dict[int, dict] = {}
+    for name, t in tensors.items():
+        k, what = name[len(_KEPT):].split("/")
+        state.setdefault(int(k), {})[what] = t.clone()
+    optimiser.load_state_dict({**optimiser.state_dict(), "state": state})
 
 # %% ../nbs/11_fedmox.ipynb #8b45509d
 def orthogonality(parameters: Iterable[torch.Tensor]) -> torch.Tensor | float:

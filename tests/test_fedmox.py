@@ -852,7 +852,7 @@ def test_the_mosaics_teacher_follows():
 
 def test_options_of_a_mosaic_run_reach_it(monkeypatch):
     calls = []
-    def client(id, seed, model, own_teacher, **options):
+    def client(id, seed, model, own_teacher, world, **options):
         calls.append(dict(options, seed=seed, model=model, own_teacher=own_teacher))
         return FedMoxClient(id, model, lambda *args: None, 5)
     monkeypatch.setattr(fedmox, "mosaic_client", client)
