@@ -94,7 +94,8 @@ def learn_mosaic(model: nn.Module, generator: torch.Generator, rate: float, data
     def loss(i):
         x = data.x[i]
         total = F.cross_entropy(model(x), data.y[i])
-        if balance and getattr(model, "router", None) is not None: total = total + balance * balance_loss(model.router(x))
+        router = getattr(model, "router", None) if balance else None
+        if router is not None: total = total + balance * balance_loss(router(x))
         return total + penalty(model) if penalty else total
     optimiser = optimiser or torch.optim.AdamW(model.parameters(), lr=rate * lr, weight_decay=0.05)
     train(model, zip(batches(len(data.x), batch, generator)), loss, optimiser)
@@ -259,8 +260,8 @@ def _keeps_the_size(layer):
 # %% ../nbs/09_experts.ipynb #28a7e456
 def mosaic_head(experts: int = 3, gate: str = "ste", sparse: bool = False, seed: int = 0,
                 kernel: int = 1) -> SpatialMoE:
-    """A `SpatialMoE` of convolutions of `kernel` x `kernel` pixels from 16 features to 4 classes, with weights
-    by `seed`."""
+    """A `SpatialMoE` of convolutions of `kernel` x `kernel` pixels from 16 features to 4 classes, with
+    weights by `seed`."""
     def make():
         router = SpatialRouter(16, experts) if experts > 1 else None
         convolutions = [nn.Conv2d(16, 4, kernel, padding=kernel // 2) for _ in range(experts)]
@@ -369,15 +370,16 @@ def prune_experts(moe: SpatialMoE, x: torch.Tensor, least: float = 0.02) -> Spat
 # %% ../nbs/09_experts.ipynb #e09e0039
 def upcycled(model: nn.Module, state: dict[str, torch.Tensor], noise: float = 0.05,
              seed: int = 0) -> dict[str, torch.Tensor]:
-    """The `state_dict` of `model`, whose mixtures have K experts, with the weights `state` of the same network
-    with one expert each: every expert is a copy of that one, its weights shaken by `noise` times their
+    """The `state_dict` of `model`, whose mixtures have K experts, with the weights `state` of the same
+    network with one expert each: every expert is a copy of that one, its weights shaken by `noise` times their
     standard deviation, drawn by `seed` (upcycling, Komatsuzaki et al. 2023). What `state` does not have (the
     routers, a frozen body) stays as it is in `model`. Raises `UserError` where an expert has no original."""
     own, draws = {}, generator(seed)
     for name, t in model.state_dict().items():
         place, inside, rest = f".{name}".partition(".experts.")
         source = f"{place}{inside}0.{rest.partition('.')[2]}"[1:] if inside else name
-        if inside and source not in state: raise UserError(f"state={source!r} is missing, of which {name} is made")
+        if inside and source not in state:
+            raise UserError(f"state={source!r} is missing, of which {name} is made")
         own[name] = (state[source] if source in state else t).clone().to(t.device)
         if inside and t.numel() > 1:
             own[name] += noise * own[name].std() * torch.randn(t.shape, generator=draws).to(t.device)

@@ -26,8 +26,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .detect import (PAPER_LIMITS, SMALL_LIMITS, detector_optimiser, faster_rcnn, head_state, load_head,
-                            score_domains, street_for, supervised_epoch, trainable)
+from .detect import (PAPER_LIMITS, SMALL_LIMITS, detector_optimiser, faster_rcnn, head_state,
+                            load_head, score_domains, street_for, supervised_epoch, trainable)
 from .teacher import ema_update, momentum_at, self_training_epoch, twin
 from .encoders import ImageEncoder, image_encoder
 from .engine import Checkpoint, trial
@@ -123,8 +123,8 @@ def _as_tuple(name, values, count):
 profiles = {
     "smoke": FedMoxSizes(clients=3, server_images=4, client_images=2, test_images=2, high=(96, 160),
                          low=(48, 80), channels=8, box_dim=8, experts=2, warmup=1, rounds=1, fed_seeds=1,
-                         label_seeds=0, more_labels=(8,), tuning=0, tuning_rounds=1, reruns=0, segment_epochs=1,
-                         segment_rounds=1, mosaic_seeds=1, mosaic_warmup=3, mosaic_rounds=2, sweeps=False),
+                         label_seeds=0, more_labels=(8,), tuning=0, tuning_rounds=1, reruns=0,
+                         segment_epochs=1, segment_rounds=1, mosaic_seeds=1, mosaic_warmup=3, mosaic_rounds=2, sweeps=False),
     "quick": FedMoxSizes(server_images=20, client_images=6, test_images=6, warmup=8, rounds=2, fed_seeds=1,
                          label_seeds=0, more_labels=(40,), tuning=0, reruns=0, segment_epochs=3,
                          segment_rounds=1, mosaic_seeds=3, mosaic_warmup=60, mosaic_rounds=8, sweeps=False),
@@ -383,7 +383,8 @@ _KEPT = "optimiser/"
 
 def _moments(optimiser):
     kept = optimiser.state_dict()["state"]
-    return {f"{_KEPT}{k}/{name}": t.detach().cpu().clone() for k, own in kept.items() for name, t in own.items()}
+    return {f"{_KEPT}{k}/{name}": t.detach().cpu().clone()
+            for k, own in kept.items() for name, t in own.items()}
 
 def _put_moments(optimiser, tensors):
     state: dict[int, dict] = {}
