@@ -93,9 +93,9 @@ class FedMoxSizes(Profile):
     label_seeds: int = 3  # seeds of the rows with more labels, and of segmentation
     more_labels: tuple[Count, ...] = (256, 1024)  # labelled pictures of those rows
     tuning: int = 1  # seeds, from 1000 on, on which filters and rates are chosen
-    tuning_rounds: Count = 5  # rounds of each try
-    reruns: int = 3  # reruns of one seed, its start shaken in the last digits
-    segment_epochs: Count = 24  # epochs with labels of the segmentation heads
+    tuning_rounds: Count = 3  # rounds of each try
+    reruns: int = 2  # reruns of one seed, its start shaken in the last digits
+    segment_epochs: Count = 16  # epochs with labels of the segmentation heads
     segment_rounds: Count = 6  # and their rounds
     mosaic_seeds: Count = 16  # seeds of the rows on the mosaic
     mosaic_warmup: Count = 100  # epochs with labels before the mosaic's rounds
@@ -387,7 +387,7 @@ def _moments(optimiser):
             for k, own in kept.items() for name, t in own.items()}
 
 def _put_moments(optimiser, tensors):
-    state: dict[int, dict] = {}
+    state = {}
     for name, t in tensors.items():
         k, what = name[len(_KEPT):].split("/")
         state.setdefault(int(k), {})[what] = t.clone()
@@ -430,7 +430,8 @@ def learn_with_labels(model: nn.Module, generator: torch.Generator, rate: float,
         total = sizes.balance * sum(balance_loss(torch.cat(rows)) for rows in notes if rows)
         for rows in notes: rows.clear()
         return total + extra(model) if extra else total
-    with heard(model) if sizes.balance else nullcontext([]) as notes:
+    listening: Any = heard(model) if sizes.balance else nullcontext([])
+    with listening as notes:
         supervised_epoch(model, data, generator, sizes.batch, optimiser, rate * sizes.lr, decay=sizes.decay,
                          penalty=balanced if sizes.balance else extra, scales=sizes.scales)
 
