@@ -372,8 +372,9 @@ def upcycled(model: nn.Module, state: dict[str, torch.Tensor], noise: float = 0.
              seed: int = 0) -> dict[str, torch.Tensor]:
     """The `state_dict` of `model`, whose mixtures have K experts, with the weights `state` of the same
     network with one expert each: every expert is a copy of that one, its weights shaken by `noise` times
-    their standard deviation, drawn by `seed` (upcycling, Komatsuzaki et al. 2023). What `state` does not have (the
-    routers, a frozen body) stays as it is in `model`. Raises `UserError` where an expert has no original."""
+    their standard deviation, drawn by `seed` (upcycling, Komatsuzaki et al. 2023). What `state` does not
+    have (the routers, a frozen body) stays as it is in `model`. Raises `UserError` where an expert has no
+    original."""
     own, draws = {}, generator(seed)
     for name, t in model.state_dict().items():
         place, inside, rest = f".{name}".partition(".experts.")
