@@ -126,7 +126,7 @@ profiles = {
                          label_seeds=0, more_labels=(8,), tuning=0, tuning_rounds=1, reruns=0,
                          segment_epochs=1, segment_rounds=1, mosaic_seeds=1, mosaic_warmup=3,
                          mosaic_rounds=2, sweeps=False),
-    "quick": FedMoxSizes(server_images=20, client_images=6, test_images=6, warmup=8, rounds=2, fed_seeds=1,
+    "quick": FedMoxSizes(server_images=16, client_images=6, test_images=4, warmup=6, rounds=2, fed_seeds=1,
                          label_seeds=0, more_labels=(40,), tuning=0, reruns=0, segment_epochs=3,
                          segment_rounds=1, mosaic_seeds=3, mosaic_warmup=60, mosaic_rounds=8, sweeps=False),
     "full": FedMoxSizes(seeds=6),
