@@ -36,6 +36,7 @@ for beacon, value in _SILENT.items(): os.environ.setdefault(beacon, value)
 try:
     from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
     from flwr.clientapp import ClientApp
+    from flwr.common.constant import ErrorCode
     from flwr.serverapp import ServerApp
 except ImportError as error:
     raise ImportError("fedbook.flower needs Flower, which comes with the extra: pip install "
@@ -335,12 +336,15 @@ class FlowerLine:
 
     def greet(self, nodes: Iterable[int]) -> None:
         """Ask `nodes` whom they serve. One that serves nobody of ours, or somebody who is served already, is
-        a stranger, and is asked again in the next round, or when a node has come or gone."""
+        a stranger, and is asked again in the next round, or when a node has come or gone; one that was away
+        for a moment (a SuperLink that starts again has not heard all nodes yet) is asked again at once."""
         patience = min(self.timeout, max(self.wait, 60))
         letters = [Message(RecordDict(), node, "query.hello", ttl=patience) for node in nodes]
         replies = self.send(letters, patience)
         for letter in letters:
-            id, node = _whom(replies.get(letter.metadata.message_id)), letter.metadata.dst_node_id
+            reply, node = replies.get(letter.metadata.message_id), letter.metadata.dst_node_id
+            if _away(reply): continue
+            id = _whom(reply)
             if id in self.ids and id not in self.nodes: self.nodes[id] = node
             else:
                 self.strangers[node] = f"a node that was asked whom it serves said {id!r:.150}"
@@ -348,6 +352,10 @@ class FlowerLine:
                               + self.strangers[node], stacklevel=2)
 
     def close(self) -> None: "There is nothing to stop: the nodes are not ours."
+
+def _away(reply):
+    "Whether the SuperLink answered in place of a node that it does not hear just now."
+    return reply is not None and reply.has_error() and reply.error.code == ErrorCode.NODE_UNAVAILABLE
 
 def _whom(reply):
     "The client that a node's answer to `hello` names, or the reason why it names none."

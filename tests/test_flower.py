@@ -540,6 +540,15 @@ def test_a_node_that_comes_while_it_is_waited_for_takes_part(clock):
     assert 5 < clock.now < 10
 
 
+def test_a_node_that_is_away_for_a_moment_is_greeted_again(clock):
+    "As after a new start of the SuperLink: it lists a node, and does not hear it yet."
+    gone = failing_with(5, "Node Unavailable - no heartbeat.", sender=1)
+    grid = small_grid(weather=lambda id, verb, _: gone if (id, verb) == (1, "hello") and clock.now < 5
+                      else served)
+    assert_same_run(small_run(grid), small_reference())
+    assert 5 <= clock.now < 6
+
+
 @pytest.mark.filterwarnings("ignore:round")
 def test_a_client_that_was_given_up_is_asked_again_when_its_node_has_come(clock):
     grid, rounds = small_grid([0, 1, 2]), iter(range(5))
