@@ -4,10 +4,12 @@
 
 # %% auto #0
 __all__ = ['profiles', 'Mask', 'experiment', 'PruningSizes', 'DigitsData', 'digits_world', 'digits_net', 'prunable', 'masked',
-           'pruning_ratio', 'mask_distance', 'magnitude_prune', 'to_shares', 'sparse_average', 'compress', 'restore',
-           'MaskedClient', 'MaskedServer', 'keep_for', 'digits_scores', 'PruningExperiment']
+           'pruning_ratio', 'mask_distance', 'magnitude_prune', 'drop_hidden', 'drop_heads', 'class_attention',
+           'with_fewer_tokens', 'to_shares', 'sparse_average', 'compress', 'restore', 'MaskedClient', 'MaskedServer',
+           'keep_for', 'digits_scores', 'PruningExperiment']
 
 # %% ../nbs/09_pruning.ipynb #291c4964
+import copy
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -85,8 +87,10 @@ Mask = dict[str, torch.Tensor]
 
 def prunable(state: State) -> list[str]:
     """The names of the weights of convolutions and linear layers in `state`: floating tensors of two
-    dimensions or more."""
-    return [name for name, t in state.items() if t.is_floating_point() and t.dim() >= 2]
+    dimensions or more that are called a weight. A transformer's class token and its embedding of positions
+    have as many dimensions, and are not pruned."""
+    called = lambda name: "weight" in name.rpartition(".")[2]
+    return [name for name, t in state.items() if called(name) and t.is_floating_point() and t.dim() >= 2]
 
 def _check_mask(state, mask, whose=""):
     for name, m in mask.items():
@@ -131,6 +135,121 @@ def _prune_layer(weights, mask, step, target):
     if out <= 0: return mask.clone()
     order = weights.abs().masked_fill(~mask, math.inf).flatten().sort(stable=True).indices
     return mask.flatten().scatter(0, order[:out], False).view_as(mask)
+
+# %% ../nbs/09_pruning.ipynb #5f0c7a02
+def _check_share(share):
+    if not 0 <= share <= 1: raise UserError(f"share={share} must be from 0 to 1")
+
+def _largest(sizes, share):
+    "Positions of `sizes` (n,) without `share` of them, the smallest; one at least is left."
+    return sizes.topk(max(1, len(sizes) - round(share * len(sizes)))).indices.sort().values
+
+def _narrow(layer, left, dim):
+    "Keep the entries `left` of the outputs (`dim` 0) or inputs (1) of a linear layer, convolution or norm."
+    for name, t in [*layer.named_parameters(recurse=False), *layer.named_buffers(recurse=False)]:
+        if t.dim() <= dim: continue  # a bias has no inputs, a counter neither
+        kept = t.detach().index_select(dim, left)
+        setattr(layer, name, nn.Parameter(kept, t.requires_grad) if isinstance(t, nn.Parameter) else kept)
+    if isinstance(layer, nn.Conv2d) and layer.groups > 1: layer.groups = layer.in_channels = len(left)
+    names = (("out_features", "out_channels", "num_features"), ("in_features", "in_channels"))[dim]
+    for name in names:
+        if hasattr(layer, name): setattr(layer, name, len(left))
+
+# %% ../nbs/09_pruning.ipynb #5f0c7a04
+def drop_hidden(network: nn.Module, share: float) -> Any:
+    """A smaller copy of timm's MobileNet or vision transformer: in each block `share` of the hidden channels
+    are left out, but not the last one: those with the smallest sum of magnitudes in the layer that makes them
+    (Li et al. 2017). It computes what `network` does if nobody reads these channels. Raises `UserError` for a
+    share outside 0 to 1, and for a network without such blocks."""
+    _check_share(share)
+    thin = copy.deepcopy(network)
+    blocks = [m for m in thin.modules() if hasattr(m, "conv_pwl") or hasattr(m, "fc2")]
+    if not blocks: raise UserError("network has no hidden channels, expected timm's MobileNet or ViT")
+    for block in blocks: _thin_block(block, share)
+    return thin
+
+def _thin_block(block, share):
+    mobile = hasattr(block, "conv_pwl")
+    made, read = ([block.conv_pw], [block.conv_pwl]) if mobile else ([block.fc1], [block.fc2])
+    left = _largest(made[0].weight.detach().abs().flatten(1).sum(1), share)
+    if mobile:
+        made += [block.bn1, block.conv_dw, block.bn2]
+        if hasattr(block.se, "conv_reduce"):
+            made.append(block.se.conv_expand)
+            read.append(block.se.conv_reduce)
+    for layer in made: _narrow(layer, left, 0)
+    for layer in read: _narrow(layer, left, 1)
+
+# %% ../nbs/09_pruning.ipynb #5f0c7a16
+def _transformer(network: nn.Module) -> Any:
+    "The vision transformer of timm in `network`, with attention that is plain."
+    for m in network.modules():
+        if all(hasattr(m, name) for name in ("blocks", "cls_token", "num_prefix_tokens")):
+            if all(hasattr(block.attn, "attn_dim") for block in m.blocks): return m
+    raise UserError("network has no attention heads, expected a vision transformer of timm 1.0.24 or later")
+
+# %% ../nbs/09_pruning.ipynb #5f0c7a06
+def drop_heads(network: nn.Module, share: float) -> Any:
+    """A smaller copy of a vision transformer (timm's): in each block `share` of the attention heads, in whole
+    heads, are left out, but not the last one: those whose part of the output projection, (dim, head_dim), has
+    the smallest norm. It computes what `network` does with these parts at zero. (Michel et al. 2019 leave out
+    heads too, ranked by the gradient of a mask.) Raises `UserError` for a share outside 0 to 1, and for a
+    network without heads."""
+    _check_share(share)
+    thin = copy.deepcopy(network)
+    for block in _transformer(thin).blocks:
+        attention, d = block.attn, block.attn.head_dim
+        sizes = attention.proj.weight.detach().unflatten(1, (-1, d)).norm(dim=(0, 2))
+        left = _largest(sizes, share)
+        columns = (d * left[:, None] + torch.arange(d, device=left.device)).flatten()
+        three = torch.cat([columns + k * attention.attn_dim for k in range(3)])  # queries, keys, values
+        _narrow(attention.qkv, three, 0)
+        _narrow(attention.proj, columns, 1)
+        attention.num_heads, attention.attn_dim = len(left), len(columns)
+    return thin
+
+# %% ../nbs/09_pruning.ipynb #5f0c7a08
+def class_attention(block: Any, x: torch.Tensor) -> torch.Tensor:
+    """How much the class token attends to each token of `x` (b, n, dim) in `block` of timm's vision
+    transformer: (b, n), the mean over its heads; a row sums to 1."""
+    attention = block.attn
+    made = attention.qkv(block.norm1(x)).unflatten(2, (3, attention.num_heads, attention.head_dim))
+    q, k = attention.q_norm(made[:, 0, 0]), attention.k_norm(made[:, :, 1])
+    return (attention.scale * torch.einsum("bhd,bnhd->bhn", q, k)).softmax(2).mean(1)
+
+class _FewerTokens:
+    "What `with_fewer_tokens` does behind a block: a forward hook, so that weights keep their names."
+    def __init__(self, share, prefix): self.share, self.prefix = share, prefix
+
+    def __call__(self, block, args, tokens):
+        patches = tokens.shape[1] - self.prefix
+        left = patches - round(self.share * patches)
+        if left == patches: return tokens
+        seen = class_attention(block, args[0]).detach()[:, self.prefix:]
+        kept = seen.topk(left, 1).indices.sort(1).values + self.prefix
+        places = torch.cat([torch.arange(self.prefix, device=kept.device).expand(len(kept), -1), kept], 1)
+        return tokens.gather(1, places[..., None].expand(-1, -1, tokens.shape[2]))
+
+# %% ../nbs/09_pruning.ipynb #5f0c7a0a
+def with_fewer_tokens(network: nn.Module, share: float, after_block: int = 0) -> Any:
+    """A copy of a vision transformer (timm's) that goes on without `share` of the patch tokens behind block
+    `after_block` (0 is the first): those that `class_attention` of this block is least for, in each picture.
+    Weights and their names stay as they are, and nothing is trained; with `share` 0, features are those of
+    `network` bit for bit, with 1 the class token is alone.
+
+    After EViT (Liang et al. 2022), which drops between attention and MLP, and keeps one token more, a mean
+    of those it drops. Raises `UserError` for a share outside 0 to 1, for a block that is not there or drops
+    tokens already, and for a network without attention heads."""
+    _check_share(share)
+    thin = copy.deepcopy(network)
+    vit = _transformer(thin)
+    if not 0 <= after_block < len(vit.blocks):
+        raise UserError(f"after_block={after_block} must be from 0 to {len(vit.blocks) - 1}")
+    block = vit.blocks[after_block]
+    if any(isinstance(hook, _FewerTokens) for hook in block._forward_hooks.values()):
+        raise UserError(f"after_block={after_block} drops tokens already; choose another block")
+    block.register_forward_hook(_FewerTokens(share, vit.num_prefix_tokens))
+    return thin
 
 # %% ../nbs/09_pruning.ipynb #9681b281
 def to_shares(name: str, values: Iterable[float]) -> list[float]:

@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .encoders import find_weights, read_weights
+from .encoders import find_weights, mobilenet_body, read_weights, vit_body
 from .lab import COLOURS, Count, Positive, Profile, Share, UserError, needs, progress
 from .local import State, build, generator, outputs, torch_threads, train
 from .world import Pictures, Site, as_float
@@ -41,13 +41,18 @@ class SiteSizes(Profile):
     cameras: Count = 2          # cameras of a rendered site
     per_camera: Count = 4       # pictures that a camera takes of a rendered person
     test_identities: Count = 30  # rendered people that a site is tested with
+    control_identities: int = 0  # rendered people for control, beside those trained on; 0: `validation`
     height: Count = 64  # height of a picture in pixels
     width: Count = 32  # width of a picture in pixels
     validation: Share = 0.3     # share of the train identities that a site has labelled for control
-    network: Literal["small", "resnet34", "resnet50"] = "small"  # small has `channels`
+    network: Literal["small", "mobilenet", "vit", "resnet34", "resnet50"] = "small"  # what makes features
     channels: Count = 16        # channels of the small network's stem
+    patch: Count = 8            # pixels a side of the ViT's patches, must divide height and width
+    blocks: Count = 4           # blocks of the ViT
     weights: str = ""           # torchvision's weights of a resnet: "" for none, "auto", or a path
     pretrain_steps: int = 100   # steps of training with labels on a site of nobody's, before all else
+    pretrain_identities: Count = 24  # people of that site
+    pretrain_cameras: Count = 3  # cameras of that site
     epochs: Count = 1           # times that pictures are clustered anew (in a round, if there are rounds)
     steps: Count = 12           # batches after each clustering
     batch: Count = 32           # pictures in a batch, a multiple of 4: each proxy gives 4
@@ -226,16 +231,16 @@ class ReIDData(NamedTuple):
     val_cameras: torch.Tensor
 
 # %% ../nbs/09_reid.ipynb #66e99176
-def hold_out(identity: torch.Tensor, camera: torch.Tensor, share: float,
-             seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+def hold_out(identity: torch.Tensor, camera: torch.Tensor, share: float, seed: int,
+             count: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     """Positions `(train, val)` in the train pictures of a site: `share` of the identities, but at least two,
-    are for control. They are drawn by `seed` among those that two cameras saw; `identity` and `camera`:
-    int64 (n,). Raises `UserError` where there are fewer than three such identities."""
+    are for control, or `count` of them, if that is above 0. They are drawn by `seed` among those that two
+    cameras saw; `identity` and `camera`: int64 (n,). Raises `UserError` where there are fewer than three such identities."""
     seen = [int(i) for i in identity.unique() if len(camera[identity == i].unique()) > 1]
     if len(seen) < 3:
         raise UserError(f"identity has {len(seen)} identities seen by two cameras or more; at least 3 are "
                         "needed to hold out 2 for control")
-    count = min(max(2, round(share * len(identity.unique()))), len(seen) - 1)
+    count = min(count or max(2, round(share * len(identity.unique()))), len(seen) - 1)
     order = torch.randperm(len(seen), generator=generator(seed))
     val = torch.isin(identity, torch.tensor([seen[i] for i in order[:count]]))
     return (~val).nonzero().flatten(), val.nonzero().flatten()
@@ -274,10 +279,12 @@ class Holding(NamedTuple):
     identity: torch.Tensor
 
 def make_holding(site: Site, sizes: SiteSizes, seed: int) -> Holding:
-    "The `Holding` of a `Site`, with `sizes.validation` of its train identities held out by `seed`."
+    """The `Holding` of a `Site`, with identities held out by `seed` for control: of a rendered one
+    `sizes.control_identities`, if that is above 0, else the share `sizes.validation`."""
     size = (sizes.height, sizes.width)
     x, identity, cameras = _shots(site.train, size)
-    train, val = hold_out(identity, cameras, sizes.validation, seed)
+    count = sizes.control_identities if sizes.data == "people" else 0
+    train, val = hold_out(identity, cameras, sizes.validation, seed, count)
     data = ReIDData(x[train], cameras[train], x[val], identity[val], cameras[val])
     return Holding(data, _shots(site.query, size), _shots(site.gallery, size), site.name, identity[train])
 
@@ -315,7 +322,8 @@ def site_of(number: int, sizes: SiteSizes, seed: int, images: int | None = None)
             raise UserError(f"number={number} is beyond the {len(places)} sites of data={sizes.data!r}")
         return make_holding(_real_site(places[number]), sizes, seed)
     size = (sizes.height, sizes.width)
-    site = render_site(number, images or sizes.largest, sizes.test_identities, sizes.cameras,
+    control = sizes.control_identities * sizes.cameras * sizes.per_camera
+    site = render_site(number, (images or sizes.largest) + control, sizes.test_identities, sizes.cameras,
                        sizes.per_camera, size, seed)
     return make_holding(site, sizes, seed)
 
@@ -425,24 +433,27 @@ def augment(x: torch.Tensor, generator: torch.Generator, erase: float = 0.5) -> 
 # %% ../nbs/09_reid.ipynb #71b3a0a7
 def make_network(sizes: SiteSizes, seed: int) -> ReIDNet:
     """The network of `sizes`, not pretrained unless it has `sizes.weights`; random weights depend on `seed`
-    alone."""
-    if sizes.weights and (sizes.network == "small" or (sizes.weights, sizes.network) == ("auto", "resnet34")):
-        raise UserError(f"weights={sizes.weights!r} cannot be had for network={sizes.network!r}; "
-                        "give none for small, a path for resnet34")
-    if sizes.network == "small": return build(partial(small_net, sizes.channels), seed)
-    if not sizes.weights: return build(partial(resnet, sizes.network), seed)
-    path = find_weights(sizes.network) if sizes.weights == "auto" else sizes.weights
-    return build(partial(resnet, sizes.network, read_weights(path)), seed)
+    alone. Raises `UserError` for weights that cannot be had, and for a `patch` that does not fit a ViT."""
+    name, weights = sizes.network, sizes.weights
+    if weights and (not name.startswith("resnet") or (weights, name) == ("auto", "resnet34")):
+        raise UserError(f"weights={weights!r} cannot be had for network={name!r}; give a path for resnet34, "
+                        "none for small, mobilenet and vit")
+    if name == "small": return build(partial(small_net, sizes.channels), seed)
+    if name == "mobilenet": return build(lambda: ReIDNet(*mobilenet_body()), seed)
+    if name == "vit":
+        return build(lambda: ReIDNet(*vit_body((sizes.height, sizes.width), sizes.patch, sizes.blocks)), seed)
+    path = find_weights(name) if weights == "auto" else weights
+    return build(partial(resnet, name, read_weights(path) if path else None), seed)
 
 # %% ../nbs/09_reid.ipynb #58bd4f81
 _SOURCE = 999  # the number of a rendered site that is nobody's
 
-def pretrain(network: ReIDNet, sizes: SiteSizes, seed: int, device: str | torch.device = "cpu",
-             identities: int = 24, cameras: int = 3) -> ReIDNet:
+def pretrain(network: ReIDNet, sizes: SiteSizes, seed: int, device: str | torch.device = "cpu") -> ReIDNet:
     """Train `network` in place with labels on a rendered site that is nobody's: `sizes.pretrain_steps` of
     cross-entropy on cosine similarities. It stands in for the ImageNet weights of the paper, which are not at
-    hand for the small net."""
-    data = people(identities, cameras, sizes.per_camera, (sizes.height, sizes.width), seed, _SOURCE)
+    hand for networks that are trained from nothing."""
+    identities, size = sizes.pretrain_identities, (sizes.height, sizes.width)
+    data = people(identities, sizes.pretrain_cameras, sizes.per_camera, size, seed, _SOURCE)
     g = generator(seed, _SOURCE)
     head = build(partial(nn.Linear, network.neck.num_features, identities, bias=False), seed).to(device)
     trained = [p for p in [*network.to(device).parameters(), *head.parameters()] if p.requires_grad]
@@ -461,7 +472,8 @@ def first_network(sizes: SiteSizes, seed: int, device: str | torch.device = "cpu
     if not sizes.pretrain_steps: return network
     with torch_threads(1): return pretrain(network, sizes, seed, device)
 
-_STARTS = ("network", "channels", "weights", "pretrain_steps", "per_camera", "height", "width")
+_STARTS = ("network", "channels", "patch", "blocks", "weights", "pretrain_steps",
+           "pretrain_identities", "pretrain_cameras", "per_camera", "height", "width")
 
 @lru_cache(maxsize=8)
 def _start(sizes, seed, device): return first_network(sizes, seed, device)

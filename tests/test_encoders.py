@@ -12,9 +12,8 @@ from torch.nn import functional as F
 
 from fedbook import encoders
 from fedbook.answers import encoders as answers
-from fedbook.encoders import (ENCODERS, at_hand, data_hash, find_weights, image_encoder, read_features,
-                              resize_and_crop,
-                              write_features)
+from fedbook.encoders import (ENCODERS, at_hand, data_hash, find_weights, image_encoder, mobilenet_body,
+                              read_features, resize_and_crop, vit_body, write_features)
 from fedbook.lab import UserError
 from fedbook.world import Pictures, class_means, fashion_mnist_small, nearest_mean
 
@@ -233,6 +232,34 @@ def test_pyramid_of_a_vit_is_its_last_map_made_larger_and_smaller():
     with torch.no_grad(): tokens = encoder.module.forward_features(encoder.preprocess(GREY[:2]))
     assert close(maps[2].flatten(2).transpose(1, 2), tokens[:, 1:], 1e-3)
     assert close(maps[3], F.avg_pool2d(maps[2], 2)) and [m.shape[2] for m in maps] == [16, 8, 4, 2]
+
+
+def test_a_vit_to_train_answers_timms_class_token():
+    body, dim = vit_body((32, 24), 8, 2)
+    network, x = body.eval()[0], torch.rand(2, 3, 32, 24)
+    assert (dim, len(network.blocks), network.patch_embed.grid_size) == (192, 2, (4, 3))
+    assert {block.attn.num_heads for block in network.blocks} == {6}
+    with torch.no_grad():
+        assert torch.equal(body(x), network.forward_features(x)[:, 0, :, None, None])
+
+
+@pytest.mark.parametrize("size, patch", [((32, 20), 8), ((36, 16), 8), ((8, 8), 16), ((32, 16), 0)])
+def test_patches_that_do_not_fit(size, patch):
+    with pytest.raises(encoders.UserError, match=f"patch={patch} must divide"): vit_body(size, patch)
+
+
+def test_a_mobilenet_to_train_is_timms_with_a_finer_last_stage():
+    import timm
+
+    body, dim = mobilenet_body()
+    theirs = timm.create_model("mobilenetv3_small_100", num_classes=0).eval()
+    theirs.load_state_dict({name: t for name, t in zip(theirs.state_dict(), body.state_dict().values())}
+                           | {name: t for name, t in theirs.state_dict().items() if "conv_head" in name})
+    x = torch.rand(2, 3, 64, 32)
+    with torch.no_grad():
+        assert body.eval()(x).shape == (2, dim, 4, 2) and theirs.forward_features(x).shape == (2, dim, 2, 1)
+        theirs.blocks[4][0].conv_dw.stride = (1, 1)
+        assert torch.equal(body(x), theirs.forward_features(x))
 
 
 def test_random_weights_are_the_same_and_leave_the_generator_alone():

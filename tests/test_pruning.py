@@ -1,5 +1,6 @@
 """Pruning: masks and their average against slow versions, what crosses the wire bit for bit, clients and
 servers whose masks stay in step."""
+import copy
 import math
 import subprocess
 import sys
@@ -15,14 +16,16 @@ from torch.nn.utils import prune
 
 from conftest import bits, close, equal_bits as equal, normal, seeded
 from fedbook.continual import snapshot
+from fedbook.encoders import mobilenet_body, vit_body
 from fedbook.engine import Faults, prove, trial
 from fedbook.fedavg import weighted_average
 from fedbook.lab import UserError
-from fedbook.local import build
-from fedbook.pruning import (MaskedClient, MaskedServer, PruningExperiment, PruningSizes, compress,
-                             digits_net, digits_world, keep_for, magnitude_prune, mask_distance, masked,
-                             profiles, prunable, pruning_ratio, restore, sparse_average, to_shares)
-from fedbook.reid import small_net
+from fedbook.local import build, outputs
+from fedbook.pruning import (MaskedClient, MaskedServer, PruningExperiment, PruningSizes, class_attention,
+                             compress, digits_net, digits_world, drop_heads, drop_hidden, keep_for,
+                             magnitude_prune, mask_distance, masked, profiles, prunable, pruning_ratio,
+                             restore, sparse_average, to_shares, with_fewer_tokens)
+from fedbook.reid import ReIDNet, small_net
 from fedbook.wire import Msg, Refused, pack, unpack
 
 pytestmark = pytest.mark.usefixtures("one_process")
@@ -131,6 +134,173 @@ def test_what_can_be_pruned():
     names = prunable(build(partial(small_net, 4), 0).state_dict())
     assert names and not any("neck" in name or "num_batches" in name for name in names)
 
+SIZE = (32, 16)
+PICTURES = torch.rand(5, 3, *SIZE, generator=seeded(3))
+
+def a_vit(seed=0, blocks=2):
+    "A small ViT whose biases and tokens are not at zero, as after training."
+    network = build(lambda: ReIDNet(*vit_body(SIZE, 8, blocks)), seed).eval()
+    return shaken(network, seed)
+
+def a_mobilenet(seed=0): return shaken(build(lambda: ReIDNet(*mobilenet_body()), seed).eval(), seed)
+
+def shaken(network, seed):
+    g = seeded(seed + 1)
+    for name, t in [*network.named_parameters(), *network.named_buffers()]:
+        if t.is_floating_point() and t.dim() == 1: t.data += 0.2 * torch.rand(t.shape, generator=g)
+    return network
+
+def blocks_of(network): return network.body[0].blocks
+
+def weights_of(network): return sum(p.numel() for p in network.parameters())
+
+def test_tokens_and_positions_are_not_pruned():
+    "They have dimensions enough; so have the weights of a fused attention and of a recurrent layer."
+    vit, mobilenet = a_vit(), a_mobilenet()
+    matrices = {f"{name}.weight" for network in (vit, mobilenet) for name, m in network.named_modules()
+                if isinstance(m, (nn.Linear, nn.Conv2d))}
+    assert {*prunable(vit.state_dict()), *prunable(mobilenet.state_dict())} == matrices
+    assert {"body.0.cls_token", "body.0.pos_embed"} <= vit.state_dict().keys()
+    assert prunable(nn.MultiheadAttention(4, 2).state_dict()) == ["in_proj_weight", "out_proj.weight"]
+    assert prunable(nn.GRU(3, 4).state_dict()) == ["weight_ih_l0", "weight_hh_l0"]
+    assert prunable({"weight.table": torch.ones(2, 2), "a.weight": torch.ones(2, 2, dtype=torch.int64)}) == []
+
+# ---- whole parts
+
+@pytest.mark.parametrize("share, left", [(0, 6), (0.05, 6), (1 / 3, 4), (0.5, 3), (0.9, 1), (1, 1)])
+def test_heads_left_out_are_heads_at_zero(share, left):
+    whole = a_vit()
+    before = copy.deepcopy(whole)
+    thin, zeroed = drop_heads(whole, share), copy.deepcopy(whole)
+    for block in blocks_of(zeroed):
+        norms = [block.attn.proj.weight[:, 32 * h:32 * h + 32].norm().item() for h in range(6)]
+        for h in sorted(range(6), key=norms.__getitem__)[:6 - left]:
+            block.attn.proj.weight.data[:, 32 * h:32 * h + 32] = 0
+    assert [block.attn.num_heads for block in blocks_of(thin)] == [left] * 2
+    assert close(outputs(thin, PICTURES), outputs(zeroed, PICTURES), 1e-5)
+    assert weights_of(thin) == weights_of(whole) - 2 * (6 - left) * 32 * (4 * 192 + 3)
+    assert equal(snapshot(whole), snapshot(before))
+    if left == 6: assert torch.equal(outputs(thin, PICTURES), outputs(whole, PICTURES))
+    else: assert not close(outputs(thin, PICTURES), outputs(whole, PICTURES), 1e-3)
+    # without fused attention too
+    for block in [*blocks_of(thin), *blocks_of(zeroed)]: block.attn.fused_attn = False
+    assert close(outputs(thin, PICTURES), outputs(zeroed, PICTURES), 1e-5)
+
+def test_not_the_heads_with_the_largest_projection():
+    "A near miss: the wrong end of the order gives other features."
+    whole = a_vit()
+    wrong = copy.deepcopy(whole)
+    for block in blocks_of(wrong):
+        parts = block.attn.proj.weight.data.unflatten(1, (6, 32))
+        parts[:, parts.norm(dim=(0, 2)).argsort()[3:]] = 0
+    assert not close(outputs(drop_heads(whole, 0.5), PICTURES), outputs(wrong, PICTURES), 1e-3)
+
+@pytest.mark.parametrize("share", [0, 0.3, 0.5, 1])
+def test_hidden_channels_left_out_are_channels_that_nobody_reads(share):
+    for whole in (a_vit(), a_mobilenet()):
+        thin, unread = drop_hidden(whole, share), copy.deepcopy(whole)
+        gone = 0
+        for block in unread.modules():
+            mobile = hasattr(block, "conv_pwl")
+            if not mobile and not hasattr(block, "fc2"): continue
+            first, last = (block.conv_pw, block.conv_pwl) if mobile else (block.fc1, block.fc2)
+            sizes = first.weight.abs().flatten(1).sum(1)
+            out = sizes.argsort()[:min(round(share * len(sizes)), len(sizes) - 1)]
+            last.weight.data[:, out] = 0
+            if mobile and hasattr(block.se, "conv_reduce"): block.se.conv_reduce.weight.data[:, out] = 0
+            gone += len(out)
+        assert close(outputs(thin, PICTURES), outputs(unread, PICTURES), 1e-5)
+        assert (weights_of(thin) < weights_of(whole)) == (gone > 0)
+        assert torch.equal(outputs(thin, PICTURES), outputs(whole, PICTURES)) == (share == 0)
+
+@pytest.mark.parametrize("thin", [partial(drop_heads, share=0.5), partial(drop_hidden, share=0.5),
+                                  partial(with_fewer_tokens, share=0.5)])
+def test_a_thin_vit_trains_and_can_be_thinned_again(thin):
+    network = thin(drop_hidden(drop_heads(a_vit(), 0.34), 0.2)).train()
+    before = snapshot(network)
+    optimiser = torch.optim.SGD(network.parameters(), 0.1)
+    network(PICTURES).square().mean().backward()
+    optimiser.step()
+    moved = [name for name, t in snapshot(network).items() if not torch.equal(t, before[name])]
+    assert {name for name, p in network.named_parameters() if p.requires_grad} - set(moved) <= {
+        f"body.0.blocks.{k}.attn.qkv.bias" for k in range(2)}
+    mask = magnitude_prune(snapshot(network), {}, 0.5, 0.5)
+    network.load_state_dict(restore(compress(snapshot(network), mask), mask))
+
+# ---- tokens
+
+def seen_by_hand(block, x):
+    "The class token's row of the attention, head by head, in float64."
+    attention, d = block.attn, block.attn.head_dim
+    rows = (block.norm1(x) @ attention.qkv.weight.T + attention.qkv.bias).double()
+    q, k, _ = rows.split(attention.attn_dim, 2)
+    heads = [((q[:, :1, i:i + d] * k[..., i:i + d]).sum(2) / d ** 0.5).softmax(1)
+             for i in range(0, attention.attn_dim, d)]
+    return torch.stack(heads).mean(0)
+
+def tokens_before(network, k):
+    "What goes into block `k`."
+    seen = []
+    handle = blocks_of(network)[k].register_forward_pre_hook(lambda block, args: seen.append(args[0]))
+    outputs(network, PICTURES)
+    handle.remove()
+    return seen[0]
+
+def test_the_class_tokens_attention():
+    for network in (a_vit(), drop_heads(a_vit(), 0.5)):
+        for k, block in enumerate(blocks_of(network)):
+            x = tokens_before(network, k)
+            with torch.no_grad(): got, wanted = class_attention(block, x), seen_by_hand(block, x)
+            assert got.shape == (5, 9) and close(got.double(), wanted)
+            assert close(got.sum(1), torch.ones(5), 1e-5)
+
+@pytest.mark.parametrize("share, left", [(0.25, 6), (0.5, 4), (0.9, 1), (1, 0)])
+def test_tokens_that_the_class_token_heeds_least_are_dropped(share, left):
+    network = a_vit()
+    x, after = tokens_before(network, 0), tokens_before(network, 1)
+    with torch.no_grad(): order = seen_by_hand(blocks_of(network)[0], x)[:, 1:].argsort(1, descending=True)
+    kept = [[0, *sorted((row[:left] + 1).tolist())] for row in order]
+    got = tokens_before(with_fewer_tokens(network, share), 1)
+    assert torch.equal(got, torch.stack([row[places] for row, places in zip(after, kept)]))
+    # the patches heeded most differ: a near miss
+    assert left in (0,) or not torch.equal(got[:, 1:], torch.stack(
+        [row[sorted((places[-left:] + 1).tolist())] for row, places in zip(after, order)]))
+
+def test_no_tokens_dropped_is_the_same_bit_for_bit():
+    network = a_vit()
+    for share in (0, 0.05):
+        same = with_fewer_tokens(network, share, 1)
+        assert torch.equal(outputs(same, PICTURES), outputs(network, PICTURES))
+
+def test_dropping_tokens_leaves_weights_and_the_network_alone_and_can_be_repeated():
+    network = a_vit(blocks=3)
+    before = outputs(network, PICTURES)
+    fewer = with_fewer_tokens(with_fewer_tokens(network, 0.5, 0), 0.5, 1)
+    assert equal(snapshot(fewer), snapshot(network)) and torch.equal(outputs(network, PICTURES), before)
+    assert [tokens_before(fewer, k).shape[1] for k in range(3)] == [9, 5, 3]
+    assert not torch.equal(outputs(fewer, PICTURES), before)
+    assert torch.equal(outputs(copy.deepcopy(fewer), PICTURES), outputs(fewer, PICTURES))
+    assert close(outputs(fewer, PICTURES[:1]), outputs(fewer, PICTURES)[:1], 1e-5)
+
+def test_dropped_behind_the_last_block_the_class_token_does_not_notice():
+    network = a_vit()
+    assert close(outputs(with_fewer_tokens(network, 1, 1), PICTURES), outputs(network, PICTURES), 1e-5)
+
+@pytest.mark.parametrize("job, text",
+                         [(lambda: drop_heads(a_vit(), 1.2), "share=1.2"),
+                          (lambda: drop_hidden(a_vit(), -0.1), "share=-0.1"),
+                          (lambda: with_fewer_tokens(a_vit(), 2), "share=2"),
+                          (lambda: with_fewer_tokens(a_vit(), 0.5, 2), "after_block=2 must be from 0 to 1"),
+                          (lambda: with_fewer_tokens(a_vit(), 0.5, -1), "after_block=-1"),
+                          (lambda: with_fewer_tokens(with_fewer_tokens(a_vit(), 0.5), 0.5), "drops tokens"),
+                          (lambda: drop_heads(a_mobilenet(), 0.5), "no attention heads"),
+                          (lambda: with_fewer_tokens(digits_net(), 0.5), "no attention heads"),
+                          (lambda: drop_hidden(build(partial(small_net, 4), 0), 0.5), "no hidden channels")])
+def test_parts_that_cannot_go(job, text):
+    with pytest.raises(UserError, match=text): job()
+
+# ---- steps of pruning
+
 @settings(deadline=None, max_examples=40)
 @given(seed=st.integers(0, 99), step=st.floats(0, 1), target=st.floats(0, 1))
 def test_each_step_takes_the_floor_and_never_brings_back(seed, step, target):
@@ -151,16 +321,16 @@ def test_each_step_takes_the_floor_and_never_brings_back(seed, step, target):
 @pytest.mark.parametrize("step", [0.1, 0.37])
 def test_the_same_weights_go_as_with_torchs_pruning(step):
     layer = nn.Conv2d(3, 5, 3, bias=False)
-    layer.weight.data, mask, state = normal(5, 3, 3, 3), {}, {"w": normal(5, 3, 3, 3)}
+    layer.weight.data, mask, state = normal(5, 3, 3, 3), {}, {"weight": normal(5, 3, 3, 3)}
     for _ in range(4):
-        alive = int(mask["w"].sum()) if mask else 135
+        alive = int(mask["weight"].sum()) if mask else 135
         prune.l1_unstructured(layer, "weight", amount=math.floor(step * alive))
         mask = magnitude_prune(state, mask, step, 1)
-        assert torch.equal(mask["w"], layer.weight_mask.bool())
+        assert torch.equal(mask["weight"], layer.weight_mask.bool())
 
 @pytest.mark.parametrize("step, target", [(0.1, 0.7), (0.15, 0.7), (0.3, 0.9), (1.0, 0.5)])
 def test_the_target_is_met_and_not_passed(step, target):
-    state, mask, ratios = {"a": normal(40, 25), "b": normal(20, 30, seed=1)}, {}, [0.0]
+    state, mask, ratios = {"a.weight": normal(40, 25), "b.weight": normal(20, 30, seed=1)}, {}, [0.0]
     while not mask or pruning_ratio(mask) > ratios[-1]:
         if mask: ratios.append(pruning_ratio(mask))
         mask = magnitude_prune(state, mask, step, target)
@@ -170,14 +340,15 @@ def test_the_target_is_met_and_not_passed(step, target):
     assert math.isclose(ratios[1], min(step, target), abs_tol=2e-3)
 
 def test_ties_go_in_their_order():
-    mask = magnitude_prune({"w": torch.ones(4, 5) * torch.tensor([1.0, -1, 1, -1, 1])}, {}, 0.4, 1)["w"]
+    state = {"weight": torch.ones(4, 5) * torch.tensor([1.0, -1, 1, -1, 1])}
+    mask = magnitude_prune(state, {}, 0.4, 1)["weight"]
     assert mask.flatten().tolist() == [False] * 8 + [True] * 12
 
 def test_a_weight_that_is_out_stays_out_even_if_it_were_large():
-    state = {"w": torch.arange(1.0, 11)[None]}
+    state = {"weight": torch.arange(1.0, 11)[None]}
     mask = magnitude_prune(state, {}, 0.2, 1)
-    later = magnitude_prune({"w": state["w"].flip(1)}, mask, 0.25, 1)
-    assert later["w"].flatten().tolist() == [False] * 2 + [True] * 6 + [False] * 2
+    later = magnitude_prune({"weight": state["weight"].flip(1)}, mask, 0.25, 1)
+    assert later["weight"].flatten().tolist() == [False] * 2 + [True] * 6 + [False] * 2
 
 def test_ratio_of_a_mask():
     assert pruning_ratio({}) == 0

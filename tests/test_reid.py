@@ -387,6 +387,69 @@ def test_resnets_that_cannot_be():
     with pytest.raises(UserError, match="weights do not fit resnet34"):
         resnet("resnet34", {"conv1.weight": torch.zeros(1)})
 
+# ---- a MobileNet and a ViT
+
+LIGHT = {"mobilenet": replace(TINY, network="mobilenet", height=32, width=16),
+         "vit": replace(TINY, network="vit", height=32, width=16, blocks=2)}
+each_light = pytest.mark.parametrize("sizes", LIGHT.values(), ids=LIGHT)
+
+@pytest.mark.parametrize("name, dim, body, maps", [("mobilenet", 576, 927008, (4, 2)),
+                                                   ("vit", 192, 1823424, (1, 1))])
+def test_networks_to_train_from_nothing(name, dim, body, maps):
+    network = make_network(ReIDSizes(network=name), 0)
+    assert sum(p.numel() for p in network.body.parameters()) == body
+    x = torch.rand(3, 3, 64, 32, generator=seeded())
+    assert network.neck.num_features == dim and network.body(x).shape == (3, dim, *maps)
+    assert outputs(network, x).shape == (3, dim)
+    assert not network.neck.bias.requires_grad and (network.neck.bias == 0).all()
+
+@each_light
+def test_their_weights_are_a_function_of_the_seed(sizes):
+    torch.manual_seed(5)
+    a, b, c = (snapshot(make_network(sizes, seed)) for seed in (0, 0, 1))
+    assert equal(a, b) and not equal(a, c)
+    assert torch.initial_seed() == 5 and torch.rand(1) == torch.rand(1, generator=seeded(5))
+
+@each_light
+def test_their_start_is_pretrained_and_made_once(sizes):
+    start = start_of(sizes, 0)
+    assert start is start_of(replace(sizes, steps=9), 0) and not equal(snapshot(start),
+                                                                       snapshot(make_network(sizes, 0)))
+    assert all(torch.isfinite(t).all() for t in snapshot(start).values())
+    assert close(embed(start, site_of(0, sizes, 0).data.x[:3]).norm(dim=1), torch.ones(3))
+
+def test_starts_differ_by_patch_and_blocks():
+    few = replace(LIGHT["vit"], pretrain_steps=0)
+    assert start_of(few, 0) is not start_of(replace(few, blocks=1), 0)
+    assert start_of(few, 0) is not start_of(replace(few, patch=16), 0)
+    assert [len(start_of(replace(few, blocks=k), 0).body[0].blocks) for k in (1, 2)] == [1, 2]
+    assert start_of(replace(few, patch=16), 0).body[0].pos_embed.shape == (1, 1 + 2, 192)
+
+@each_light
+def test_they_learn(sizes, monkeypatch):
+    "As if the clusters were the two identities."
+    labels, sizes = torch.arange(16) // 8, replace(sizes, steps=10, batch=16, lr=3e-3)
+    monkeypatch.setattr(fedbook.reid, "cluster", lambda *_: labels)
+    model, data = make_network(sizes, 0), site_of(0, sizes, 0).data
+    def now():
+        before = snapshot(model)
+        with torch.no_grad(): features = F.normalize(model.train()(data.x.float() / 127.5 - 1))
+        model.load_state_dict(before)
+        memory = ProxyMemory(features, labels, data.cameras)
+        return camera_contrastive_loss(features, memory.member, memory).item()
+    before = now()
+    learn(model, data, sizes, seeded(), adam(model, sizes), 2)
+    assert now() < 0.9 * before
+
+@pytest.mark.parametrize("changes, says", [(dict(patch=7), "patch=7 must divide .* 32 x 16"),
+                                           (dict(patch=32), "patch=32 must divide"),
+                                           (dict(height=36), "patch=8 must divide .* 36 x 16"),
+                                           (dict(weights="auto"), "weights='auto' cannot be had"),
+                                           (dict(network="mobilenet", weights="x.pth"), "'mobilenet'")])
+def test_networks_that_do_not_fit(changes, says):
+    make_network(replace(LIGHT["vit"], patch=16), 0)
+    with pytest.raises(UserError, match=says): make_network(replace(LIGHT["vit"], **changes), 0)
+
 # ---- what is held
 
 IDENTITY, CAMERA = torch.arange(6).repeat_interleave(4), torch.tensor([0, 0, 1, 1]).repeat(6)
@@ -532,7 +595,8 @@ def test_sizes_that_cannot_be():
         assert "\n" not in str(error.value)
 
 def test_importing_it_imports_little():
-    heavy = ["matplotlib", "ipywidgets", "torchvision", "sklearn", "scipy", "papermill", "flwr", "nbdev"]
+    heavy = ["matplotlib", "ipywidgets", "torchvision", "timm", "sklearn", "scipy", "papermill", "flwr",
+             "nbdev"]
     code = f"import sys, fedbook.reid; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
