@@ -5,12 +5,16 @@
 # %% auto #0
 __all__ = ['Gate', 'GATES', 'profiles', 'MOSAIC_WEATHERS', 'ExpertsSizes', 'Mosaic', 'mosaic', 'halved', 'learn_mosaic',
            'score_mosaic', 'gate_mask', 'balance_loss', 'SpatialRouter', 'check_experts', 'small_start', 'patch_rows',
-           'on_pixels', 'gathered_convolution', 'SpatialMoE', 'mosaic_head', 'RoIMoE', 'routing_agreement', 'usage']
+           'on_pixels', 'gathered_convolution', 'SpatialMoE', 'mosaic_head', 'plain_head', 'RoIMoE',
+           'routing_agreement', 'usage', 'mixtures', 'heard', 'add_experts', 'prune_experts', 'upcycled',
+           'grow_experts']
 
 # %% ../nbs/09_experts.ipynb #e09e0003
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -45,22 +49,30 @@ class Mosaic(NamedTuple):
     regime: torch.Tensor
 
 # %% ../nbs/09_experts.ipynb #78b8bd2e
-def mosaic(n: int, domain: int = 0, seed: int = 0, part: int = 0, size: int = 16) -> Mosaic:
+def mosaic(n: int, domain: int = 0, seed: int = 0, part: int = 0, size: int = 16, length: float = 3.5,
+           systematic: float = 0.0) -> Mosaic:
     """`n` maps of `size` x `size` pixels. Blocks of 4x4 pixels have one of three regimes, blocks of 2x2 one
     of four looks; a feature is the vector of the look, plus the regime's, plus noise; the class is (look +
     regime) modulo 4, so that in each regime the same looks mean other classes. `domain` 0 is cloudy; 1 to 3
-    add a vector of their own, of another length in each map. `part` draws other maps of the same world, which
-    `seed` makes."""
+    add a vector of this `length`, in each map 0.6 to 1.4 times as long; a share `systematic` of it (0 to 1)
+    points from one regime to another, the rest in a direction of its own. `part` draws other maps of the same
+    world, which `seed` makes."""
     if size % 4 or size < 4: raise UserError(f"size={size!r} must be a multiple of 4 pixels")
     if domain not in range(4): raise UserError(f"domain={domain!r} must be 0, 1, 2 or 3")
+    if not 0 <= systematic <= 1: raise UserError(f"systematic={systematic!r} must be from 0 to 1")
     world, own = generator(seed), generator(seed, domain, part)
-    looks, regimes, weather = (length * F.normalize(torch.randn(k, 16, generator=world), dim=1)
-                               for k, length in ((4, 4.0), (3, 4.0), (4, 3.5)))
+    looks, regimes, weather = (size_ * F.normalize(torch.randn(k, 16, generator=world), dim=1)
+                               for k, size_ in ((4, 4.0), (3, 4.0), (4, length)))
+    if systematic: weather[domain] = _towards(weather[domain], regimes, domain, systematic, length)
     regime, look = _blocks(own, n, size, 4, 3), _blocks(own, n, size, 2, 4)
     x = looks[look] + regimes[regime] + 0.7 * torch.randn(n, size, size, 16, generator=own)
     strength = 0.6 + 0.8 * torch.rand(n, 1, 1, 1, generator=own)
     if domain: x = x + strength * weather[domain]
     return Mosaic(x.permute(0, 3, 1, 2).contiguous(), (look + regime) % 4, regime)
+
+def _towards(own, regimes, domain, share, length):
+    step = F.normalize(regimes[domain % 3] - regimes[domain - 1], dim=0)
+    return length * F.normalize(share * step + (1 - share) * F.normalize(own, dim=0), dim=0)
 
 def _blocks(generator, n, size, side, kinds):
     drawn = torch.randint(kinds, (n, size // side, size // side), generator=generator)
@@ -74,24 +86,27 @@ def halved(data: Mosaic) -> Mosaic:
 
 # %% ../nbs/09_experts.ipynb #4407a3fe
 def learn_mosaic(model: nn.Module, generator: torch.Generator, rate: float, data: Mosaic, lr: float = 1e-2,
-                 batch: int = 8, penalty: Callable | None = None, balance: float = 0.0) -> None:
-    """An epoch with labels: cross-entropy over the pixels of `data`, AdamW of rate `rate * lr`.
-    `penalty(model)` and `balance` times `balance_loss` are added where given."""
+                 batch: int = 8, penalty: Callable | None = None, balance: float = 0.0,
+                 optimiser: torch.optim.Optimizer | None = None) -> None:
+    """An epoch with labels: cross-entropy over the pixels of `data`, AdamW of rate `rate * lr`, a new
+    one unless there is an `optimiser` to go on with, at its own rate. `penalty(model)` and, for a mixture,
+    `balance` times `balance_loss` are added where given."""
     def loss(i):
         x = data.x[i]
         total = F.cross_entropy(model(x), data.y[i])
-        if balance and model.router is not None: total = total + balance * balance_loss(model.router(x))
+        router = getattr(model, "router", None) if balance else None
+        if router is not None: total = total + balance * balance_loss(router(x))
         return total + penalty(model) if penalty else total
-    optimiser = torch.optim.AdamW(model.parameters(), lr=rate * lr, weight_decay=0.05)
+    optimiser = optimiser or torch.optim.AdamW(model.parameters(), lr=rate * lr, weight_decay=0.05)
     train(model, zip(batches(len(data.x), batch, generator)), loss, optimiser)
 
 # %% ../nbs/09_experts.ipynb #f8805bb5
-def score_mosaic(model: nn.Module, seed: int) -> dict[str, float]:
+def score_mosaic(model: nn.Module, seed: int, **world: Any) -> dict[str, float]:
     """Share of the pixels that `model` classifies rightly in each of `MOSAIC_WEATHERS`, and the
-    image-weighted `total`."""
+    image-weighted `total`. `world`: the `length` and `systematic` of `mosaic`."""
     scores = {}
     for domain, (name, n) in enumerate(zip(MOSAIC_WEATHERS, _TEST_MAPS)):
-        data = mosaic(n, domain, seed, part=1)
+        data = mosaic(n, domain, seed, part=1, **world)
         scores[name] = float((outputs(model, data.x).argmax(1) == data.y).float().mean())
     return {**scores, "total": float(np.average(list(scores.values()), weights=_TEST_MAPS))}
 
@@ -190,16 +205,18 @@ class SpatialMoE(nn.Module):
     `router`: a module from (b, c, h, w) to logits (b, K, h, w), None where K is 1. `experts`: K modules from
     (b, c, h, w) to (b, channels, h, w). `gate`: see `gate_mask`. With `sparse=False` every expert runs
     everywhere and a mask selects; with `sparse=True` each convolution works on its own pixels only, with the
-    same result, but a straight-through router hears of the chosen expert alone. Raises `UserError` for no
-    experts, an unknown gate, and experts that cannot be sparse (anything but a `Conv2d` of stride 1 that
-    keeps the size)."""
+    same result, but a straight-through router hears of the chosen expert alone. With `detach=True` the
+    router's gradient trains the router and ends there; else it runs on into the features x. Raises
+    `UserError` for no experts, an unknown gate, and experts that cannot be sparse (anything but a `Conv2d` of
+    stride 1 that keeps the size)."""
 
     def __init__(self, router: nn.Module | None, experts: Sequence[nn.Module], gate: str = "ste",
-                 sparse: bool = False):
+                 sparse: bool = False, detach: bool = False):
         super().__init__()
         _check_mixture(router, experts, gate)
         if sparse: _check_sparse(experts, gate)
         self.router, self.experts, self.gate, self.sparse = router, nn.ModuleList(experts), gate, sparse
+        self.detach = detach
 
     def routing(self, x: torch.Tensor) -> torch.Tensor:
         "The expert of each pixel of `x` (b, c, h, w): int64 (b, h, w)."
@@ -208,7 +225,7 @@ class SpatialMoE(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.router is None: return self.experts[0](x)
-        mask = gate_mask(self.router(x), self.gate, self.training)
+        mask = gate_mask(self.router(x.detach() if self.detach else x), self.gate, self.training)
         if not self.sparse: return sum(mask[:, k, None] * expert(x) for k, expert in enumerate(self.experts))
         chosen = mask.argmax(1)
         return mask.gather(1, chosen[:, None]) * gathered_convolution(x, chosen, self.experts)
@@ -241,26 +258,39 @@ def _keeps_the_size(layer):
     return plain and still and all(k % 2 for k in layer.kernel_size)
 
 # %% ../nbs/09_experts.ipynb #28a7e456
-def mosaic_head(experts: int = 3, gate: str = "ste", sparse: bool = False, seed: int = 0) -> SpatialMoE:
-    "A `SpatialMoE` of 1x1 convolutions from 16 features to 4 classes, with weights by `seed`."
+def mosaic_head(experts: int = 3, gate: str = "ste", sparse: bool = False, seed: int = 0,
+                kernel: int = 1) -> SpatialMoE:
+    """A `SpatialMoE` of convolutions of `kernel` x `kernel` pixels from 16 features to 4 classes, with
+    weights by `seed`."""
     def make():
         router = SpatialRouter(16, experts) if experts > 1 else None
-        return SpatialMoE(router, [nn.Conv2d(16, 4, 1) for _ in range(experts)], gate, sparse)
+        convolutions = [nn.Conv2d(16, 4, kernel, padding=kernel // 2) for _ in range(experts)]
+        return SpatialMoE(router, convolutions, gate, sparse)
     check_experts(experts)
     return build(make, seed)
+
+def plain_head(experts: int = 3, seed: int = 0, kernel: int = 1) -> nn.Sequential:
+    """One nonlinear head with at least as many parameters as a `mosaic_head` of so many `experts`: a
+    convolution of `kernel` x `kernel` to a hidden layer, ReLU, and a 1x1 convolution to 4 classes."""
+    wanted = sum(p.numel() for p in mosaic_head(experts, kernel=kernel).parameters())
+    width = -(-(wanted - 4) // (16 * kernel ** 2 + 1 + 4))
+    return build(lambda: nn.Sequential(nn.Conv2d(16, width, kernel, padding=kernel // 2), nn.ReLU(),
+                                       nn.Conv2d(width, 4, 1)), seed)
 
 # %% ../nbs/09_experts.ipynb #cb055ad3
 class RoIMoE(nn.Module):
     """A traditional mixture of experts for features of a fixed size: each row of x (n, ...), flattened, goes
-    through the one of `experts` that `router`, a `Linear`, chooses for it; (n, outputs). `gate`, `sparse` and
-    errors as for `SpatialMoE`; here any module can be an expert."""
+    through the one of `experts` that `router`, a module from rows (n, inside) to logits (n, K), chooses for
+    it; (n, outputs). `gate`, `sparse`, `detach` and errors as for `SpatialMoE`; here any module can be an
+    expert."""
 
     def __init__(self, router: nn.Module | None, experts: Sequence[nn.Module], gate: str = "ste",
-                 sparse: bool = False):
+                 sparse: bool = False, detach: bool = False):
         super().__init__()
         _check_mixture(router, experts, gate)
         if sparse and gate == "dense": _check_sparse(experts, gate)
         self.router, self.experts, self.gate, self.sparse = router, nn.ModuleList(experts), gate, sparse
+        self.detach = detach
 
     def routing(self, x: torch.Tensor) -> torch.Tensor:
         "The expert of each row of `x` (n, ...): int64 (n,)."
@@ -269,7 +299,8 @@ class RoIMoE(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.router is None: return self.experts[0](x)
-        mask = gate_mask(self.router(x.flatten(1)), self.gate, self.training)
+        rows = x.flatten(1)
+        mask = gate_mask(self.router(rows.detach() if self.detach else rows), self.gate, self.training)
         if not self.sparse: return sum(mask[:, k, None] * expert(x) for k, expert in enumerate(self.experts))
         chosen = mask.argmax(1)
         order = chosen.argsort(stable=True)
@@ -287,3 +318,93 @@ def routing_agreement(fine: torch.Tensor, coarse: torch.Tensor) -> float:
 def usage(chosen: torch.Tensor, experts: int) -> torch.Tensor:
     "Share of the entries of `chosen` (int64, any shape) that each of `experts` has: float32 (experts,)."
     return torch.bincount(chosen.flatten(), minlength=experts) / max(1, chosen.numel())
+
+# %% ../nbs/09_experts.ipynb #e09e0035
+def mixtures(model: nn.Module) -> list[SpatialMoE | RoIMoE]:
+    "The mixtures in `model`, in the order of its modules."
+    return [m for m in model.modules() if isinstance(m, (SpatialMoE, RoIMoE))]
+
+@contextmanager
+def heard(model: nn.Module) -> Iterator[list[list[torch.Tensor]]]:
+    """Inside, the logits of every router of `model` are noted as rows (n, K): a list for each of its
+    `mixtures`, with an entry for each call. Empty a list to forget."""
+    routers = [moe.router for moe in mixtures(model)]
+    notes: list[list[torch.Tensor]] = [[] for _ in routers]
+    note = lambda k: lambda module, given, logits: notes[k].append(logits.movedim(1, -1).flatten(0, -2))
+    hooks = [router.register_forward_hook(note(k)) for k, router in enumerate(routers) if router is not None]
+    try: yield notes
+    finally:
+        for hook in hooks: hook.remove()
+
+# %% ../nbs/09_experts.ipynb #69271b14
+def add_experts(moe: SpatialMoE, count: int, seed: int) -> SpatialMoE:
+    """A mixture with `count` experts more than `moe` (of convolutions): fresh ones, by `seed`; the router's
+    rows for the others stay."""
+    first, total = moe.experts[0], len(moe.experts) + count
+    def make():
+        fresh = [nn.Conv2d(first.in_channels, first.out_channels, first.kernel_size, padding=first.padding)
+                 for _ in range(count)]
+        return SpatialMoE(SpatialRouter(first.in_channels, total), [*copy.deepcopy(moe.experts), *fresh],
+                          moe.gate, moe.sparse, moe.detach)
+    if count < 1: raise UserError(f"count={count!r} must be a whole number, 1 or more")
+    larger = build(make, seed)
+    if moe.router is not None:
+        with torch.no_grad():
+            for new, old in zip(larger.router.parameters(), moe.router.parameters()):
+                new[:len(moe.experts)] = old
+    return larger
+
+# %% ../nbs/09_experts.ipynb #c9a1c107
+def prune_experts(moe: SpatialMoE, x: torch.Tensor, least: float = 0.02) -> SpatialMoE:
+    """A mixture without the experts of `moe` that have less than the share `least` of the pixels of `x` (n,
+    c, h, w)."""
+    keep = (usage(moe.routing(x), len(moe.experts)) >= least).nonzero().flatten()
+    experts = copy.deepcopy([moe.experts[int(k)] for k in keep])
+    if moe.router is None or len(keep) == 1: return SpatialMoE(None, experts, moe.gate, moe.sparse)
+    router = build(lambda: SpatialRouter(x.shape[1], len(keep)), 0)
+    with torch.no_grad():
+        router.map.weight.copy_(moe.router.map.weight[keep])
+        router.map.bias.copy_(moe.router.map.bias[keep])
+    return SpatialMoE(router, experts, moe.gate, moe.sparse, moe.detach)
+
+# %% ../nbs/09_experts.ipynb #e09e0039
+def upcycled(model: nn.Module, state: dict[str, torch.Tensor], noise: float = 0.05,
+             seed: int = 0) -> dict[str, torch.Tensor]:
+    """The `state_dict` of `model`, whose mixtures have K experts, with the weights `state` of the same
+    network with one expert each: every expert is a copy of that one, its weights shaken by `noise` times
+    their standard deviation, drawn by `seed` (upcycling, Komatsuzaki et al. 2023). What `state` does not
+    have (the routers, a frozen body) stays as it is in `model`. Raises `UserError` where an expert has no
+    original."""
+    own, draws = {}, generator(seed)
+    for name, t in model.state_dict().items():
+        place, inside, rest = f".{name}".partition(".experts.")
+        source = f"{place}{inside}0.{rest.partition('.')[2]}"[1:] if inside else name
+        if inside and source not in state:
+            raise UserError(f"state={source!r} is missing, of which {name} is made")
+        own[name] = (state[source] if source in state else t).clone().to(t.device)
+        if inside and t.numel() > 1:
+            own[name] += noise * own[name].std() * torch.randn(t.shape, generator=draws).to(t.device)
+    return own
+
+# %% ../nbs/09_experts.ipynb #e85674e9
+def grow_experts(seed: int, epochs: int = 100, most: int = 8, gain: float = 0.05, least: float = 0.02,
+                 **world: Any) -> tuple[SpatialMoE, list[float]]:
+    """A mosaic head whose number of experts, up to `most`, was found on labels: 12 of 16 labelled maps train,
+    4 are held back. Each number has had `epochs` in all: half of them with one expert, half after the others
+    were added. The smallest number is kept whose loss is within the share `gain` of the best; then experts
+    with less than `least` of the pixels go. `world`: options of `mosaic`. Returns the head and the held-back
+    loss for each number of experts."""
+    data = mosaic(16, 0, seed, **world)
+    taught, held = (Mosaic(*(t[maps] for t in data)) for maps in (slice(12), slice(12, 16)))
+    def learn(model, count, phase):
+        for r in range(count):
+            rate = 0.5 + 0.5 * float(np.cos(np.pi * r / count))
+            learn_mosaic(model, generator(seed, 2, phase, r), rate, taught)
+        return model
+    single, models, losses = learn(mosaic_head(1, seed=seed), epochs // 2, 0), [], []
+    for k in range(1, most + 1):
+        grown = add_experts(single, k - 1, 1000 * seed + k) if k > 1 else copy.deepcopy(single)
+        models.append(learn(grown, epochs - epochs // 2, k))
+        losses.append(float(F.cross_entropy(outputs(grown, held.x), held.y)))
+    enough = next(k for k, loss in enumerate(losses) if loss <= (1 + gain) * min(losses))
+    return prune_experts(models[enough], taught.x, least), losses

@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['profiles', 'experiment', 'FedMoxSizes', 'make_street', 'MoERPNHead', 'BoxExpert', 'MoEBoxHead', 'BoxOutputs',
-           'detector', 'mixtures', 'n_parameters', 'encoder_of', 'make_detector', 'equal_width', 'soft_mixture',
-           'cosine_rate', 'FedMoxClient', 'FedMoxServer', 'orthogonality', 'penalty_of', 'learn_mosaic_alone',
-           'MosaicSizes', 'mosaic_client', 'train_alone', 'MosaicExperiment', 'mosaic_trial', 'learn_with_labels',
-           'learn_without_labels', 'street_server', 'warm_up', 'score_weights', 'FedMoxExperiment', 'add_expert',
-           'prune_experts', 'grow_experts', 'shrink', 'restored', 'ShrinkingClient', 'ShrinkingServer']
+           'detector', 'n_parameters', 'encoder_of', 'make_detector', 'equal_width', 'soft_mixture', 'cosine_rate',
+           'FedMoxClient', 'FedMoxServer', 'orthogonality', 'penalty_of', 'learn_with_labels', 'learn_without_labels',
+           'street_server', 'train_alone', 'warm_up', 'score_weights', 'FedMoxExperiment', 'learn_mosaic_alone',
+           'MosaicSizes', 'mosaic_client', 'MosaicExperiment', 'mosaic_trial', 'shrink', 'restored', 'ShrinkingClient',
+           'ShrinkingServer']
 
 # %% ../nbs/11_fedmox.ipynb #dc36f1c5
 import copy
@@ -16,6 +16,7 @@ import itertools
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from typing import Annotated, Any, Literal
@@ -25,16 +26,17 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .detect import (PAPER_LIMITS, SMALL_LIMITS, faster_rcnn, head_state, load_head, score_domains,
-                            street_for, supervised_epoch, trainable)
+from .detect import (PAPER_LIMITS, SMALL_LIMITS, detector_optimiser, faster_rcnn, head_state,
+                            load_head, score_domains, street_for, supervised_epoch, trainable)
 from .teacher import ema_update, momentum_at, self_training_epoch, twin
 from .encoders import ImageEncoder, image_encoder
 from .engine import Checkpoint, trial
-from .experts import (Gate, Mosaic, RoIMoE, SpatialMoE, SpatialRouter, check_experts, halved,
-                             learn_mosaic, mosaic, mosaic_head, score_mosaic, small_start, usage)
+from .experts import (Gate, RoIMoE, SpatialMoE, SpatialRouter, balance_loss, check_experts, halved,
+                             heard, learn_mosaic, mosaic, mosaic_head, plain_head, score_mosaic, small_start,
+                             upcycled)
 from .fedavg import Client, Experiment, Federation, Here, Mean, Server, run
 from .lab import Bounds, Count, Positive, Profile, Share, UserError
-from .local import batches, build, generator, outputs, proximal, train
+from .local import batches, build, generator, proximal, train
 from .streets import Street, StreetData, resized
 from .wire import Msg, Refused, expect
 from .world import Pictures
@@ -59,15 +61,20 @@ class FedMoxSizes(Profile):
     anchors: tuple[Count, ...] = (8, 16, 32, 64, 128)  # side of the anchors on five levels, pixels
     limits: Literal["small", "paper"] = "small"  # how many proposals are looked at
     experts: Count = 3  # experts of each mixture
+    mixed: Literal["both", "proposals"] = "both"  # which heads are mixtures
     gate: Gate = "ste"  # how the router's choice becomes a mask
     sparse: bool = False  # whether an expert works on its own pixels only
-    warmup: int = 16  # epochs of the server alone, before the rounds
-    rounds: Count = 6  # rounds
+    detach: bool = True  # whether the router's gradient is kept out of the features
+    balance: float = 0.0  # weight of the balance loss on both routers, at the server
+    centred: bool = False  # whether the box router reads features less their mean, over their deviation
+    upcycle: Share = 0.0  # share of the warm-up with one expert, of which the others are copies then
+    warmup: int = 48  # epochs of the server alone, before the rounds
+    rounds: Count = 20  # rounds
     batch: Count = 2  # pictures in a step
     scales: tuple[Positive, ...] = (0.5, 1.0)  # range of the random scale of labelled pictures
     warm_lr: float = 1e-3  # learning rate of the warm-up
-    lr: float = 3e-4  # learning rate of the server
-    client_lr: float = 3e-4  # learning rate of the clients
+    lr: float = 1e-4  # learning rate of the server
+    client_lr: float = 1e-4  # learning rate of the clients
     decay: float = 0.05  # weight decay
     alpha: Share = 0.2  # weight of the old server model in the soft mixture
     momentum: Share = 0.999  # of the teacher's moving average
@@ -82,14 +89,21 @@ class FedMoxSizes(Profile):
     mu: float = 0.001  # weight of the penalty
     own_teacher: bool = False  # whether a client keeps its teacher from round to round
     iou: Share = 0.5  # overlap of the mean average precision (0: COCO's mean over .5 to .95)
-    others: int = 1  # seeds of the rows that are not repeated with all (0: left out)
-    mosaic_seeds: Count = 6  # seeds of the rows on the mosaic
+    fed_seeds: int = 6  # seeds of the rows that have rounds (side rows: half of them)
+    label_seeds: int = 3  # seeds of the rows with more labels, and of segmentation
+    more_labels: tuple[Count, ...] = (1024,)  # labelled pictures of those rows
+    tuning: int = 2  # seeds, from 1000 on, on which filters and rates are chosen
+    short_rounds: Count = 3  # rounds of the rows with smaller answers
+    reruns: int = 2  # reruns of one seed, its start shaken in the last digits
+    segment_epochs: Count = 16  # epochs with labels of the segmentation heads
+    segment_rounds: Count = 6  # and their rounds
+    mosaic_seeds: Count = 16  # seeds of the rows on the mosaic
     mosaic_warmup: Count = 100  # epochs with labels before the mosaic's rounds
     mosaic_rounds: Count = 30  # rounds on the mosaic
-    sweeps: bool = True  # whether all rows on the mosaic run
+    sweeps: bool = True  # whether all rows run
 
     def __post_init__(self):
-        for name, count in (("high", 2), ("low", 2), ("anchors", 5), ("scales", 2)):
+        for name, count in (("high", 2), ("low", 2), ("anchors", 5), ("scales", 2), ("more_labels", None)):
             object.__setattr__(self, name, _as_tuple(name, getattr(self, name), count))
         super().__post_init__()
         if self.scales[0] > self.scales[1]:
@@ -97,25 +111,30 @@ class FedMoxSizes(Profile):
 
 # %% ../nbs/11_fedmox.ipynb #9f3bdbe2
 def _as_tuple(name, values, count):
-    "The `count` numbers in `values`, as a tuple."
+    "The `count` numbers in `values` (None: any number of them), as a tuple."
     kind = float if name == "scales" else int
     try: found = tuple(kind(value) for value in values)
-    except (TypeError, ValueError): found = ()
-    if len(found) == count and all(float(a) == b for a, b in zip(values, found)): return found
-    wanted = "numbers" if kind is float else "whole numbers of pixels"
-    raise UserError(f"{name}={values!r} must be {count} {wanted}")
+    except (TypeError, ValueError): found = None
+    right = found is not None and count in (None, len(found))
+    if right and all(float(a) == b for a, b in zip(values, found)): return found
+    wanted = "numbers" if kind is float else "whole numbers" + (" of pixels" if count else "")
+    raise UserError(f"{name}={values!r} must be {count or 'some'} {wanted}")
 
 profiles = {
     "smoke": FedMoxSizes(clients=3, server_images=4, client_images=2, test_images=2, high=(96, 160),
-                         low=(48, 80), channels=8, box_dim=8, experts=2, warmup=1, rounds=1, others=0,
-                         mosaic_seeds=1, mosaic_warmup=3, mosaic_rounds=2, sweeps=False),
-    "quick": FedMoxSizes(server_images=20, client_images=6, test_images=6, warmup=8, rounds=2, others=0,
-                         mosaic_seeds=3, mosaic_warmup=60, mosaic_rounds=8, sweeps=False),
-    "full": FedMoxSizes(seeds=3),
+                         low=(48, 80), channels=8, box_dim=8, experts=2, warmup=1, rounds=1, fed_seeds=1,
+                         label_seeds=0, more_labels=(8,), tuning=0, short_rounds=1, reruns=0,
+                         segment_epochs=1, segment_rounds=1, mosaic_seeds=1, mosaic_warmup=3,
+                         mosaic_rounds=2, sweeps=False),
+    "quick": FedMoxSizes(server_images=16, client_images=6, test_images=4, warmup=6, rounds=2, fed_seeds=1,
+                         label_seeds=0, more_labels=(40,), tuning=0, reruns=0, segment_epochs=3,
+                         segment_rounds=1, mosaic_seeds=3, mosaic_warmup=60, mosaic_rounds=8, sweeps=False),
+    "full": FedMoxSizes(seeds=4, fed_seeds=4, label_seeds=1, rounds=10),
     "paper": FedMoxSizes(seeds=3, data="bdd100k", server_images=2000, client_images=2000, test_images=300,
                          high=(720, 1280), low=(360, 640), encoder="dinov2-s", channels=256, box_dim=1024,
                          anchors=(32, 64, 128, 256, 512), limits="paper", experts=4, warmup=50, rounds=50,
-                         warm_lr=1e-4, lr=1e-4, client_lr=1e-4, rpn=0.9, classes=0.9, variance=0.02),
+                         warm_lr=1e-4, lr=1e-4, client_lr=1e-4, rpn=0.9, classes=0.9, variance=0.02,
+                         label_seeds=0, more_labels=(4000,), tuning=0),
 }
 
 # %% ../nbs/11_fedmox.ipynb #1affad79
@@ -127,15 +146,16 @@ def make_street(sizes: FedMoxSizes, seed: int) -> Street:
 class MoERPNHead(nn.Module):
     """The head of a region proposal network with `experts` in place of its 3x3 convolution; objectness and
     boxes (1x1) are shared. A drop-in for torchvision's `RPNHead`: a list of maps (b, channels, h, w) to two
-    lists, (b, anchors, h, w) and (b, 4 * anchors, h, w). One mixture serves all levels."""
+    lists, (b, anchors, h, w) and (b, 4 * anchors, h, w). One mixture serves all levels. `gate`, `sparse`,
+    `detach`: of `SpatialMoE`."""
 
     def __init__(self, channels: int, anchors: int = 3, experts: int = 3, gate: str = "ste",
-                 sparse: bool = False):
+                 sparse: bool = False, detach: bool = False):
         super().__init__()
         check_experts(experts)
         router = SpatialRouter(channels, experts) if experts > 1 else None
         convolutions = [nn.Conv2d(channels, channels, 3, padding=1) for _ in range(experts)]
-        self.moe = SpatialMoE(router, convolutions, gate, sparse)
+        self.moe = SpatialMoE(router, convolutions, gate, sparse, detach)
         self.cls_logits, self.bbox_pred = nn.Conv2d(channels, anchors, 1), nn.Conv2d(channels, 4 * anchors, 1)
         for layer in (*convolutions, self.cls_logits, self.bbox_pred): small_start(layer)
 
@@ -161,16 +181,20 @@ class BoxExpert(nn.Module):
 # %% ../nbs/11_fedmox.ipynb #5d7aead2
 class MoEBoxHead(nn.Module):
     """A box head of `experts` `BoxExpert`s behind a traditional router; RoI features (n, channels, 7, 7) to
-    (n, 1 + 5 * n_classes)."""
+    (n, 1 + 5 * n_classes). With `centred` the router reads each feature less its mean over the regions, over
+    its deviation (running ones in eval mode), which differ from region to region where the raw ones mostly
+    do not. `gate`, `sparse`, `detach`: of `RoIMoE`."""
 
     def __init__(self, channels: int, dim: int, n_classes: int, experts: int = 3, gate: str = "ste",
-                 sparse: bool = False):
+                 sparse: bool = False, detach: bool = False, centred: bool = False):
         super().__init__()
         check_experts(experts)
         inside = channels * 7 * 7
-        router = nn.Linear(inside, experts) if experts > 1 else None
+        router: nn.Module | None = nn.Linear(inside, experts) if experts > 1 else None
         if router: small_start(router)
-        self.moe = RoIMoE(router, [BoxExpert(inside, dim, n_classes) for _ in range(experts)], gate, sparse)
+        if router and centred: router = nn.Sequential(nn.BatchNorm1d(inside, affine=False), router)
+        boxes = [BoxExpert(inside, dim, n_classes) for _ in range(experts)]
+        self.moe = RoIMoE(router, boxes, gate, sparse, detach)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor: return self.moe(x)
 
@@ -189,26 +213,26 @@ class BoxOutputs(nn.Module):
 # %% ../nbs/11_fedmox.ipynb #81b1e49c
 def detector(encoder: ImageEncoder, n_classes: int, experts: int = 3, channels: int = 256,
              box_dim: int = 1024, gate: str = "ste", sparse: bool = False,
-             anchors: tuple[int, ...] = (8, 16, 32, 64, 128),
-             limits: dict[str, int] = SMALL_LIMITS, seed: int = 0, frozen: bool = True) -> nn.Module:
+             anchors: tuple[int, ...] = (8, 16, 32, 64, 128), limits: dict[str, int] = SMALL_LIMITS,
+             seed: int = 0, frozen: bool = True, detach: bool = False, mixed: str = "both",
+             centred: bool = False) -> nn.Module:
     """FedMox's detector: a Faster R-CNN of torchvision on the frozen `encoder`, whose region proposal head
     and box head are mixtures of `experts` (1: no router, a plain detector). Weights by `seed`.
 
     `channels` of the pyramid, `box_dim` units of the box head, `anchors` in pixels, one for each of five
-    levels, `limits`: how many proposals are looked at. Raises `UserError` for experts or classes below 1."""
+    levels, `limits`: how many proposals are looked at. `mixed="proposals"`: the box head has one expert.
+    `gate`, `sparse`, `detach`: of the mixtures; `centred`: of `MoEBoxHead`. Raises `UserError` for experts or
+    classes below 1."""
     check_experts(experts)
     if not isinstance(n_classes, int) or n_classes < 1:
         raise UserError(f"n_classes={n_classes!r} must be a whole number, 1 or more")
     def make():
-        proposals = MoERPNHead(channels, 3, experts, gate, sparse)
-        boxes = MoEBoxHead(channels, box_dim, n_classes, experts, gate, sparse)
+        proposals = MoERPNHead(channels, 3, experts, gate, sparse, detach)
+        in_boxes = experts if mixed == "both" else 1
+        boxes = MoEBoxHead(channels, box_dim, n_classes, in_boxes, gate, sparse, detach, centred)
         return faster_rcnn(encoder, n_classes, channels, box_dim, anchors, proposals, boxes,
                            BoxOutputs(n_classes), frozen, **limits)
     return build(make, seed)
-
-def mixtures(model: nn.Module) -> list[SpatialMoE | RoIMoE]:
-    "The mixtures in `model`."
-    return [m for m in model.modules() if isinstance(m, (SpatialMoE, RoIMoE))]
 
 def n_parameters(module: nn.Module) -> int:
     "How many numbers the parameters of `module` hold."
@@ -228,7 +252,8 @@ def make_detector(sizes: FedMoxSizes, seed: int, device: str | torch.device = "c
     limits = PAPER_LIMITS if sizes.limits == "paper" else SMALL_LIMITS
     classes = make_street(sizes, seed).classes
     return detector(encoder_of(sizes, device), len(classes), sizes.experts, sizes.channels, sizes.box_dim,
-                    sizes.gate, sizes.sparse, sizes.anchors, limits, seed)
+                    sizes.gate, sizes.sparse, sizes.anchors, limits, seed, True, sizes.detach, sizes.mixed,
+                    sizes.centred)
 
 # %% ../nbs/11_fedmox.ipynb #fbf33496
 def equal_width(sizes: FedMoxSizes, n_classes: int = 5) -> int:
@@ -305,15 +330,19 @@ class FedMoxServer(Server):
     `learn(model, generator, rate)` trains `model` in place for one epoch with labels. `share` of the clients
     answer in a round, at least one; with `share=0` there are no clients, and a round is an epoch of the
     server alone: the warm-up, and the baseline SCL. `rise`: the first epochs, in which the learning rate
-    rises. `phase` parts the draws of two servers with one seed: 0 for the warm-up, 1 for the rounds."""
+    rises. `phase` parts the draws of two servers with one seed: 0 for the warm-up, 1 for the rounds. With an
+    `optimiser` (of the parameters of `model`) `learn` gets it as well, its rate set, in every epoch; a
+    checkpoint holds its moments."""
 
     def __init__(self, model: nn.Module, learn: Callable, rounds: int, share: float = 0.33,
-                 alpha: float = 0.2, seed: int = 0, rise: int = 0, phase: int = 1):
+                 alpha: float = 0.2, seed: int = 0, rise: int = 0, phase: int = 1,
+                 optimiser: torch.optim.Optimizer | None = None):
         for name, value in (("share", share), ("alpha", alpha)):
             if not 0 <= value <= 1: raise UserError(f"{name}={value} must be from 0 to 1")
         super().__init__(model, seed=seed)
         self.model, self.learn, self.rounds, self.share, self.alpha = model, learn, rounds, share, alpha
-        self.rise, self.phase, self.weights = rise, phase, head_state(model)
+        self.rise, self.phase, self.weights, self.optimiser = rise, phase, head_state(model), optimiser
+        self.top = optimiser.param_groups[0]["lr"] if optimiser else 0.0
 
     def pick(self, ids: list, r: int) -> list:
         "The clients of round `r`: `share` of `ids`, drawn without replacement."
@@ -334,8 +363,36 @@ class FedMoxServer(Server):
         "One epoch on the labelled pictures, from `weights` (name to tensor); the new weights."
         load_head(self.model, weights)
         rate = cosine_rate(self.round, self.rounds, self.rise)
-        self.learn(self.model, generator(self.seed, 1, self.phase, self.round), rate)
+        more = {}
+        if self.optimiser:
+            for group in self.optimiser.param_groups: group["lr"] = rate * self.top
+            more["optimiser"] = self.optimiser
+        self.learn(self.model, generator(self.seed, 1, self.phase, self.round), rate, **more)
         return head_state(self.model)
+
+    def state(self) -> Msg:
+        msg = super().state()
+        return Msg({**msg.tensors, **_moments(self.optimiser)}, msg.meta) if self.optimiser else msg
+
+    def load(self, msg: Msg) -> None:
+        own = {name: t for name, t in msg.tensors.items() if name.startswith(_KEPT)}
+        super().load(Msg({name: t for name, t in msg.tensors.items() if name not in own}, msg.meta))
+        if self.optimiser: _put_moments(self.optimiser, own)
+
+# %% ../nbs/11_fedmox.ipynb #11c0a031
+_KEPT = "optimiser/"
+
+def _moments(optimiser):
+    kept = optimiser.state_dict()["state"]
+    return {f"{_KEPT}{k}/{name}": t.detach().cpu().clone()
+            for k, own in kept.items() for name, t in own.items()}
+
+def _put_moments(optimiser, tensors):
+    state = {}
+    for name, t in tensors.items():
+        k, what = name[len(_KEPT):].split("/")
+        state.setdefault(int(k), {})[what] = t.clone()
+    optimiser.load_state_dict({**optimiser.state_dict(), "state": state})
 
 # %% ../nbs/11_fedmox.ipynb #8b45509d
 def orthogonality(parameters: Iterable[torch.Tensor]) -> torch.Tensor | float:
@@ -363,120 +420,21 @@ def penalty_of(name: str, mu: float, model: nn.Module | None) -> Callable | None
     anchor = [p.detach().clone() for p in trainable(model)]
     return lambda model: proximal(trainable(model), anchor, mu)
 
-# %% ../nbs/11_fedmox.ipynb #a07795a3
-def learn_mosaic_alone(model: nn.Module, teacher: nn.Module, generator: torch.Generator, rate: float,
-                       step: int, x: torch.Tensor, lr: float = 8e-3, batch: int = 8, threshold: float = 0.9,
-                       noise: float = 0.7, wrong: float = 0.0, momentum: float = 0.99, penalty: str = "none",
-                       mu: float = 0.001) -> None:
-    """An epoch of a client on features `x` (n, 16, h, w): the teacher labels each pixel of which it is sure
-    above `threshold`; the student learns these labels from features with `noise` added (the strong view). A
-    share `wrong` of the labels is drawn at random, for the experiment on bad teachers."""
-    steps, extra = itertools.count(step), penalty_of(penalty, mu, model)
-    def loss(i):
-        sure, label = _own_labels(teacher, x[i], wrong, generator)
-        taken = (sure > threshold).float()
-        logits = model(x[i] + noise * torch.randn(x[i].shape, generator=generator))
-        each = taken * F.cross_entropy(logits, label, reduction="none")
-        total = 4 * each.sum() / taken.sum().clamp(min=1)
-        return total + extra(model) if extra else total
-    def follow(): ema_update(teacher, model, momentum_at(next(steps), momentum))
-    optimiser = torch.optim.AdamW(model.parameters(), lr=rate * lr, weight_decay=0.05)
-    train(model, zip(batches(len(x), batch, generator)), loss, optimiser, after=follow)
-
-def _own_labels(teacher, x, wrong, generator):
-    with torch.no_grad(): sure, label = teacher.eval()(x).softmax(1).max(1)
-    random = torch.rand(label.shape, generator=generator) < wrong
-    return sure, torch.where(random, torch.randint(4, label.shape, generator=generator), label)
-
-# %% ../nbs/11_fedmox.ipynb #519f8a3b
-@dataclass(frozen=True)
-class MosaicSizes(Profile):
-    "The numbers of a run on the mosaic."
-    experts: Count = 3  # experts of the head
-    gate: Gate = "ste"  # how the router's choice becomes a mask
-    sparse: bool = False  # whether an expert works on its own pixels only
-    alpha: Share = 0.2  # weight of the old server model in the soft mixture
-    rounds: Count = 30  # rounds
-    warmup: int = 100  # epochs of the server alone, before the rounds
-    clients: Count = 9  # clients
-    share: Share = 0.33  # share of the clients that answer in a round
-    client_lr: float = 8e-3  # learning rate of the clients
-    threshold: float = 0.9  # how sure the teacher is of a pixel that it labels
-    wrong: Share = 0.0  # share of its labels that are drawn at random
-    low_server: bool = False  # whether the server's maps are halved
-    penalty: Literal["none", "proximal", "orthogonal"] = "none"  # what a method adds to its losses
-    own_teacher: bool = False  # whether a client keeps its teacher from round to round
-    balance: float = 0.0  # weight of the balance loss at the server
-
-# %% ../nbs/11_fedmox.ipynb #519f8a3d
-def mosaic_client(id: int, seed: int, model: nn.Module, own_teacher: bool = False,
-                  **options: Any) -> FedMoxClient:
-    """Client `id` on the mosaic: 24 maps without labels, at half the resolution, of weather 1 to 3; `options`
-    of `learn_mosaic_alone`."""
-    x = halved(mosaic(24, 1 + id % 3, seed, part=10 + id)).x
-    return FedMoxClient(id, model, partial(learn_mosaic_alone, x=x, **options), len(x), seed, own_teacher)
-
-def train_alone(server: Server, epochs: int, checkpoint: Checkpoint | None = None, label: str = "") -> dict:
-    "Weights of `server` after `epochs` rounds in which nobody is asked."
-    with Federation(Here(lambda id: None), []) as nobody: run(server, nobody, epochs, checkpoint, label=label)
-    return server.weights
-
-# %% ../nbs/11_fedmox.ipynb #519f8a3f
-@dataclass(frozen=True)
-class MosaicExperiment(Experiment):
-    """FedMox on the mosaic: 16 labelled maps at the server, 24 at each client, at half the resolution and
-    without labels. `head` is the head to start from, else a fresh one."""
-    sizes: MosaicSizes
-    head: nn.Module | None = None
-
-    def network(self) -> nn.Module:
-        if self.head is not None: return copy.deepcopy(self.head)
-        return mosaic_head(self.sizes.experts, self.sizes.gate, self.sizes.sparse, self.seed)
-
-    @cached_property
-    def lent(self) -> nn.Module: return self.network()
-
-    def labelled_server(self, rounds: int, share: float, phase: int = 1) -> FedMoxServer:
-        "A server that learns from labels for `rounds`, from the weights of the head."
-        model, data, sizes = self.network(), mosaic(16, 0, self.seed), self.sizes
-        if sizes.low_server: data = halved(data)
-        penalty = penalty_of("orthogonal", 0.001, model) if sizes.penalty == "orthogonal" else None
-        learn = partial(learn_mosaic, data=data, balance=sizes.balance, penalty=penalty)
-        return FedMoxServer(model, learn, rounds, share, sizes.alpha, self.seed, phase=phase)
-
-    @cached_property
-    def warm(self) -> dict[str, torch.Tensor]:
-        "Weights after the warm-up."
-        return train_alone(self.labelled_server(self.sizes.warmup, 0, phase=0), self.sizes.warmup)
-
-    def client(self, id: int) -> FedMoxClient:
-        sizes = self.sizes
-        return mosaic_client(id, self.seed, self.lent, sizes.own_teacher, lr=sizes.client_lr,
-                             threshold=sizes.threshold, wrong=sizes.wrong, penalty=sizes.penalty)
-
-    def server(self) -> FedMoxServer:
-        server = self.labelled_server(self.rounds, self.sizes.share)
-        server.weights = self.warm
-        return server
-
-# %% ../nbs/11_fedmox.ipynb #519f8a40
-def mosaic_trial(seed: int, model: nn.Module | None = None, **sizes: Any) -> tuple:
-    """A run on the mosaic with these `sizes` (of `MosaicSizes`), from the head `model`, if one is given.
-    Returns the server, the scores after the warm-up and after the last round, and the federation."""
-    experiment = MosaicExperiment(MosaicSizes(**sizes), seed, head=model)
-    server, _, federation = trial(experiment, workers=1)
-    def score(weights):
-        load_head(experiment.lent, weights)
-        return score_mosaic(experiment.lent, seed)
-    return server, score(experiment.warm), score(server.weights), federation
-
 # %% ../nbs/11_fedmox.ipynb #e2380f2c
 def learn_with_labels(model: nn.Module, generator: torch.Generator, rate: float, data: Pictures,
-                      sizes: FedMoxSizes) -> None:
-    "An epoch of the server on labelled `data`: what `FedMoxServer.learn` is, for streets."
+                      sizes: FedMoxSizes, optimiser: torch.optim.Optimizer | None = None) -> None:
+    """An epoch of the server on labelled `data`: what `FedMoxServer.learn` is, for streets. `optimiser`: to
+    go on with one, at its own rate."""
     name = sizes.penalty if sizes.penalty == "orthogonal" else "none"
-    supervised_epoch(model, data, generator, sizes.batch, scales=sizes.scales, lr=rate * sizes.lr,
-                     decay=sizes.decay, penalty=penalty_of(name, sizes.mu, model))
+    extra = penalty_of(name, sizes.mu, model)
+    def balanced(model):
+        total = sizes.balance * sum(balance_loss(torch.cat(rows)) for rows in notes if rows)
+        for rows in notes: rows.clear()
+        return total + extra(model) if extra else total
+    listening: Any = heard(model) if sizes.balance else nullcontext([])
+    with listening as notes:
+        supervised_epoch(model, data, generator, sizes.batch, optimiser, rate * sizes.lr, decay=sizes.decay,
+                         penalty=balanced if sizes.balance else extra, scales=sizes.scales)
 
 # %% ../nbs/11_fedmox.ipynb #3bb2ec00
 def learn_without_labels(model: nn.Module, teacher: nn.Module, generator: torch.Generator, rate: float,
@@ -490,21 +448,36 @@ def learn_without_labels(model: nn.Module, teacher: nn.Module, generator: torch.
 
 # %% ../nbs/11_fedmox.ipynb #90c69369
 def street_server(sizes: FedMoxSizes, seed: int, device: str | torch.device = "cpu",
-                  kind: Callable = FedMoxServer, **options: Any) -> FedMoxServer:
-    "The server of a run on streets, not warmed up; `options` of `kind`."
+                  kind: Callable = FedMoxServer, lasting: bool = False, **options: Any) -> FedMoxServer:
+    """The server of a run on streets, not warmed up; `options` of `kind`. `lasting`: one AdamW of rate
+    `sizes.lr` for all epochs, where there would be a new one in each."""
     data = make_street(sizes, seed).server
     if sizes.same_resolution: data = resized(data, sizes.low)
     learn = partial(learn_with_labels, data=data, sizes=sizes)
     model = make_detector(sizes, seed, device)
+    if lasting: options["optimiser"] = detector_optimiser(model, sizes.lr, decay=sizes.decay)
     return kind(model, learn, sizes.rounds, sizes.share, sizes.alpha, seed, **options)
+
+# %% ../nbs/11_fedmox.ipynb #11c0a002
+def train_alone(server: Server, epochs: int, checkpoint: Checkpoint | None = None, label: str = "") -> dict:
+    "Weights of `server` after `epochs` rounds in which nobody is asked."
+    with Federation(Here(lambda id: None), []) as nobody: run(server, nobody, epochs, checkpoint, label=label)
+    return server.weights
 
 # %% ../nbs/11_fedmox.ipynb #45d500b6
 def warm_up(sizes: FedMoxSizes, seed: int, device: str | torch.device = "cpu",
             checkpoint: Checkpoint | None = None) -> dict[str, torch.Tensor]:
-    "Weights of the head after `sizes.warmup` epochs of the server alone."
-    its = replace(sizes, share=0, lr=sizes.warm_lr, penalty="none", rounds=max(1, sizes.warmup))
-    server = street_server(its, seed, device, rise=min(5, sizes.warmup // 3), phase=0)
-    return train_alone(server, sizes.warmup, checkpoint, "warm-up")
+    """Weights of the head after `sizes.warmup` epochs of the server alone, with one AdamW. With
+    `sizes.upcycle` this share is spent on one expert; the rest, a rate that rises anew, on its copies."""
+    first = round(sizes.upcycle * sizes.warmup) if sizes.experts > 1 else 0
+    epochs = sizes.warmup - first
+    its = replace(sizes, share=0, lr=sizes.warm_lr, penalty="none", rounds=max(1, epochs))
+    server = street_server(its, seed, device, lasting=True, rise=min(5, epochs // 3), phase=2 if first else 0)
+    if first:
+        single = warm_up(replace(sizes, experts=1, upcycle=0.0, warmup=first, balance=0.0), seed, device)
+        copies = upcycled(server.model, single, seed=seed)
+        server.weights = {name: copies[name].cpu() for name in server.weights}
+    return train_alone(server, epochs, checkpoint, "warm-up")
 
 # %% ../nbs/11_fedmox.ipynb #6c090a12
 def score_weights(model: nn.Module, weights: dict[str, torch.Tensor], tests: dict[str, Pictures],
@@ -549,51 +522,123 @@ class FedMoxExperiment(Experiment):
 
 experiment = FedMoxExperiment
 
-# %% ../nbs/11_fedmox.ipynb #69271b14
-def add_expert(moe: SpatialMoE, seed: int) -> SpatialMoE:
-    """A mixture with one expert more than `moe` (of convolutions): a fresh one, by `seed`; the router's rows
-    for the others stay."""
-    first = moe.experts[0]
-    def make():
-        router = SpatialRouter(first.in_channels, len(moe.experts) + 1)
-        fresh = nn.Conv2d(first.in_channels, first.out_channels, first.kernel_size, padding=first.padding)
-        return SpatialMoE(router, [*copy.deepcopy(moe.experts), fresh], moe.gate, moe.sparse)
-    larger = build(make, seed)
-    if moe.router is not None:
-        with torch.no_grad():
-            for new, old in zip(larger.router.parameters(), moe.router.parameters()): new[:-1] = old
-    return larger
+# %% ../nbs/11_fedmox.ipynb #a07795a3
+def learn_mosaic_alone(model: nn.Module, teacher: nn.Module, generator: torch.Generator, rate: float,
+                       step: int, x: torch.Tensor, lr: float = 8e-3, batch: int = 8, threshold: float = 0.9,
+                       noise: float = 0.7, wrong: float = 0.0, momentum: float = 0.99, penalty: str = "none",
+                       mu: float = 0.001) -> None:
+    """An epoch of a client on features `x` (n, 16, h, w): the teacher labels each pixel of which it is sure
+    above `threshold`; the student learns these labels from features with `noise` added (the strong view). A
+    share `wrong` of the labels is drawn at random, for the experiment on bad teachers."""
+    steps, extra = itertools.count(step), penalty_of(penalty, mu, model)
+    def loss(i):
+        sure, label = _own_labels(teacher, x[i], wrong, generator)
+        taken = (sure > threshold).float()
+        logits = model(x[i] + noise * torch.randn(x[i].shape, generator=generator))
+        each = taken * F.cross_entropy(logits, label, reduction="none")
+        total = 4 * each.sum() / taken.sum().clamp(min=1)
+        return total + extra(model) if extra else total
+    def follow(): ema_update(teacher, model, momentum_at(next(steps), momentum))
+    optimiser = torch.optim.AdamW(model.parameters(), lr=rate * lr, weight_decay=0.05)
+    train(model, zip(batches(len(x), batch, generator)), loss, optimiser, after=follow)
 
-# %% ../nbs/11_fedmox.ipynb #c9a1c107
-def prune_experts(moe: SpatialMoE, x: torch.Tensor, least: float = 0.02) -> SpatialMoE:
-    """A mixture without the experts of `moe` that have less than the share `least` of the pixels of `x` (n,
-    c, h, w)."""
-    keep = (usage(moe.routing(x), len(moe.experts)) >= least).nonzero().flatten()
-    experts = copy.deepcopy([moe.experts[int(k)] for k in keep])
-    if moe.router is None or len(keep) == 1: return SpatialMoE(None, experts, moe.gate, moe.sparse)
-    router = build(lambda: SpatialRouter(x.shape[1], len(keep)), 0)
-    with torch.no_grad():
-        router.map.weight.copy_(moe.router.map.weight[keep])
-        router.map.bias.copy_(moe.router.map.bias[keep])
-    return SpatialMoE(router, experts, moe.gate, moe.sparse)
+def _own_labels(teacher, x, wrong, generator):
+    with torch.no_grad(): sure, label = teacher.eval()(x).softmax(1).max(1)
+    random = torch.rand(label.shape, generator=generator) < wrong
+    return sure, torch.where(random, torch.randint(4, label.shape, generator=generator), label)
 
-# %% ../nbs/11_fedmox.ipynb #e85674e9
-def grow_experts(seed: int, epochs: int = 100, most: int = 8, gain: float = 0.05,
-                 least: float = 0.02) -> tuple[SpatialMoE, list[float]]:
-    """A mosaic head whose number of experts was found by growing, one expert at a time up to `most`, with
-    `epochs` each, on 12 of the server's 16 labelled maps. The smallest number is kept whose loss on the other
-    4 is within the share `gain` of the best; then experts with less than `least` of the pixels go. Returns
-    the head and the loss for each number of experts."""
-    data = mosaic(16, 0, seed)
-    taught, test = (Mosaic(*(t[maps] for t in data)) for maps in (slice(12), slice(12, 16)))
-    models, losses = [mosaic_head(1, seed=seed)], []
-    for k in range(1, most + 1):
-        if k > 1: models.append(add_expert(models[-1], 1000 * seed + k))
-        for r in range(epochs):
-            learn_mosaic(models[-1], generator(seed, 2, k, r), cosine_rate(r, epochs), taught)
-        losses.append(float(F.cross_entropy(outputs(models[-1], test.x), test.y)))
-    enough = next(k for k, loss in enumerate(losses) if loss <= (1 + gain) * min(losses))
-    return prune_experts(models[enough], taught.x, least), losses
+# %% ../nbs/11_fedmox.ipynb #519f8a3b
+@dataclass(frozen=True)
+class MosaicSizes(Profile):
+    "The numbers of a run on the mosaic."
+    experts: Count = 3  # experts of the head
+    plain: bool = False  # one nonlinear head with as many parameters instead
+    kernel: Count = 1  # side of the experts' convolutions, pixels
+    length: Positive = 3.5  # of the weather's vector
+    systematic: Share = 0.0  # share of it that makes one regime look like another
+    maps: Count = 16  # labelled maps of the server
+    gate: Gate = "ste"  # how the router's choice becomes a mask
+    sparse: bool = False  # whether an expert works on its own pixels only
+    alpha: Share = 0.2  # weight of the old server model in the soft mixture
+    rounds: Count = 30  # rounds
+    warmup: int = 100  # epochs of the server alone, before the rounds
+    clients: Count = 9  # clients
+    share: Share = 0.33  # share of the clients that answer in a round
+    client_lr: float = 8e-3  # learning rate of the clients
+    threshold: float = 0.9  # how sure the teacher is of a pixel that it labels
+    wrong: Share = 0.0  # share of its labels that are drawn at random
+    low_server: bool = False  # whether the server's maps are halved
+    penalty: Literal["none", "proximal", "orthogonal"] = "none"  # what a method adds to its losses
+    own_teacher: bool = False  # whether a client keeps its teacher from round to round
+    balance: float = 0.0  # weight of the balance loss at the server
+
+# %% ../nbs/11_fedmox.ipynb #519f8a3d
+def mosaic_client(id: int, seed: int, model: nn.Module, own_teacher: bool = False,
+                  world: dict | None = None, **options: Any) -> FedMoxClient:
+    """Client `id` on the mosaic: 24 maps without labels, at half the resolution, of weather 1 to 3; `world`:
+    options of `mosaic`; `options` of `learn_mosaic_alone`."""
+    x = halved(mosaic(24, 1 + id % 3, seed, part=10 + id, **(world or {}))).x
+    return FedMoxClient(id, model, partial(learn_mosaic_alone, x=x, **options), len(x), seed, own_teacher)
+
+# %% ../nbs/11_fedmox.ipynb #519f8a3f
+@dataclass(frozen=True)
+class MosaicExperiment(Experiment):
+    """FedMox on the mosaic: labelled maps at the server, 24 at each client, at half the resolution and
+    without labels. `head` is the head to start from, else a fresh one; `start()`, if given, the weights after
+    the warm-up."""
+    sizes: MosaicSizes
+    head: nn.Module | None = None
+    start: Callable | None = None
+
+    @property
+    def world(self) -> dict: return dict(length=self.sizes.length, systematic=self.sizes.systematic)
+
+    def network(self) -> nn.Module:
+        sizes = self.sizes
+        if self.head is not None: return copy.deepcopy(self.head)
+        if sizes.plain: return plain_head(sizes.experts, self.seed, sizes.kernel)
+        return mosaic_head(sizes.experts, sizes.gate, sizes.sparse, self.seed, sizes.kernel)
+
+    @cached_property
+    def lent(self) -> nn.Module: return self.network()
+
+    def labelled_server(self, rounds: int, share: float, phase: int = 1) -> FedMoxServer:
+        "A server that learns from labels for `rounds`, from the weights of the head."
+        sizes, model = self.sizes, self.network()
+        data = mosaic(sizes.maps, 0, self.seed, **self.world)
+        if sizes.low_server: data = halved(data)
+        penalty = penalty_of("orthogonal", 0.001, model) if sizes.penalty == "orthogonal" else None
+        learn = partial(learn_mosaic, data=data, balance=sizes.balance, penalty=penalty)
+        return FedMoxServer(model, learn, rounds, share, sizes.alpha, self.seed, phase=phase)
+
+    @cached_property
+    def warm(self) -> dict[str, torch.Tensor]:
+        "Weights after the warm-up."
+        if self.start: return self.start()
+        return train_alone(self.labelled_server(self.sizes.warmup, 0, phase=0), self.sizes.warmup)
+
+    def client(self, id: int) -> FedMoxClient:
+        sizes = self.sizes
+        return mosaic_client(id, self.seed, self.lent, sizes.own_teacher, self.world, lr=sizes.client_lr,
+                             threshold=sizes.threshold, wrong=sizes.wrong, penalty=sizes.penalty)
+
+    def server(self) -> FedMoxServer:
+        server = self.labelled_server(self.rounds, self.sizes.share)
+        server.weights = self.warm
+        return server
+
+# %% ../nbs/11_fedmox.ipynb #519f8a40
+def mosaic_trial(seed: int, model: nn.Module | None = None, start: Callable | None = None,
+                 **sizes: Any) -> tuple:
+    """A run on the mosaic with these `sizes` (of `MosaicSizes`), from the head `model` and the weights
+    `start()` after the warm-up, if they are given. Returns the server, the scores after the warm-up and after
+    the last round, and the federation."""
+    experiment = MosaicExperiment(MosaicSizes(**sizes), seed, head=model, start=start)
+    server, _, federation = trial(experiment, workers=1)
+    def score(weights):
+        load_head(experiment.lent, weights)
+        return score_mosaic(experiment.lent, seed, **experiment.world)
+    return server, score(experiment.warm), score(server.weights), federation
 
 # %% ../nbs/11_fedmox.ipynb #882d8589
 def shrink(state: dict[str, torch.Tensor], start: dict[str, torch.Tensor], kind: str,

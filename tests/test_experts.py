@@ -1,5 +1,6 @@
 """Mixtures of experts: gates, routing, both ways to compute them, maps of any size, and the mosaic with its
 claims."""
+import copy
 import math
 import subprocess
 import sys
@@ -13,12 +14,13 @@ from hypothesis import given, settings, strategies as st
 from torch import nn
 
 import fedbook.experts as experts
-from conftest import bits, close, equal_bits as equal, normal, seeded
+from conftest import bits, close, copied as copied_state, equal_bits as equal, normal, seeded
 from fedbook.experts import (GATES, MOSAIC_WEATHERS, ExpertsSizes, Mosaic, RoIMoE, SpatialMoE, SpatialRouter,
-                             balance_loss, gate_mask, gathered_convolution, halved, learn_mosaic, mosaic,
-                             mosaic_head, on_pixels, patch_rows, routing_agreement, score_mosaic, usage)
+                             add_experts, balance_loss, gate_mask, gathered_convolution, grow_experts, halved,
+                             heard, learn_mosaic, mixtures, mosaic, mosaic_head, on_pixels, patch_rows, plain_head,
+                             prune_experts, routing_agreement, score_mosaic, upcycled, usage)
 from fedbook.lab import UserError
-from fedbook.local import build
+from fedbook.local import build, generator
 
 pytestmark = pytest.mark.usefixtures("one_process")
 
@@ -457,6 +459,167 @@ def test_rate_and_lr_multiply():
         learn_mosaic(model, seeded(), rate, mosaic(4), lr=lr)
         return model.state_dict()
     assert equal(after(0.5, 0.02), after(1.0, 0.01)) and not equal(after(1.0, 0.02), after(1.0, 0.01))
+
+# ---- growing and pruning
+
+@lru_cache
+def _learned(k):
+    model, data = mosaic_head(k, seed=0), mosaic(16)
+    for r in range(60): learn_mosaic(model, seeded(r), 1 - r / 60, data)
+    return model.eval()
+
+def trained(k=3): return copy.deepcopy(_learned(k))
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("k", [1, 3])
+def test_a_new_expert_changes_nothing_where_it_is_not_chosen(k, sparse):
+    moe, x = trained(k), mosaic(6, part=1).x
+    moe.sparse = sparse
+    before = copied_state(moe.state_dict())
+    larger = add_experts(moe, 1, 7).eval()
+    assert len(larger.experts) == k + 1 and (larger.gate, larger.sparse) == (moe.gate, moe.sparse)
+    kept = larger.routing(x) == moe.routing(x)
+    assert kept.float().mean() > 0.1 and (larger.routing(x)[~kept] == k).all()
+    with torch.no_grad(): a, b = larger(x), moe(x)
+    assert close(a.movedim(1, -1)[kept], b.movedim(1, -1)[kept], 1e-6)
+    with torch.no_grad():
+        for p in larger.parameters(): p.zero_()
+    assert equal(moe.state_dict(), before)
+    if k > 1:
+        assert torch.equal(add_experts(moe, 1, 7).router.map.weight[:k], moe.router.map.weight)
+        assert torch.equal(add_experts(moe, 1, 7).router.map.bias[:k], moe.router.map.bias)
+    assert equal(add_experts(moe, 1, 7).state_dict(), add_experts(moe, 1, 7).state_dict())
+    assert not equal(add_experts(moe, 1, 7).state_dict(), add_experts(moe, 1, 8).state_dict())
+
+@pytest.mark.parametrize("dead", [0, 1, 2])
+def test_without_an_unused_expert_the_answers_stay(dead):
+    moe, x = trained(), mosaic(6, part=1).x
+    moe.router.map.bias.data[dead] = -1e3
+    before = copied_state(moe.state_dict())
+    smaller = prune_experts(moe, x).eval()
+    left = [k for k in range(3) if k != dead]
+    with torch.no_grad(): assert torch.equal(smaller(x), moe(x))
+    assert torch.equal(torch.tensor(left)[smaller.routing(x)], moe.routing(x)) and len(smaller.experts) == 2
+    assert equal(moe.state_dict(), before)
+    with torch.no_grad():
+        for p in smaller.parameters(): p.zero_()
+    assert equal(moe.state_dict(), before)
+
+def test_pruning_by_share():
+    moe, x = trained(), mosaic(6, part=1).x
+    shares = usage(moe.routing(x), 3)
+    assert len(prune_experts(moe, x, least=0.0).experts) == 3
+    one = prune_experts(moe, x, least=shares.max().item())
+    with torch.no_grad():
+        assert len(one.experts) == 1 and one.router is None
+        assert torch.equal(one(x), moe.experts[int(shares.argmax())](x))
+    order = shares.sort().values
+    assert len(prune_experts(moe, x, least=order[1].item()).experts) == 2
+    assert len(prune_experts(mosaic_head(1), x).experts) == 1
+
+def test_growing_keeps_the_smallest_number_that_is_enough(monkeypatch):
+    head, losses_ = grow_experts(0, epochs=50, most=4)
+    enough = next(k for k, loss in enumerate(losses_, 1) if loss <= 1.05 * min(losses_))
+    assert len(losses_) == 4 and min(losses_[1:]) < 0.9 * losses_[0] and 1 < len(head.experts) <= enough
+    again = grow_experts(0, epochs=50, most=4)
+    assert again[1] == losses_ and equal(again[0].state_dict(), head.state_dict())
+    assert len(grow_experts(0, epochs=2, most=3, gain=100.0)[0].experts) == 1
+
+def test_while_growing_every_number_has_as_many_epochs(monkeypatch):
+    seen = []
+    monkeypatch.setattr(experts, "learn_mosaic", lambda model, *rest: seen.append(len(model.experts)))
+    grow_experts(0, epochs=7, most=3)
+    assert seen == [1] * 3 + [1] * 4 + [2] * 4 + [3] * 4
+
+@pytest.mark.parametrize("sparse, detach, same", [(False, False, True), (False, True, True), (True, True, True),
+                                                  (True, False, False)])
+@pytest.mark.parametrize("kind", ["spatial", "rois"])
+def test_equal_experts_give_the_features_the_gradient_of_one(kind, sparse, detach, same):
+    """To 1e-12, in float64, whatever the routing: losses and gradients, those of the experts summed. Gathered
+    and not detached it does not hold: there the router's gradient is left over."""
+    if kind == "spatial":
+        made = lambda: SpatialMoE(SpatialRouter(6, 3), [nn.Conv2d(6, 5, 3, padding=1) for _ in range(3)],
+                                  sparse=sparse, detach=detach)
+        x = normal(2, 6, 7, 9)
+    else:
+        made = lambda: RoIMoE(nn.Linear(12, 3), [nn.Linear(12, 5) for _ in range(3)], sparse=sparse, detach=detach)
+        x = normal(11, 12)
+    moe, x = build(made, 4).double(), x.double()
+    for expert in moe.experts: expert.load_state_dict(moe.experts[0].state_dict())
+    router = moe.router.map if kind == "spatial" else moe.router
+    for scale in (1.0, 300.0):
+        router.weight.data *= scale
+        ours, one = x.clone().requires_grad_(), x.clone().requires_grad_()
+        aim = normal(*moe.experts[0](x).shape, seed=5).double()
+        losses_ = [((f(z) - aim) ** 2).sum() for f, z in ((moe, ours), (moe.experts[0], one))]
+        assert losses_[0].item() == pytest.approx(losses_[1].item(), rel=1e-12)
+        grad, *own = torch.autograd.grad(losses_[0], [ours, *(e.weight for e in moe.experts)], allow_unused=True)
+        wanted, single = torch.autograd.grad(losses_[1], [one, moe.experts[0].weight])
+        if scale == 1.0 or same: assert close(grad, wanted, 1e-9) == same
+        assert close(sum(g for g in own if g is not None), single, 1e-9)
+
+@pytest.mark.parametrize("detach", [False, True])
+def test_a_detached_router_still_learns(detach):
+    moe = build(lambda: SpatialMoE(SpatialRouter(6, 3), [nn.Conv2d(6, 5, 1) for _ in range(3)], detach=detach), 0)
+    moe(normal(2, 6, 7, 9)).square().sum().backward()
+    assert moe.router.map.weight.grad.abs().sum() > 0
+
+def test_copies_of_one_expert_answer_as_one():
+    single, x = trained(1), mosaic(4, part=1).x
+    many = mosaic_head(4, seed=9)
+    many.load_state_dict(upcycled(many, single.state_dict(), noise=0.0))
+    with torch.no_grad(): assert close(many.eval()(x), single(x), 1e-5)
+    a, b, c = (upcycled(many, single.state_dict(), seed=s) for s in (1, 1, 2))
+    assert equal(a, b) and not equal(a, c) and torch.equal(a["router.map.weight"], many.router.map.weight)
+    weights = [a[f"experts.{k}.weight"] for k in range(4)]
+    assert all(0 < (w - single.experts[0].weight).abs().max() < 0.3 * single.experts[0].weight.std() for w in weights)
+    assert not torch.equal(weights[0], weights[1])
+    with pytest.raises(UserError, match="^state="): upcycled(many, {}, seed=0)
+
+def test_routers_are_heard_as_rows_and_no_hook_stays():
+    moe, x = mosaic_head(3), mosaic(2).x
+    with heard(moe) as notes:
+        moe(x), moe(x[:1])
+    assert [rows.shape for rows in notes[0]] == [(512, 3), (256, 3)] and not moe.router._forward_hooks
+    assert torch.equal(notes[0][0].argmax(1), moe.routing(x).flatten())
+    with heard(mosaic_head(1)) as notes: pass
+    assert notes == [[]] and mixtures(moe) == [moe]
+
+def test_systematic_weather_points_from_regime_to_regime():
+    calm, odd = mosaic(6, 2, 3), mosaic(6, 2, 3, systematic=1.0)
+    assert torch.equal(calm.y, odd.y) and not torch.equal(calm.x, odd.x)
+    assert torch.equal(mosaic(6, 0, 3).x, mosaic(6, 0, 3, systematic=1.0, length=9.0).x)
+    regimes = 4.0 * F.normalize(_vectors(3)[1], dim=1)
+    step = F.normalize(regimes[2] - regimes[1], dim=0)
+    shift = (odd.x - _still(6, 2, 3).x).movedim(1, -1).flatten(0, -2)
+    assert close(F.normalize(shift, dim=1), step.expand_as(shift), 1e-3)
+    with pytest.raises(UserError, match="systematic="): mosaic(1, systematic=1.5)
+
+def _vectors(seed):
+    world = generator(seed)
+    return torch.randn(4, 16, generator=world), torch.randn(3, 16, generator=world)
+
+def _still(n, domain, seed): return mosaic(n, domain, seed, length=1e-9)
+
+@pytest.mark.parametrize("kernel", [1, 3])
+@pytest.mark.parametrize("k", [1, 3, 5])
+def test_a_plain_head_has_at_least_as_many_parameters(k, kernel):
+    count = lambda model: sum(p.numel() for p in model.parameters())
+    wanted, plain = count(mosaic_head(k, kernel=kernel)), plain_head(k, kernel=kernel)
+    assert wanted <= count(plain) <= wanted + 16 * kernel ** 2 + 5
+    assert plain(mosaic(2).x).shape == (2, 4, 16, 16)
+
+USES = {"growing": lambda: grow_experts(0, epochs=2, most=2),
+        "more experts": lambda: add_experts(mosaic_head(2), 1, 1),
+        "copies": lambda: upcycled(mosaic_head(2), mosaic_head(1).state_dict()),
+        "pruning": lambda: prune_experts(mosaic_head(2), mosaic(2).x, 0)}
+
+@pytest.mark.parametrize("name", USES)
+def test_the_global_generators_stay_as_they_were(name):
+    torch.manual_seed(5)
+    before, of_numpy = torch.get_rng_state(), np.random.get_state()[1].copy()
+    USES[name]()
+    assert torch.equal(before, torch.get_rng_state()) and np.array_equal(of_numpy, np.random.get_state()[1])
 
 # ---- the module
 
