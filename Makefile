@@ -23,7 +23,8 @@ test-fast: .venv/dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -q -n 2 --dist worksteal --durations=10 --ignore tests/test_notebooks.py --ignore tests/test_nodes.py
 
 lab: .venv/dev
-	$(BIN)/fedbook lab $(NAME)
+	$(BIN)/fedbook copy course
+	$(BIN)/jupyter lab course/00_start.ipynb
 
 export: .venv/dev
 	$(BIN)/nbdev_export

@@ -12,10 +12,10 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 BASE = {"torch", "numpy", "safetensors", "tqdm"}
-OPTIONAL = ["IPython", "PIL", "cloudpickle", "cryptography", "dp_accounting", "fastcore", "flwr", "ipywidgets",
-            "matplotlib", "nbclient", "nbconvert", "nbdev", "nbformat", "open_clip", "papermill", "scipy",
-            "sklearn", "timm", "torchmetrics", "torchvision"]
-TOGETHER = dict.fromkeys(("papermill", "nbconvert"), {"nbclient", "nbformat"})   # what a package brings
+OPTIONAL = ["IPython", "PIL", "cryptography", "dp_accounting", "fastcore", "flwr", "ipywidgets", "matplotlib",
+            "nbclient", "nbdev", "nbformat", "open_clip", "papermill", "scipy", "sklearn", "timm",
+            "torchmetrics", "torchvision"]
+TOGETHER = {"papermill": {"nbclient", "nbformat"}}   # what a package brings
 BLOCK = f"""
 import sys
 class Without:
@@ -107,8 +107,6 @@ WITHOUT = [
     ("from fedbook.world import Files; Files(['a.png'])[0]", "vision"),
     ("import fedbook.flower", "flower"),
     ("from fedbook.command import main; main(['run', '04_fedavg', '--profile', 'smoke'])", "course"),
-    ("from fedbook.command import main; main(['slides', '03_wire'])", "course"),
-    ("from fedbook.classroom import Pupil; Pupil('mine.ipynb')", "course"),
 ]
 ANSWER = """
 from contextlib import redirect_stderr
