@@ -42,7 +42,6 @@ bench: .venv/dev
 	$(BIN)/python bench/heads.py
 	$(BIN)/python bench/sparse_wire.py
 	$(BIN)/python bench/moe.py
-	$(BIN)/python bench/secagg.py
 	$(BIN)/python bench/engines.py
 
 gpu: .venv/installed
