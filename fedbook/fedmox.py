@@ -129,7 +129,7 @@ profiles = {
     "quick": FedMoxSizes(server_images=16, client_images=6, test_images=4, warmup=6, rounds=2, fed_seeds=1,
                          label_seeds=0, more_labels=(40,), tuning=0, reruns=0, segment_epochs=3,
                          segment_rounds=1, mosaic_seeds=3, mosaic_warmup=60, mosaic_rounds=8, sweeps=False),
-    "full": FedMoxSizes(seeds=4, fed_seeds=4, label_seeds=1, rounds=10),
+    "full": FedMoxSizes(seeds=4, fed_seeds=4, rounds=10),
     "paper": FedMoxSizes(seeds=3, data="bdd100k", server_images=2000, client_images=2000, test_images=300,
                          high=(720, 1280), low=(360, 640), encoder="dinov2-s", channels=256, box_dim=1024,
                          anchors=(32, 64, 128, 256, 512), limits="paper", experts=4, warmup=50, rounds=50,
