@@ -318,12 +318,12 @@ class Federation:
         calls = (Call(self.round, id, verb, data, self.states.get(id)) for id, data in packed)
         try:
             with closing(self.line.serve(calls)) as served:
-                for heard, (call, outcome) in enumerate(served, 1):
+                for call, outcome in served:
                     try: reply = self.take(call, outcome, accept)
                     except Refused as refused: failures.append(self._miss(call, outcome, refused))
                     else: yield call.id, reply
         finally: self._open = False
-        if failures: self._report(verb, heard, failures)
+        if failures: self._report(verb, len(to), failures)
 
     def take(self, call: Call, outcome: Any, accept: Callable | None = None) -> Msg:
         "The reply that came of `call`, counted and checked. Raises `Refused`."
@@ -343,9 +343,9 @@ class Federation:
         self.ledger.miss(call.round, call.id, call.verb, str(refused))
         return Failure(f"client {call.id}: {refused}", getattr(outcome, "trace", ""))
 
-    def _report(self, verb, heard, failures):
-        arrived, needed = heard - len(failures), min(self.min_replies, heard)
-        sentence = f"round {self.round}, {verb}: {arrived} of {heard} clients gave a usable reply"
+    def _report(self, verb, asked, failures):
+        arrived, needed = asked - len(failures), min(self.min_replies, asked)
+        sentence = f"round {self.round}, {verb}: {arrived} of {asked} clients gave a usable reply"
         why = "; ".join(failure.reason for failure in failures[:3])
         if arrived < needed:
             error = TooFewReplies(f"{sentence}, at least {needed} are needed ({why})")
@@ -455,10 +455,6 @@ class Experiment:
     def server(self) -> Any: raise NotImplementedError(f"{type(self).__name__} has no server()")
 
     def test(self, server: Any) -> dict[str, float]: return {}
-
-    def line(self, line: Line) -> Line:
-        "What its calls go through on their way to the `line` that serves them: nothing more, here."
-        return line
 
     def at(self, folder: str = "", device: str = "", **sizes: Any) -> "Experiment":
         """The experiment on a machine of its own: with the data in `folder` in place of `sizes.data`, on
