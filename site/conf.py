@@ -44,15 +44,8 @@ def as_written(app, doctree):
         node["no-wrap"], node.children = True, [nodes.Text(f"\\[{node.astext()}\\]")]
 
 
-def levelled(app, page, template, context, doctree):
-    "The captions of the sidebar are headings, and a heading has a level."
-    tree = context.get("furo_navigation_tree", "")
-    context["furo_navigation_tree"] = tree.replace('role="heading"', 'role="heading" aria-level="2"')
-
-
 def setup(app):
     app.config.mathjax_path = "mathjax/startup.js"
     app.config.html_extra_path = [str(app.srcdir / "extra")]
     app.connect("doctree-read", as_written)
-    app.connect("html-page-context", levelled, priority=900)
     app.connect("build-finished", check.finished, priority=900)

@@ -1,4 +1,4 @@
-// Sliders of pictures, the filters above the claims, and the keyboard for what scrolls sideways.
+// Sliders of pictures, and the filters above the claims.
 for (const figure of document.querySelectorAll("figure.frames")) {
   const pictures = figure.querySelectorAll("img")
   const slider = figure.querySelector("input"), told = figure.querySelector("output")
@@ -29,10 +29,3 @@ for (const form of document.querySelectorAll("form.filters")) {
   form.addEventListener("change", choose)
   choose()
 }
-
-const scrolling = new ResizeObserver(sized => {
-  for (const {target} of sized)
-    if (target.scrollWidth > target.clientWidth) target.tabIndex = 0
-    else target.removeAttribute("tabindex")
-})
-document.querySelectorAll("pre, .cell_output table, div.wide").forEach(part => scrolling.observe(part))
