@@ -11,7 +11,7 @@ BIN      := .venv/bin
 WITHOUT_FLOWER = { echo "Flower cannot be installed here: chapter 20 and what needs it are left out"; false; } || $(BIN)/python -m pip install $(PIP_ARGS)
 export FEDBOOK_DEVICE = $(DEVICE)
 
-.PHONY: run test test-fast lab export book site bench gpu
+.PHONY: run test test-fast lab export book bench gpu
 
 run: .venv/installed
 	$(BIN)/fedbook run $(NAME) --profile $(PROFILE) --device $(DEVICE) $(ARGS)
@@ -33,11 +33,6 @@ book: .venv/dev
 	$(BIN)/fedbook book $(NAME)
 	$(BIN)/nbdev_clean
 
-site: .venv/site
-	$(BIN)/python site/prepare.py _docs/pages
-	$(BIN)/python -m sphinx -q -W --keep-going -j auto -c site -d _docs/doctrees _docs/pages _docs/html
-	@echo "The site is in _docs/html; open _docs/html/index.html"
-
 bench: .venv/dev
 	$(BIN)/python bench/federation.py
 	$(BIN)/python bench/clients.py
@@ -47,7 +42,6 @@ bench: .venv/dev
 	$(BIN)/python bench/sparse_wire.py
 	$(BIN)/python bench/moe.py
 	$(BIN)/python bench/secagg.py
-	$(BIN)/python bench/scale.py
 	$(BIN)/python bench/engines.py
 
 gpu: .venv/installed
@@ -60,9 +54,5 @@ gpu: .venv/installed
 	@touch $@
 
 .venv/dev: .venv/installed
-	$(BIN)/python -m pip install $(PIP_ARGS) -e ".[course,vision,dev,site,flower,dp]" || $(WITHOUT_FLOWER) -e ".[course,vision,dev,site]"
-	@touch $@
-
-.venv/site: .venv/installed
-	$(BIN)/python -m pip install $(PIP_ARGS) -e ".[course,vision,site,flower,dp]" || $(WITHOUT_FLOWER) -e ".[course,vision,site]"
+	$(BIN)/python -m pip install $(PIP_ARGS) -e ".[course,vision,dev,flower,dp]" || $(WITHOUT_FLOWER) -e ".[course,vision,dev]"
 	@touch $@

@@ -15,7 +15,8 @@ from pretended import MISSING
 
 ANSWERS = sorted((Path(__file__).parent.parent / "nbs" / "answers").glob("*.ipynb"))
 DEVICE = os.environ.get("FEDBOOK_DEVICE", "auto")
-HERE = ("00_start", "06_engine", "13_fedcbdr", "20_flower", "20_nodes", "30_command", "w1_lab", "w10_runs")
+HERE = ("00_start", "06_engine", "13_fedcbdr", "20_flower", "20_nodes", "30_command", "w1_lab", "w10_runs",
+        "w11_classroom")
 
 
 @pytest.mark.parametrize("name", chapters() if MISSING or DEVICE != "auto" else HERE)

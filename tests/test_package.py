@@ -12,10 +12,10 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 BASE = {"torch", "numpy", "safetensors", "tqdm"}
-OPTIONAL = ["IPython", "PIL", "cryptography", "dp_accounting", "fastcore", "flwr", "ipywidgets", "matplotlib",
-            "nbclient", "nbdev", "nbformat", "open_clip", "papermill", "scipy", "sklearn", "timm",
-            "torchmetrics", "torchvision"]
-TOGETHER = {"papermill": {"nbclient", "nbformat"}}   # what a package brings
+OPTIONAL = ["IPython", "PIL", "cloudpickle", "cryptography", "dp_accounting", "fastcore", "flwr", "ipywidgets",
+            "matplotlib", "nbclient", "nbconvert", "nbdev", "nbformat", "open_clip", "papermill", "scipy",
+            "sklearn", "timm", "torchmetrics", "torchvision"]
+TOGETHER = dict.fromkeys(("papermill", "nbconvert"), {"nbclient", "nbformat"})   # what a package brings
 BLOCK = f"""
 import sys
 class Without:
@@ -104,9 +104,12 @@ WITHOUT = [
     ("from fedbook.pruning import digits_world; digits_world(0)", "course"),
     ("from fedbook.nodes import write_node_key; write_node_key('key')", "flower"),
     ("from fedbook.private import secagg_round; secagg_round([], [])", "flower"),
+    ("from fedbook.secagg import keystream; keystream(bytes(32), 1)", "flower"),
     ("from fedbook.world import Files; Files(['a.png'])[0]", "vision"),
     ("import fedbook.flower", "flower"),
     ("from fedbook.command import main; main(['run', '04_fedavg', '--profile', 'smoke'])", "course"),
+    ("from fedbook.command import main; main(['slides', '03_wire'])", "course"),
+    ("from fedbook.classroom import Pupil; Pupil('mine.ipynb')", "course"),
 ]
 ANSWER = """
 from contextlib import redirect_stderr

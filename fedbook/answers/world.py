@@ -47,14 +47,17 @@ class Album:
         if self.opened: raise UserError("the pictures were asked for a second time; they come only once")
         self.opened, _Watched.blocks = True, {}
         largest = max(picture.numel() for picture in self.pictures)
-        for picture in self.pictures:
-            handed = picture.clone()
-            _Watched.note(handed)
-            _Watched.blocks = {k: (ref, n) for k, (ref, n) in _Watched.blocks.items() if not ref.expired()}
-            pictures = sum(n for _, n in _Watched.blocks.values()) / largest
-            if pictures > self.most:
-                raise UserError(f"{pictures:.0f} pictures, or what was computed from them, are held at once")
-            yield handed.as_subclass(_Watched)
+        try:
+            for picture in self.pictures: yield self._hand_out(picture.clone(), largest)
+        finally: _Watched.blocks = {}
+
+    def _hand_out(self, handed, largest):
+        _Watched.note(handed)
+        _Watched.blocks = {k: (ref, n) for k, (ref, n) in _Watched.blocks.items() if not ref.expired()}
+        pictures = sum(n for _, n in _Watched.blocks.values()) / largest
+        if pictures > self.most:
+            raise UserError(f"{pictures:.0f} pictures, or what was computed from them, are held at once")
+        return handed.as_subclass(_Watched)
 
 # %% ../../nbs/answers/w2_world.ipynb #28a98a4a
 def running_statistics(images):

@@ -1,0 +1,438 @@
+"Secure aggregation: the sum is exact whoever leaves, and nobody is helped to more than the sum."
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from conftest import Strike, normal
+
+pytest.importorskip("cryptography")
+
+import fedbook.secagg
+from fedbook.engine import prove, trial
+from fedbook.fedavg import Client, Experiment, Federation, Here, Server, TooFewReplies
+from fedbook.fedreplay import FedReplayExperiment, World
+from fedbook.fedreplay import profiles as replay_profiles
+from fedbook.lab import UserError
+from fedbook.local import build
+from fedbook.secagg import (Additive, SecureClient, SecureExperiment, SecureServer, join_secret, keystream,
+                            moment_sums, moments_of_sums, profiles, split_secret)
+from fedbook.wasserstein import Gaussian
+from fedbook.wire import Msg, Refused, pack, unpack
+
+BENCH = "secagg"
+VERBS = ("advertise", "share", "masked", "unmask")
+KEY = b"k" * 32
+
+
+# Keys and pieces
+
+
+def test_a_stream_is_aes_of_a_counter():
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+    block = Cipher(algorithms.AES(KEY), modes.ECB()).encryptor()
+    by_hand = b"".join(block.update(i.to_bytes(16, "big")) for i in range(5))
+    assert keystream(KEY, 18).tobytes() == by_hand[:72]
+    assert (keystream(KEY, 18) != keystream(b"l" * 32, 18)).any()
+
+
+@given(st.integers(2, 7), st.integers(0, 4), st.binary(min_size=31, max_size=31), st.randoms())
+@settings(max_examples=25, deadline=None)
+def test_any_pieces_as_many_as_the_threshold_give_the_secret(threshold, more, secret, random):
+    pieces = split_secret(secret, threshold, threshold + more, KEY)
+    chosen = random.sample(range(1, threshold + more + 1), threshold)
+    assert pieces.shape == (threshold + more, 32)
+    assert join_secret({x: pieces[x - 1].tobytes() for x in chosen}) == secret
+
+
+@given(st.integers(0, 2**248 - 1), st.binary(min_size=31, max_size=31))
+@settings(max_examples=10, deadline=None)
+def test_with_a_piece_too_few_every_secret_is_possible(wish, secret):
+    one, two = (int.from_bytes(piece.tobytes(), "little") for piece in split_secret(secret, 3, 3, KEY)[:2])
+    third = (wish - 3 * one + 3 * two) % (2**255 - 19)
+    made_up = {x: value.to_bytes(32, "little") for x, value in ((1, one), (2, two), (3, third))}
+    assert join_secret(made_up) == wish.to_bytes(31, "little")
+
+
+def test_pieces_that_do_not_belong_together():
+    pieces = {x: piece.tobytes() for x, piece in enumerate(split_secret(b"s" * 31, 2, 3, KEY), 1)}
+    wrong = pieces | {1: bytes([pieces[1][0] ^ 1]) + pieces[1][1:]}
+    try: assert join_secret({x: wrong[x] for x in (1, 2)}) != b"s" * 31
+    except Refused as why: assert "pieces" in str(why)
+    assert join_secret({x: wrong[x] for x in (2, 3)}) == b"s" * 31
+
+
+@pytest.mark.parametrize("threshold", [1, 0, 4])
+def test_a_threshold_that_is_none_is_named(threshold):
+    with pytest.raises(UserError, match=f"threshold={threshold}"): split_secret(b"s" * 31, threshold, 3, KEY)
+
+
+# What adds up
+
+
+def tiny(): return nn.Linear(3, 2)
+
+HOW = Additive(most=1000)
+SERVER = Server(build(tiny, 0))
+LAYOUT = [["meta/n", []], ["weight", [2, 3]], ["bias", [2]]]
+
+
+def reply(id, n=None):
+    return Msg({"weight": normal(2, 3, seed=id), "bias": normal(2, seed=id + 50)}, {"n": n or 4 + id})
+
+
+def test_a_mean_out_of_whole_numbers():
+    replies = [reply(0, 100), reply(1, 7), reply(2, 393)]
+    assert HOW.layout(SERVER) == LAYOUT
+    wholes = [HOW.whole(each, LAYOUT) for each in replies]
+    joined = HOW.reply(sum(wholes), SERVER)
+    assert joined.meta == {"n": 500} and joined.tensors["weight"].dtype == torch.float32
+    mean = sum(each.tensors["weight"].double() * each.meta["n"] for each in replies) / 500
+    assert (joined.tensors["weight"] - mean).abs().max() < 3 * 8 * 1000 / 2**31 / 500 + 1e-6
+    signed = [whole.view(np.int32).astype(object) for whole in wholes]
+    assert (sum(wholes).view(np.int32) == sum(signed)).all(), "no sum has run over"
+
+
+def test_the_largest_sum_still_fits():
+    most = [Msg({name: torch.full_like(t, sign * 8.0) for name, t in SERVER.weights.items()}, {"n": 500})
+            for sign in (1, 1)]
+    joined = HOW.reply(sum(HOW.whole(each, LAYOUT) for each in most), SERVER)
+    assert torch.allclose(joined.tensors["bias"], torch.tensor(8.0), atol=1e-5)
+
+
+@pytest.mark.parametrize("change, word", [
+    (dict(bias=torch.tensor([9.0, 0])), "bias has numbers beyond clip=8"),
+    (dict(bias=torch.tensor([float("nan"), 0])), "not finite"), (dict(bias=torch.zeros(3)), "shape"),
+    (dict(more=torch.zeros(1)), "more")])
+def test_what_does_not_fit_is_named(change, word):
+    with pytest.raises(UserError, match=word): HOW.whole(Msg(reply(0).tensors | change, {"n": 5}), LAYOUT)
+
+
+@pytest.mark.parametrize("meta, word", [({"n": 1001}, "n=1001"), ({"n": 0}, "n=0"),
+                                        ({"n": 5, "loss": 0.5}, "loss"), ({"n": 5, "who": 3}, "who")])
+def test_a_meta_that_does_not_add_up_is_named(meta, word):
+    with pytest.raises(UserError, match=word): HOW.whole(Msg(reply(0).tensors, meta), LAYOUT)
+
+
+def test_a_count_of_all_beyond_the_most_is_refused():
+    total = sum(HOW.whole(reply(id, 400), LAYOUT) for id in range(3))
+    with pytest.raises(Refused, match="n=1200"): HOW.reply(total, SERVER)
+
+
+def test_moments_add_up_to_those_of_all_samples():
+    samples = [normal(n, 4, seed=n) for n in (5, 30, 11)]
+    mine = [Gaussian.from_samples(x) for x in samples]
+    empty = {"moments/mean": torch.zeros(4), "moments/cov": torch.zeros(4, 4), "w": torch.zeros(1)}
+    like = lambda server: Msg(empty, {"n": 1})
+    how = Additive(like, moment_sums, moments_of_sums, most=100)
+    replies = [Msg({"moments/mean": g.mean, "moments/cov": g.cov, "w": torch.ones(1)}, {"n": g.n})
+               for g in mine]
+    without = Msg({"w": torch.full((1,), 3.0)}, {"n": 2})
+    joined = how.reply(sum(how.whole(each, how.layout(None)) for each in (*replies, without)), None)
+    pooled = Gaussian.pool(mine)
+    assert joined.meta == {"n": 48} and joined.tensors["w"].item() == pytest.approx(52 / 48)
+    assert torch.allclose(joined.tensors["moments/mean"], pooled.mean, atol=1e-5)
+    assert torch.allclose(joined.tensors["moments/cov"], pooled.cov, atol=1e-5)
+    assert torch.allclose(pooled.cov, Gaussian.from_samples(torch.cat(samples)).cov, atol=1e-5)
+    alone = how.reply(how.whole(without, how.layout(None)), None)
+    assert alone.tensors.keys() == {"w"}
+
+
+# Rounds
+
+
+class Tiny(Experiment):
+    kind = Server
+
+    def client(self, id):
+        n = 4 + id
+        return Client(id, build(tiny, 1), normal(n, 3, seed=id), torch.arange(n) % 2, seed=0, batch=4)
+
+    def server(self): return self.kind(build(tiny, 0))
+
+SIZES = replace(profiles["smoke"], clients=5, per_round=5, threshold=3)
+
+def secure(rounds=1, threshold=3, how=HOW, kind=Tiny, **options):
+    return SecureExperiment(kind(replace(SIZES, rounds=rounds)), threshold, how, **options)
+
+
+def take(step, federation, server):
+    step.merge(federation.exchange(step.verb, step.say, step.to, server.accept))
+
+
+class Seen(Additive):
+    "Notes the sums that it is given."
+    def reply(self, total, server):
+        seen.append(total.copy())
+        return super().reply(total, server)
+
+seen: list[np.ndarray] = []
+
+
+def wholes(ids):
+    "The exact sum of the whole numbers of clients `ids` in the first round."
+    answers = [Tiny(SIZES).client(id).fit(Msg(Tiny(SIZES).server().weights)) for id in ids]
+    return sum(HOW.whole(each, LAYOUT).astype(np.uint64) for each in answers) % 2**32
+
+
+@given(st.lists(st.sampled_from((*VERBS, None, None)), min_size=5, max_size=5))
+@settings(max_examples=30, deadline=None)
+def test_the_sum_is_exact_for_whoever_leaves_or_nothing_is_opened(leaves):
+    seen.clear()
+    hits = {(0, verb, id): "silent" for id, verb in enumerate(leaves) if verb}
+    after = [5 - sum(v in VERBS[:k + 1] for v in leaves) for k in range(4)]
+    experiment = secure(how=Seen(most=1000))
+    server, started = experiment.server(), pack(Msg(experiment.server().server.weights))
+    with Federation(Here(experiment.client), 5, faults=Strike(hits)) as federation:
+        ids = server.pick(list(range(5)), 0)
+        server.begin(ids, 0)
+        try:
+            for step in server.steps(ids, 0): take(step, federation, server)
+        except TooFewReplies as stopped:
+            assert min(after) < 3 and not seen and pack(Msg(server.server.weights)) == started
+            assert "nothing was merged" in str(stopped) or min(after) == 0
+        else:
+            assert min(after) >= 3
+            added = [id for id, verb in enumerate(leaves) if verb in (None, "unmask")]
+            assert (seen[0] == wholes(added)).all()
+            assert pack(Msg(server.server.weights)) != started
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_garbled_answer_costs_its_client_only(verb):
+    seen.clear()
+    ended = trial(secure(how=Seen(most=1000)), workers=1, faults=Strike({(0, verb, 2): "garbage"}))
+    assert {(row["verb"], row["client"]) for row in ended.federation.ledger.absent} == {(verb, 2)}
+    assert (seen[0] == wholes([id for id in range(5) if id != 2 or verb == "unmask"])).all()
+
+
+def test_a_run_under_masks_is_a_function_of_its_seed_and_resumes_at_every_verb():
+    shown = prove(secure(rounds=2), workers=1, kinds=())
+    assert any("8 of 8" in row["what was done"] for row in shown)
+
+
+def test_the_server_is_told_who_answered_and_equal_shares():
+    class Noting(Server):
+        def merge(self, replies):
+            self.noted = [(id, msg.meta["n"], msg.tensors) for id, msg in replies]
+
+    class Noted(Tiny): kind = Noting
+    ended = trial(secure(kind=Noted), workers=1, faults=Strike({(0, "masked", 4): "silent"}))
+    noted = ended.server.server.noted
+    assert [id for id, *_ in noted] == [0, 1, 2, 3] and sum(n for _, n, _ in noted) == 4 + 5 + 6 + 7
+    assert all(tensors is noted[0][2] for *_, tensors in noted)
+
+
+@pytest.mark.parametrize("threshold, word", [(6, "threshold=6"), (2, "threshold=2"), (1, "threshold=1"),
+                                             (2.5, "threshold=2.5")])
+def test_a_threshold_above_all_or_below_half_is_named(threshold, word):
+    with pytest.raises(UserError, match=word): trial(secure(threshold=threshold), workers=1)
+
+
+# Who does not keep to it
+
+
+def upto(experiment, verb, meddle=lambda verb, server: None):
+    "A server and federation as they are before `verb` of the first round; `meddle` after each merge."
+    server, federation = experiment.server(), Federation(Here(experiment.client), 5, faults=Strike({}))
+    server.begin(federation.ids, 0)
+    for step in server.steps(federation.ids, 0)[:VERBS.index(verb)]:
+        take(step, federation, server)
+        meddle(step.verb, server)
+    return server, federation
+
+
+def ask(federation, verb, say, to): return dict(federation.exchange(verb, say, to))
+
+
+def test_a_letter_that_was_changed_is_not_opened():
+    def meddle(verb, server):
+        if verb == "share": server.letters[1][0, 7] ^= 1
+    server, federation = upto(secure(), "unmask", meddle)
+    assert server.here == [1, 2, 3, 4]
+    assert "letter of client 1 to client 0 was changed" in federation.ledger.absent[0]["reason"]
+
+
+def test_a_letter_for_somebody_else_is_not_opened():
+    def meddle(verb, server):
+        if verb == "share": server.letters[1][[2, 3]] = server.letters[1][[3, 2]]
+    assert upto(secure(), "unmask", meddle)[0].here == [0, 1, 4]
+
+
+@pytest.mark.parametrize("row", [0, 4])
+def test_a_wrong_piece_opens_nothing(row):
+    class Liar(SecureClient):
+        def unmask(self, msg):
+            answer = super().unmask(msg)
+            if self.client.id == 1: answer.tensors["pieces"][row, 3] ^= 1
+            return answer
+
+    experiment, server = secure(), secure().server()
+    make = lambda id: Liar(experiment.client(id).client, 3, HOW)
+    with Federation(Here(make), 5, faults=Strike({(0, "masked", 4): "silent"})) as federation:
+        server.begin(federation.ids, 0)
+        *first, last = server.steps(federation.ids, 0)
+        for step in first: take(step, federation, server)
+        before = pack(Msg(server.server.weights))
+        with pytest.raises(TooFewReplies, match="piece"): take(last, federation, server)
+        assert pack(Msg(server.server.weights)) == before
+
+
+def there(ids): return Msg({}, {"there": ids})
+
+
+@pytest.mark.parametrize("booked", [False, True])
+def test_a_server_that_asks_for_both_is_refused(booked, tmp_path, monkeypatch):
+    server, federation = upto(secure(book=str(tmp_path / "book") if booked else None), "unmask")
+    before, everybody = dict(federation.states), list(range(5))
+    first = ask(federation, "unmask", there(everybody), everybody)
+    with pytest.raises(TooFewReplies, match="no secret of an open round"):
+        ask(federation, "unmask", there([1, 2, 3, 4]), [1, 2, 3, 4])
+    federation.states = dict(before)
+    if booked: monkeypatch.setattr(fedbook.secagg, "_ANSWERED", {})
+    for _ in range(2):
+        with pytest.raises(TooFewReplies, match="another 'unmask'"):
+            ask(federation, "unmask", there([1, 2, 3, 4]), [1, 2, 3, 4])
+    again = ask(federation, "unmask", there(everybody), everybody)
+    assert all(torch.equal(again[id].tensors["pieces"], first[id].tensors["pieces"]) for id in everybody)
+
+
+def test_a_client_gives_one_piece_of_each():
+    server, federation = upto(secure(), "unmask")
+    held = {id: unpack(federation.states[id]).tensors["round/held"] for id in range(5)}
+    answer = ask(federation, "unmask", there([0, 1, 2]), [0, 1, 2])[0].tensors["pieces"]
+    assert torch.equal(answer[:3], held[0][:3, 0]) and torch.equal(answer[3:], held[0][3:, 1])
+
+
+@pytest.mark.parametrize("ids", [[1, 2, 3, 4], [0, 1], [0, 2, 1], [0, 1, 2, 7], [0, 0, 1, 2]])
+def test_a_strange_list_of_who_is_there_is_refused(ids):
+    server, federation = upto(secure(), "unmask")
+    with pytest.raises(TooFewReplies, match="there="): ask(federation, "unmask", there(ids), [0])
+
+
+def test_two_models_under_the_same_masks_are_refused():
+    server, federation = upto(secure(), "masked")
+    step, before = server.steps(federation.ids, 0)[2], dict(federation.states)
+    first = ask(federation, "masked", step.say, [0])
+    federation.states = before
+    def other(id):
+        msg = step.say(id)
+        return Msg({name: t + 1 if t.is_floating_point() else t for name, t in msg.tensors.items()}, msg.meta)
+    with pytest.raises(TooFewReplies, match="another 'masked'"): ask(federation, "masked", other, [0])
+    assert torch.equal(ask(federation, "masked", step.say, [0])[0].tensors["masked"], first[0].tensors["masked"])
+
+
+def test_an_upload_is_new_in_each_round_and_not_what_it_hides():
+    experiment, uploads = secure(), []
+    for _ in range(2):
+        server, federation = upto(experiment, "masked")
+        step = server.steps(federation.ids, 0)[2]
+        uploads.append(ask(federation, "masked", step.say, [0])[0].tensors["masked"].numpy().view(np.uint32))
+    assert (uploads[0] != uploads[1]).all() and (uploads[0] != wholes([0])).all()
+
+
+def listed(change):
+    "What client 0 is shown, after a `change` of ids and keys."
+    clients = [secure().client(id) for id in range(5)]
+    keys = torch.stack([client.advertise(Msg()).tensors["keys"][:2] for client in clients])
+    ids = list(range(5))
+    return clients[0], Msg({"keys": change(ids, keys)}, {"ids": ids})
+
+
+def own_key(ids, keys): keys[0, 1] = keys[1, 1] ^ 1; return keys
+def twice(ids, keys): keys[3] = keys[4]; return keys
+def not_there(ids, keys): del ids[0]; return keys[1:]
+def few_left(ids, keys): del ids[2:]; return keys[:2]
+def many(ids, keys): ids[:] = range(7); return torch.cat([keys, keys[:2] ^ 1])
+def shuffled(ids, keys): ids[:2] = [1, 0]; return keys
+def short(ids, keys): return keys[:, :, :31]
+
+
+@pytest.mark.parametrize("change, word", [(own_key, "as they are"), (twice, "different clients"),
+                                          (not_there, "as they are"), (few_left, "threshold=3"),
+                                          (many, "threshold=3"), (shuffled, "in order"), (short, "in order")])
+def test_a_list_that_is_no_crowd_is_refused(change, word):
+    client, msg = listed(change)
+    with pytest.raises(Refused, match=word): client.share(msg)
+
+
+def test_a_list_as_it_should_be_is_answered():
+    client, msg = listed(lambda ids, keys: keys)
+    assert client.share(msg).tensors["letters"].shape == (5, 80)
+
+
+def test_keys_on_which_everybody_agrees_cost_their_client_only():
+    class Low(SecureClient):
+        def advertise(self, msg):
+            answer = super().advertise(msg)
+            if self.client.id == 3: answer.tensors["keys"][0] = 0
+            return answer
+
+    experiment, server = secure(), secure().server()
+    make = lambda id: Low(experiment.client(id).client, 3, HOW)
+    with Federation(Here(make), 5, faults=Strike({})) as federation:
+        server.begin(federation.ids, 0)
+        for step in server.steps(federation.ids, 0): take(step, federation, server)
+    assert [(row["client"], row["verb"]) for row in federation.ledger.absent] == [(3, "advertise")]
+
+
+def test_nothing_is_reached_around_the_masks():
+    client = secure().client(0)
+    with pytest.raises(AttributeError, match="no verb 'fit'"): client.fit
+    assert "fit" not in dir(client)
+    named = SecureClient(SimpleNamespace(id=0, donate=len, fit=len), 3, clear=("donate",))
+    assert named.donate is len and "donate" in dir(named) and not hasattr(named, "fit")
+
+
+def test_a_client_that_keeps_more_than_it_declares_is_an_error():
+    class Hoarder(Client):
+        def fit(self, msg):
+            self.hoard = 1
+            return super().fit(msg)
+
+    class Hoarding(Tiny):
+        def client(self, id): return Hoarder(id, build(tiny, 1), normal(4, 3), torch.arange(4) % 2)
+    with pytest.raises(UserError, match="hoard"): trial(secure(kind=Hoarding), workers=1)
+
+
+def test_secrets_are_forgotten_when_the_round_is_over():
+    ended = trial(secure(), workers=1)
+    for state in ended.federation.states.values():
+        kept = unpack(state)
+        assert kept.meta["round"]["kept"]["secret"] is None and "round/held" not in kept.tensors
+    assert ended.server.keys == {} == ended.server.letters and ended.server.total is None
+
+
+# Other messages of the course
+
+
+def test_fedreplays_head_is_the_same_under_masks():
+    y = torch.arange(60) % 6
+    world = World(normal(60, 8) + y[:, None], y, normal(12, 8, seed=1), y[:12], list("abcdef"), "six")
+    farms = FedReplayExperiment(replace(replay_profiles["smoke"], rounds=1), 0, features=world)
+    how = Additive(lambda server: Msg(server.weights, {"n": 1, "counts": [0] * server.classes}), most=60)
+    one = trial(farms, workers=1).server
+    other = trial(SecureExperiment(farms, 3, how, clear=("donate", "pool")), workers=1).server.server
+    assert all(torch.allclose(t, other.weights[name], atol=1e-6) for name, t in one.weights.items())
+    assert one.holders == other.holders and len(other.shared_pool) == len(one.shared_pool)
+
+
+# The bench
+
+
+def test_the_bench_measures_what_it_says(bench):
+    plainly, under = bench.clear(5, 40), bench.masked(5, 40, gone=1)
+    assert under.included == 4 and plainly.included == 5
+    assert plainly.down > 5 * 160 and under.down > plainly.down and under.up > plainly.up
+    assert under.away < 1e-4
+
+
+def test_the_bench_runs_flowers_functions(bench):
+    pytest.importorskip("flwr")
+    theirs = bench.flower(3, 40)
+    assert theirs.included == 3 and theirs.away < 1e-3 and theirs.up > 3 * 8 * 40

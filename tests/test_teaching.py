@@ -1,0 +1,320 @@
+"""A student's way through an assignment, and ways round it; progress, doctor, slides, syllabus, projects."""
+import csv
+import ctypes
+import importlib.util
+import json
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedbook import classroom, command, lab
+from fedbook.classroom import (Pupil, credit, exercises_of, grade, marks_of, slide_cells, tasks,
+                               write_assignment)
+from fedbook.command import main
+from fedbook.lab import UserError, check, progress_file, solved_in
+from fedbook.runs import chapters, code_cells, module_name
+
+ROOT = Path(__file__).parent.parent
+COMMAND = chapters()["30_command"]
+SOLVED = {"engine_of": """def engine_of(text):
+    name, colon, number = text.partition(":")
+    if not colon: return (name, None) if name in ("local", "flower") else None
+    return (name, int(number)) if name == "flower" and number.isdigit() and int(number) else None""",
+          "left": "def left(order, done): return [name for name in order if done.get(name, 1)]",
+          "makespan": """def makespan(seconds, at_once):
+    places = [0] * at_once
+    for each in seconds: places[places.index(min(places))] += each
+    return max(places)"""}
+
+
+def loaded(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("class") / "hw"
+    write_assignment("30_command", folder, seed=3)
+    return folder
+
+
+def handed_in(work, name, *functions):
+    "The student's notebook with `functions` written into it, each in place of its empty one."
+    book = json.loads((work / "30_command.ipynb").read_text())
+    for function in functions:
+        asked = re.match(r"def (\w+)", function)[1]
+        for cell in book["cells"]:
+            cell["source"] = re.sub(rf"(?m)^def {asked}\(.*\.\.\.$", lambda _: function, cell["source"])
+    (work / f"{name}.ipynb").write_text(json.dumps(book))
+    return work / f"{name}.ipynb"
+
+
+def points(rows): return {row["exercise"]: row["points"] for row in rows}
+
+
+# A student's way
+
+def test_what_is_handed_out_has_no_answers(work):
+    book = json.loads((work / "30_command.ipynb").read_text())
+    source = "\n".join(cell["source"] for cell in book["cells"])
+    assert all(f"def {name}(" in source and f"check({name}" in source for name in SOLVED)
+    assert "reveal(" not in source and "guess(" not in source and "heapq" not in source
+    assert not any(cell.get("outputs") for cell in book["cells"])
+    assert json.loads((work / "grader.json").read_text()) == dict(chapter="30_command", seed=3, hidden=6)
+
+
+def test_graded_untouched_then_half_solved_then_solved(work, capsys):
+    untouched = grade(work, handed_in(work, "ann"))
+    assert {row["said"] for row in untouched} == {"not attempted yet"} and not any(points(untouched).values())
+    slow = "def makespan(seconds, at_once): return sum(seconds)"
+    half = grade(work, handed_in(work, "ann", SOLVED["left"], slow))
+    assert points(half)["left"] == 10 and points(half)["engine_of"] == 0 and points(half)["makespan"] < 7.5
+    assert main(["grade", str(work), str(handed_in(work, "ann", *SOLVED.values()))]) == 0
+    assert "30 of 30 points" in capsys.readouterr().out
+    line, = csv.DictReader((work / "grades.csv").open())
+    assert line == {"notebook": "ann.ipynb", "engine_of": "5.0", "left": "10.0", "makespan": "15.0",
+                    "sum": "30.0", "of": "30"}
+
+
+def test_an_assignment_that_is_there_stays_as_it_is(work, capsys):
+    before = {path: path.read_bytes() for path in work.iterdir()}
+    assert main(["assignment", "30_command", str(work)]) == 2
+    err = capsys.readouterr().err
+    assert "is there already, and stays as it is" in err and err.count("\n") == 1
+    assert before == {path: path.read_bytes() for path in work.iterdir()}
+
+
+@pytest.mark.parametrize("line, said", [
+    ("assignment nosuch x", "chapter 'nosuch' is unknown"), ("assignment all x", "of one chapter, not"),
+    ("assignment lab x --hidden 0", "--hidden 0 must be 1 or more"),
+    ("grade nowhere a.ipynb", "holds no assignment"),
+    ("grade WORK nowhere.ipynb", "is not a notebook"), ("grade WORK x --patience 0", "must be above 0"),
+    ("slides nosuch", "chapter 'nosuch' is unknown"), ("slides all", "of one chapter, not of all"),
+    ("lab nosuch", "chapter 'nosuch' is unknown"), ("progress --folder nowhere", "is no copy of the")])
+def test_a_mistake_is_one_sentence(line, said, work, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert main(line.replace("WORK", str(work)).split()) == 2
+    err = capsys.readouterr().err
+    assert said in err and err.startswith("fedbook: ") and err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+# Ways round it
+
+BY_FILE = Path(classroom.__file__).parent / "answers" / "command.py"
+FRAMES = """def left(*case):
+    import gc, sys
+    frame = sys._getframe()
+    while frame:
+        for value in list(frame.f_locals.values()) + list(frame.f_globals.values()):
+            if getattr(value, "__module__", "") == "fedbook.answers.command":
+                return value(*case)
+        frame = frame.f_back
+    return [f for f in gc.get_objects() if getattr(f, "__name__", "") == "left"][0]"""
+CHEATS = {
+    "imports": ("def engine_of(t): from fedbook.answers import command; return command.engine_of(t)",
+                "def left(*c):\n    import importlib\n"
+                "    return importlib.import_module('fedbook.answers.command').left(*c)",
+                f"def makespan(*c):\n    import sys; sys.path.insert(0, {str(BY_FILE.parents[2])!r})\n"
+                "    for name in [n for n in sys.modules if n.startswith('fedbook')]: del sys.modules[name]\n"
+                "    from fedbook.answers import command; return command.makespan(*c)"),
+    "files": (f"def engine_of(t):\n    exec(open({str(BY_FILE)!r}).read(), names := {{}})\n"
+              "    return names['engine_of'](t)",
+              f"def left(*c):\n    import os; text = os.read(os.open({str(BY_FILE)!r}, 0), 9999)\n"
+              "    exec(text, names := {}); return names['left'](*c)",
+              "def makespan(*c):\n    import subprocess\n"
+              f"    text = subprocess.check_output(['cat', {str(BY_FILE)!r}])\n"
+              "    exec(text, names := {}); return names['makespan'](*c)"),
+    "others": ("def engine_of(t): print('correct on 8 cases'); return ...", FRAMES,
+               "def makespan(seconds, at_once): return {(3, 1, 2): 6, (1, 1, 1, 6): 8, (6, 1, 1, 1): 6}"
+               ".get(tuple(seconds), 0)"),
+    "equal to all": ("class Yes(tuple):\n    def __eq__(self, other): return True\n"
+                     "def engine_of(t): return Yes()",
+                     "class Any(list):\n    def __eq__(self, other): return True\n"
+                     "def left(order, done): return Any(['x'])", "def makespan(*c): import os; os._exit(0)")}
+
+
+def with_helpers(work, name, functions):
+    "As `handed_in`, for functions that come with a class before them."
+    parts = [re.split(r"(?m)^(?=def )", function, maxsplit=1) for function in functions]
+    path = handed_in(work, name, *(own for _, own in parts))
+    book = json.loads(path.read_text())
+    helpers = [dict(cell_type="code", source=before) for before, _ in parts if before]
+    path.write_text(json.dumps(book | dict(cells=helpers + book["cells"])))
+    return path
+
+
+@pytest.mark.parametrize("name", CHEATS)
+def test_a_cheat_gets_nothing(name, work):
+    rows = grade(work, with_helpers(work, "eve", CHEATS[name]))
+    assert [row["said"] for row in rows if row["points"]] == [], rows
+    assert not any(row["said"].startswith("correct") for row in rows)
+
+
+def test_what_python_does_not_hear_of_the_kernel_refuses(tmp_path):
+    "A library written in C opens files without Python's knowledge."
+    if sys.platform != "linux" or ctypes.CDLL(None).syscall(444, None, 0, 1) < 1:
+        pytest.skip("no Landlock here")
+    source = ("def read(path):\n    import ctypes\n    libc = ctypes.CDLL(None)\n"
+              "    place, text = libc.open(path.encode(), 0), ctypes.create_string_buffer(20)\n"
+              "    return libc.read(place, text, 10), text.value.decode()")
+    (tmp_path / "own.ipynb").write_text(json.dumps(dict(cells=[dict(cell_type="code", source=source)])))
+    with Pupil(tmp_path / "own.ipynb") as pupil:
+        assert pupil.function("read")(str(BY_FILE)) == (-1, "")
+        assert pupil.function("read")(json.__file__)[0] == 10, "what is not closed can be read"
+
+
+def test_a_near_miss_is_no_solution_and_a_solution_of_another_kind_is_one():
+    attempts = loaded(ROOT / "tests" / "attempts" / "command.py")
+    for named, attempt in vars(attempts).items():
+        if "__" not in named.strip("_") or not callable(attempt): continue
+        name, kind = re.fullmatch(r"(.+?)__(wrong|right)_.*", named).groups()
+        row, = [row for row in marks_of(COMMAND, lambda n: renamed(attempt, n), 5) if row["exercise"] == name]
+        assert row["points"] == row["of"] if kind == "right" else row["points"] <= row["of"] / 2, (named, row)
+
+
+def renamed(attempt, name):
+    def f(*case): return attempt(*case)
+    f.__name__ = name
+    return f
+
+
+def test_a_constant_and_cases_learnt_by_heart_earn_nothing():
+    yes_no = [True, False, True, True]
+    assert credit([True], [True, False, True, True], yes_no) == 0      # always yes
+    assert credit([True, True], [False] * 4, [1, 2, 3, 4]) == 0        # the visible ones by heart
+    assert credit([True], [True] * 4, [1, 1, 1, 1]) == 1
+    assert 0 < credit([True], [True, True, True, False], [1, 2, 3, 4]) < 0.5
+    assert credit([False], [True] * 4, [1, 2, 3, 4]) == 0.5
+
+
+def test_a_pupil_gives_functions_and_what_it_raised(tmp_path):
+    source = ("def made(n): return lambda k: [n, (k, {n: {k}})]\ndef bad(x): x.append(1)\ndef gone(): 1 / 0\n"
+              "def endless():\n    while True: pass")
+    (tmp_path / "own.ipynb").write_text(json.dumps(dict(cells=[
+        dict(cell_type="code", source="this is no Python"), dict(cell_type="code", source="%magic\n" + source)])))
+    with Pupil(tmp_path / "own.ipynb") as pupil:
+        assert pupil.function("made")(3)(4) == [3, (4, {3: {4}})]
+        for name, case, said in (("bad", ([],), "argument number 1 in place"), ("gone", (), "division by zero"),
+                                 ("none", (), "name 'none' is not defined")):
+            with pytest.raises(Exception, match=said): pupil.function(name)(*case)
+        pupil.patience = 1
+        for said in ("longer than 1 seconds", "not asked again"):
+            with pytest.raises(Exception, match=said): pupil.function("endless")()
+        pupil.patience = 30
+        assert pupil.function("made")(1)(2) == [1, (2, {1: {2}})], "a new process has begun"
+
+
+def test_where_the_kernel_cannot_close_folders_python_watches(tmp_path):
+    secret = tmp_path / "secret.txt"
+    secret.write_text("42")
+    code = ("import subprocess, sys; from pathlib import Path; from fedbook.classroom import keep_watch\n"
+            f"keep_watch([Path({str(tmp_path)!r})], starts=False)\n"
+            f"for f in (lambda: open({str(secret)!r}), lambda: subprocess.run(['cat', {str(secret)!r}])):\n"
+            "    try: print(f())\n    except PermissionError as error: print(error)")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout.splitlines() == ["the answers are closed while grading",
+                                        "no process is started while grading"], done.stderr
+
+
+# Every chapter
+
+def test_every_exercise_has_hidden_cases():
+    for stem, path in chapters().items():
+        text = (ROOT / "teaching" / "hidden" / f"{module_name(stem)}.py").read_text()
+        drawn = set(re.findall(r"(?m)^def ([a-z]\w*)", text))
+        assert drawn == set(exercises_of(path)), stem
+        assert all(task.sources and task.points for task in tasks(path))
+
+
+def test_the_syllabus_says_what_the_chapters_say():
+    fill = loaded(ROOT / "teaching" / "fill.py")
+    text = fill.SYLLABUS.read_text()
+    assert fill.refilled(text) == text, "run: python teaching/fill.py"
+    for plan in text.split("\n# ")[1:]:
+        read = set()
+        for stem, before, can in re.findall(r"(?m)^\| \[(\w+)\]\(.*?\) \| \d+ \| (.*?) \| (.+) \|$", plan):
+            needed = {name for name in before.split(", ") if name[0].isdigit()}
+            assert needed <= read and can.strip(), f"{stem} comes before {needed - read}"
+            read.add(stem)
+    assert {stem for stem in chapters() if stem.startswith("1")} <= read
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "teaching" / "projects").glob("*.py")), ids=lambda p: p.stem)
+def test_a_project_runs(path, capsys):
+    if path.stem == "smaller_steps": pytest.importorskip("dp_accounting")
+    runpy.run_path(str(path))["main"]("smoke")
+    assert len(capsys.readouterr().out.splitlines()) >= 2
+    assert f"({path.name})" in path.with_name("README.md").read_text()
+
+
+def test_slides_show_figures_and_formulas_and_no_answers(tmp_path, capsys):
+    target = tmp_path / "slides.html"
+    assert main(["slides", "03_wire", "--to", str(target)]) == 0
+    page, cells = target.read_text(), slide_cells(chapters()["03_wire"])
+    assert page.count("<section") > 15 and "data:image/png" in page
+    assert "from the network" in capsys.readouterr().out
+    assert "Exercises" not in "".join(cell.source for cell in cells) and "Answer: <code>" not in page
+    assert {cell.metadata["slideshow"]["slide_type"] for cell in cells} == {"slide", "subslide", "-", "notes"}
+
+
+# A reader's copy
+
+def test_what_is_solved_is_noted_in_a_readers_copy_alone(tmp_path, monkeypatch, capsys):
+    from fedbook.answers import command as answers
+    (tmp_path / "course" / "workshop").mkdir(parents=True)
+    (tmp_path / "course" / "00_start.ipynb").write_text("{}")
+    names = dict(answers=answers)
+    exec(SOLVED["left"], names)
+    def solve(): check(names["left"], answers.left, [(["a"], {}), (["a", "b"], {"a": 0})])
+
+    monkeypatch.chdir(tmp_path / "course")
+    solve()
+    assert progress_file() is None and not (tmp_path / "course" / lab.PROGRESS).exists()
+    Path(lab.PROGRESS).write_text("{}")
+    monkeypatch.chdir(tmp_path / "course" / "workshop")
+    solve()
+    assert solved_in(progress_file()) == {"command": ["left"]}
+    assert capsys.readouterr().out == "correct on 2 cases\ncorrect on 2 cases, noted in progress.json\n"
+    assert main(["progress"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"30_command +1 of 3 +engine_of, makespan", out) and "\n1 of " in out
+    progress_file().write_text("[]")
+    solve()
+    assert progress_file().read_text() == "[]" and main(["progress"]) == 2
+    assert "delete it, fedbook copy makes a new one" in capsys.readouterr().err
+
+
+def test_lab_opens_a_chapter_of_the_copy(tmp_path, monkeypatch):
+    opened = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command, "needs", lambda package: None)
+    monkeypatch.setattr(command.subprocess, "call", lambda line: opened.append(line[2:]) or 0)
+    assert [main(["lab"]), main(["lab", "all"]), main(["lab", "classroom"])] == [0, 0, 0]
+    assert opened == [["jupyterlab", f"course/{name}.ipynb"]
+                      for name in ("00_start", "00_start", "workshop/w11_classroom")]
+    assert solved_in(Path("course", lab.PROGRESS)) == {} and Path("course", "answers").is_dir()
+    assert not (ROOT / "nbs" / lab.PROGRESS).exists()
+
+
+# A machine
+
+def test_the_doctor_names_each_problem_with_its_cure(monkeypatch, capsys):
+    assert main(["doctor"]) == 0
+    lines = {line[:18].strip(): line[18:] for line in capsys.readouterr().out.splitlines()}
+    assert {"Python", "cores", "memory", "free disk", "GPU", "versions", "data and weights", "smoke", "quick",
+            "full"} <= lines.keys()
+    assert "hours for all" in lines["full"] and "->" not in lines["Python"]
+    found = classroom.find_spec
+    monkeypatch.setattr(classroom, "find_spec", lambda name: None if name == "flwr" else found(name))
+    monkeypatch.setattr(classroom, "memory_here", lambda: 3e9)
+    said = {finding.what: finding for ask in (classroom._machine, classroom._packages) for finding in ask()}
+    assert said["extra flower"].cure == "pip install 'fedbook[flower]'"
+    assert "without: 20_flower" in said["extra flower"].found and "--at-once 1" in said["memory"].cure
