@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from .continual import as_pixels
 from .engine import trial
 from .fedavg import Answer, Call, Client, Experiment, FedAvgExperiment, FedAvgSizes, Here, Line
 from .lab import Bounds, Count, Positive, Share, Table, UserError, needs
@@ -74,8 +75,7 @@ profiles = {
     "quick": AttackSizes(rounds=3, counts=(1, 4), steps=(1, 5), iterations=150, victims=1,
                          crowds=(1, 16, 256), candidates=200, public_leaves=10, private_leaves=5,
                          decoder_epochs=10, shadows=16, head_steps=100, fpr=0.05, moments=(1, 2, 5, 20, 100),
-                         street_iterations=30, claim_seeds=1,
-                         noises=(0.2,)),
+                         street_iterations=30, claim_seeds=1, noises=(0.2,)),
     "full": AttackSizes(seeds=3),
     "paper": AttackSizes(seeds=3, data="fashion_mnist", clients=100, rounds=20, iterations=4800, victims=10,
                          candidates=2000, public_leaves=200, private_leaves=100, leaf_size=224,
@@ -286,8 +286,7 @@ class Gallery:
 
     def seen(self, x: Tensor) -> Tensor:
         "Features of length 1, (n, dim), of pictures `x` (n, C, H, W), floats in [-1, 1]."
-        pixels = ((x.clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
-        return F.normalize(self.encoder.encode(pixels, cache=None))
+        return F.normalize(self.encoder.encode(as_pixels(x), cache=None))
 
     @staticmethod
     def outlined(x: Tensor) -> Tensor:

@@ -6,7 +6,7 @@
 __all__ = ['profiles', 'Lie', 'RobustSizes', 'Liar', 'SteadyClient', 'LyingExperiment', 'flipped_labels', 'stretched', 'marked',
            'backdoor', 'turned_back', 'many_pictures', 'alie_z', 'a_little', 'flat_updates', 'moved_by',
            'coordinate_median', 'trimmed_mean', 'krum', 'geometric_median', 'fltrust', 'MedianServer', 'TrimmedServer',
-           'KrumServer', 'capped', 'CappedServer', 'GeometricServer', 'ClippingServer', 'TrustServer']
+           'KrumServer', 'capped', 'weighted_mean', 'CappedServer', 'clipped_mean', 'TrustServer']
 
 # %% ../nbs/22_robust.ipynb #22c00003
 import math
@@ -291,45 +291,30 @@ def capped(counts: Tensor, cap: float) -> Tensor:
     if not cap > 0: raise UserError(f"cap={cap} must be above 0")
     return counts.clamp(max=cap * float(counts.median()))
 
+def weighted_mean(x: Tensor, weights: Tensor) -> Tensor:
+    "The mean of the rows of `x` (n, d), weighted by `weights` (n,): (d,)."
+    return weights @ x / weights.sum()
+
 class CappedServer(Server):
-    "FedAvg's mean with counts `capped` at `cap` times their median."
+    """FedAvg's server, which merges by `rule(x, weights)`: from updates `x` (n, d) and their counts, `capped`
+    at `cap` times their median, to one update (d,)."""
 
-    def __init__(self, *args: Any, cap: float = 2.0, **options: Any) -> None:
+    def __init__(self, *args: Any, cap: float = 2.0, rule: Callable[[Tensor, Tensor], Tensor] = weighted_mean,
+                 **options: Any) -> None:
         super().__init__(*args, **options)
-        self.cap = cap
+        self.cap, self.rule = cap, rule
 
     def merge(self, replies: Replies) -> None:
         x, counts = flat_updates(self.weights, replies)
-        counts = capped(counts, self.cap)
-        self.weights = moved_by(self.weights, counts @ x / counts.sum())
-
-# %% ../nbs/22_robust.ipynb #22c00109
-class GeometricServer(Server):
-    """FedAvg's server with the `geometric_median`, weighted by counts `capped` at `cap` times their median.
-    (In the paper counts are not capped.)"""
-
-    def __init__(self, *args: Any, cap: float = 2.0, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.cap = cap
-
-    def merge(self, replies: Replies) -> None:
-        x, counts = flat_updates(self.weights, replies)
-        self.weights = moved_by(self.weights, geometric_median(x, capped(counts, self.cap)))
+        self.weights = moved_by(self.weights, self.rule(x, capped(counts, self.cap)))
 
 # %% ../nbs/22_robust.ipynb #22c00124
-class ClippingServer(Server):
-    """FedAvg's mean of updates that are cut to the median of their lengths, with counts `capped` at `cap`
-    times their median. (Sun et al. 2019 cut at a length that is given.)"""
-
-    def __init__(self, *args: Any, cap: float = 2.0, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.cap = cap
-
-    def merge(self, replies: Replies) -> None:
-        x, counts = flat_updates(self.weights, replies)
-        lengths, counts = x.norm(dim=1), capped(counts, self.cap)
-        short = x * (lengths.median() / lengths.clamp(min=1e-12)).clamp(max=1)[:, None]
-        self.weights = moved_by(self.weights, counts @ short / counts.sum())
+def clipped_mean(x: Tensor, weights: Tensor) -> Tensor:
+    """The mean of the rows of `x` (n, d), weighted by `weights` (n,), each cut to the median of their lengths:
+    (d,). (Sun et al. 2019 cut at a length that is given.)"""
+    lengths = x.norm(dim=1)
+    short = x * (lengths.median() / lengths.clamp(min=1e-12)).clamp(max=1)[:, None]
+    return weighted_mean(short, weights)
 
 # %% ../nbs/22_robust.ipynb #22c00039
 class TrustServer(Server):

@@ -13,11 +13,11 @@ from fedbook.engine import prove, trial
 from fedbook.fedavg import Client, Federation, Here, Server, TooFewReplies, run
 from fedbook.lab import UserError
 from fedbook.local import generator
-from fedbook.robust import (CappedServer, ClippingServer, GeometricServer, KrumServer, LyingExperiment,
-                            MedianServer, RobustSizes, TrimmedServer, TrustServer, a_little, alie_z, backdoor,
-                            capped, coordinate_median, flat_updates, flipped_labels, fltrust,
-                            geometric_median, krum, many_pictures, marked, moved_by, stretched, trimmed_mean,
-                            turned_back)
+from fedbook.robust import (CappedServer, KrumServer, LyingExperiment, MedianServer, RobustSizes,
+                            TrimmedServer, TrustServer, a_little, alie_z, backdoor, capped,
+                            clipped_mean, coordinate_median, flat_updates, flipped_labels, fltrust,
+                            geometric_median, krum, many_pictures, marked, moved_by, stretched,
+                            trimmed_mean, turned_back)
 from fedbook.wire import Msg
 
 SIZES = RobustSizes(clients=8, per_round=8, pictures=240, rounds=4, liars=2, lr=0.2)
@@ -195,6 +195,8 @@ def trust(experiment):
     return partial(TrustServer, root=Client(99, experiment.network(), x, y, 0, 1, 16, 0.2))
 
 
+ClippingServer = partial(CappedServer, rule=clipped_mean)
+GeometricServer = partial(CappedServer, rule=geometric_median)
 KINDS = {"cap": CappedServer, "clipping": ClippingServer, "median": MedianServer,
          "trimmed": partial(TrimmedServer, liars=2), "krum": partial(KrumServer, liars=2),
          "multi": partial(KrumServer, liars=2, many=None), "rfa": GeometricServer, "trust": None}
