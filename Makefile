@@ -42,6 +42,8 @@ bench: .venv/dev
 	$(BIN)/python bench/sparse_wire.py
 	$(BIN)/python bench/moe.py
 	$(BIN)/python bench/secagg.py
+	$(BIN)/python bench/stream.py
+	$(BIN)/python bench/scale.py
 	$(BIN)/python bench/engines.py
 
 gpu: .venv/installed

@@ -25,7 +25,7 @@ import torch
 
 from .lab import UserError, needs, progress
 from .world import (SETS, Boxes, Files, Pictures, Site, arc_of_turn, data_folder, fashion_mnist_small,
-                           fashion_pictures, known_set, largest, read_idx, set_folder, shown, split_by_group)
+                           fashion_pictures, known_set, largest, listed_classes, read_idx, set_folder, shown, split_by_group)
 
 # %% ../nbs/workshop/w3_folders.ipynb #2472422a
 def _group_pattern(group):
@@ -51,7 +51,7 @@ _SPLIT = re.compile(r"(train|training|test|testing|val|valid|validation|dev)([-_
 def class_folder(path: str | Path, name: str | None = None, licence: str = "", source: str = "",
                  split: str | None = None, group: str | None = None) -> Pictures:
     """The pictures of a folder that has a folder per class, lazily. `split` names a first level (such as
-    train or test) to enter.
+    train or test) to enter. `world.listed_classes` says which classes there are.
 
     `group`: a regular expression whose first group, searched in a picture's path below its class folder (with
     /), names the plant. `identity` is then `CLASS/PLANT`; a picture without a match is a plant of its own.
@@ -61,7 +61,7 @@ def class_folder(path: str | Path, name: str | None = None, licence: str = "", s
     path = Path(path)
     root = path / split if split else path
     if not root.is_dir(): raise UserError(f"path={str(root)!r} is not a folder with a folder per class in it")
-    classes = sorted(f.name for f in root.iterdir() if f.is_dir() and not f.name.startswith("."))
+    classes = listed_classes(root)
     if classes and all(_SPLIT.fullmatch(c) for c in classes):
         raise UserError(f"path={str(root)!r} holds {', '.join(classes)}, which are splits and not classes; "
                         f"choose one as split, such as {classes[0]!r}, or give both to pictures as splits")

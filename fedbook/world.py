@@ -6,8 +6,8 @@
 __all__ = ['PER_PICTURE', 'FASHION_CLASSES', 'FASHION_SOURCE', 'FASHION_MNIST_SMALL_SHA256', 'TEST_ARC', 'GAP', 'SETS',
            'Selected', 'positions', 'Pictures', 'as_float', 'Boxes', 'check_boxes', 'largest', 'array_checksum',
            'fashion_mnist_small', 'fashion_pictures', 'contact_sheet', 'class_means', 'nearest_mean', 'Files',
-           'split_by_group', 'arc_of_turn', 'data_folder', 'shown', 'RealSet', 'known_set', 'advice', 'set_folder',
-           'read_idx', 'Site', 'inventory']
+           'split_by_group', 'arc_of_turn', 'data_folder', 'shown', 'listed_classes', 'RealSet', 'known_set', 'advice',
+           'set_folder', 'read_idx', 'Site', 'inventory']
 
 # %% ../nbs/workshop/w2_world.ipynb #c7da78c3
 import gzip
@@ -324,6 +324,20 @@ def data_folder() -> Path:
 def shown(path: str | Path) -> str:
     "`path` as a reader sees it, with `~` for the home folder."
     return str(path).replace(str(Path.home()), "~", 1)
+
+# %% ../nbs/workshop/w2_world.ipynb #610d3fdf
+def listed_classes(root: Path) -> list[str]:
+    """The classes of a folder `root` with a folder per class: the names of these, sorted. Where there is a
+    `classes.txt` in `root`, or beside it, the names in that, one a line, in that order: a class of it may
+    have no folder. Raises `UserError` for a folder that it does not list."""
+    found = sorted(f.name for f in root.iterdir() if f.is_dir() and not f.name.startswith("."))
+    file = next((f for f in (root / "classes.txt", root.parent / "classes.txt") if f.is_file()), None)
+    if file is None: return found
+    listed = list(dict.fromkeys(filter(None, map(str.strip, file.read_text("utf-8").splitlines()))))
+    if more := sorted(set(found) - set(listed)):
+        raise UserError(f"path={str(root)!r} holds a folder {more[0]!r}, which {shown(file)} does not list; it "
+                        "must list the classes of all, one a line")
+    return listed
 
 # %% ../nbs/workshop/w2_world.ipynb #6b04552d
 class RealSet(NamedTuple):
