@@ -68,27 +68,25 @@ class FlowerSizes(FedAvgSizes):
     chapters: Count = 7          # chapters that are run on Flower, the first so many
     nodes: int = 3               # real nodes that are started; 0: none
     clock: float = 240.0         # seconds of a run with a timeout, by the clock of the experiment
-    replies: tuple[Count, ...] = (10, 100, 300)  # replies of a round whose memory is measured
-    megabytes: Positive = 20.0   # size of each of them
+    replies: tuple[Count, ...] = (5, 25)  # replies of a round whose memory is measured
+    megabytes: Positive = 2.0    # size of each of them
 
 profiles = {
-    "smoke": FlowerSizes(few=3, few_rounds=3, pictures=60, kinds=2, chapters=1, nodes=0, clock=40.0,
-                          replies=(2, 6), megabytes=0.1),
-    "quick": FlowerSizes(kinds=5, chapters=1, nodes=0, clock=60.0, replies=(5, 25), megabytes=2.0),
-    "full": FlowerSizes(seeds=3),
-    "paper": FlowerSizes(seeds=3),
+    "smoke": FlowerSizes(few=3, few_rounds=3, pictures=60, kinds=2, chapters=1, nodes=0, clock=40.0),
+    "quick": FlowerSizes(kinds=5, chapters=1, nodes=0, clock=60.0),
+    "full": FlowerSizes(seeds=3, replies=(10, 100, 300), megabytes=20.0),
+    "paper": FlowerSizes(seeds=3, replies=(10, 100, 300), megabytes=20.0),
 }
 
 # %% ../nbs/20_flower.ipynb #78225515
 @contextmanager
 def _environment(**values):
-    before = {name: os.environ.get(name) for name in values}
+    before = {name: os.environ[name] for name in values if name in os.environ}
     os.environ.update(values)
     try: yield
     finally:
-        for name, value in before.items():
-            if value is None: os.environ.pop(name)
-            else: os.environ[name] = value
+        for name in values: os.environ.pop(name, None)
+        os.environ.update(before)
 
 @contextmanager
 def local_ray(cores: int, tries: int = 3) -> Iterator[None]:

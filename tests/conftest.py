@@ -13,8 +13,8 @@ from fedbook.engine import Checkpoint, Faults
 from fedbook.local import build, generator
 
 
-LONGEST = ("test_nodes", "test_pretended", "test_notebooks", "test_engines_bench", "test_package", "test_flower",
-           "test_command")
+LONGEST = ("test_nodes", "test_pretended", "test_notebooks", "test_browser", "test_engines_bench",
+           "test_package", "test_flower", "test_command")
 
 
 def pytest_collection_modifyitems(items):
