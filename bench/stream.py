@@ -16,6 +16,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from time import monotonic, process_time
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -26,6 +27,7 @@ from torch import nn
 
 from fedbook.fedavg import Federation, Server
 from fedbook.flower import FlowerLine, to_array
+from fedbook.local import build
 from fedbook.wire import Msg, pack
 from bar import bar
 
@@ -73,7 +75,7 @@ class AtOnce(FlowerLine):
 
 def server_of(megabytes):
     "FedAvg's server with one layer of weights of so many megabytes."
-    return Server(nn.Linear(math.ceil(1e6 * megabytes / 4), 1, bias=False))
+    return Server(build(partial(nn.Linear, math.ceil(1e6 * megabytes / 4), 1, bias=False), 0))
 
 
 def exchange(count, megabytes, line=FlowerLine, folder=None):
