@@ -63,6 +63,7 @@ def spoken(app, page, template, context, doctree):
 
 
 def setup(app):
+    app.extensions["sphinx-mathjax-offline"].parallel_read_safe = True      # it copies files, and does not say so
     app.config.mathjax_path = "mathjax/startup.js"
     app.config.html_extra_path = [str(app.srcdir / "extra")]
     app.connect("doctree-read", as_written)
