@@ -484,7 +484,8 @@ class Experiment:
 def _own_folder(folder):
     place = Path(folder).expanduser().resolve()
     if not place.exists(): raise UserError(f"folder={folder!r} is missing on this machine")
-    if place.is_dir() and not any(place.iterdir()): raise UserError(f"folder={folder!r} on this machine is empty")
+    if place.is_dir() and not any(place.iterdir()):
+        raise UserError(f"folder={folder!r} on this machine is empty")
     return str(place)
 
 @lru_cache(maxsize=2)

@@ -127,6 +127,7 @@ def write_certificate(folder: str | Path, hosts: Sequence[str] = ("127.0.0.1",),
     that nodes call by one of `hosts` (names or addresses), good for so many `days` from now, but not beyond
     the authority's end. Returns the path of `server.pem`. Raises `UserError` where the authority has
     ended."""
+    needs("cryptography")
     from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
     if isinstance(hosts, str) or not hosts: raise UserError(f"hosts={hosts!r} must be a list of at least one")
@@ -162,6 +163,7 @@ def check_certificate(shown: str | Path | bytes, authority: str | Path, host: st
     """Until when a node that trusts the file `authority`, and calls the server `host`, believes the
     certificate `shown` (a file, or its bytes). Raises `UserError` with the reason if it does not, at the time
     `now`: foreign, expired, not good yet, or for other hosts."""
+    needs("cryptography")
     from cryptography import x509
     from cryptography.exceptions import InvalidSignature
 
