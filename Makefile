@@ -1,4 +1,5 @@
 # NAME: a chapter, or all.  PROFILE: smoke, quick, full, paper.  PIP_ARGS: passed to pip, e.g. to choose another index for torch.
+# test-browser moves every slider of the course, and looks at the whole site; test does so in part.
 # MINUTES: as many as `make gpu` may take; the next call goes on.
 PYTHON   ?= python3
 NAME     ?= all
@@ -11,7 +12,7 @@ BIN      := .venv/bin
 WITHOUT_FLOWER = { echo "Flower cannot be installed here: chapter 20 and what needs it are left out"; false; } || $(BIN)/python -m pip install $(PIP_ARGS)
 export FEDBOOK_DEVICE = $(DEVICE)
 
-.PHONY: run test test-fast lab export book bench gpu
+.PHONY: run test test-fast test-browser lab export book site bench gpu
 
 run: .venv/installed
 	$(BIN)/fedbook run $(NAME) --profile $(PROFILE) --device $(DEVICE) $(ARGS)
@@ -21,6 +22,9 @@ test: .venv/dev
 
 test-fast: .venv/dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -q -n 2 --dist worksteal --durations=10 --ignore tests/test_notebooks.py --ignore tests/test_nodes.py
+
+test-browser: .venv/dev site
+	FEDBOOK_BROWSER=all OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_browser.py -q -rP --durations=10
 
 lab: .venv/dev
 	$(BIN)/fedbook lab $(NAME)
@@ -33,6 +37,11 @@ book: .venv/dev
 	$(BIN)/fedbook book $(NAME)
 	$(BIN)/nbdev_clean
 
+site: .venv/site
+	$(BIN)/python site/prepare.py _docs/pages
+	$(BIN)/python -m sphinx -q -W --keep-going -j auto -c site -d _docs/doctrees _docs/pages _docs/html
+	@echo "The site is in _docs/html; open _docs/html/index.html"
+
 bench: .venv/dev
 	$(BIN)/python bench/federation.py
 	$(BIN)/python bench/clients.py
@@ -42,6 +51,7 @@ bench: .venv/dev
 	$(BIN)/python bench/sparse_wire.py
 	$(BIN)/python bench/moe.py
 	$(BIN)/python bench/secagg.py
+	$(BIN)/python bench/stream.py
 	$(BIN)/python bench/engines.py
 
 gpu: .venv/installed
@@ -54,5 +64,9 @@ gpu: .venv/installed
 	@touch $@
 
 .venv/dev: .venv/installed
-	$(BIN)/python -m pip install $(PIP_ARGS) -e ".[course,vision,dev,flower,dp]" || $(WITHOUT_FLOWER) -e ".[course,vision,dev]"
+	$(BIN)/python -m pip install $(PIP_ARGS) -e ".[course,vision,dev,site,flower,dp]" || $(WITHOUT_FLOWER) -e ".[course,vision,dev,site]"
+	@touch $@
+
+.venv/site: .venv/installed
+	$(BIN)/python -m pip install $(PIP_ARGS) -e ".[course,vision,site,flower,dp]" || $(WITHOUT_FLOWER) -e ".[course,vision,site]"
 	@touch $@

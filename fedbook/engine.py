@@ -213,7 +213,7 @@ def spoil(data: bytes, kind: str) -> bytes:
 # %% ../nbs/06_engine.ipynb #4ef9b718
 class Checkpoint:
     """All that a run needs to go on as if nothing had happened, in the file `path`: server, clients' states,
-    ledger, history and place.
+    ledger, history and place; and of a line that remembers something, its `state`.
 
     `about` is what the run is (any JSON value); a checkpoint of another run, or a damaged one, raises
     `UserError`."""
@@ -229,6 +229,7 @@ class Checkpoint:
         facts = dict(about=self.about, place=place, ledger=federation.ledger.to_json(),
                      history=history.to_json())
         parts = {"run": json.dumps(facts).encode(), "server": pack(server.state()),
+                 **_line_state(federation),
                  **{f"client/{id}": state for id, state in federation.states.items()}}
         tensors = {name: torch.frombuffer(bytearray(data), dtype=torch.uint8) for name, data in parts.items()}
         write_atomically(self.path, pack(Msg(tensors, {"digest": _digest(parts)})))
@@ -241,6 +242,7 @@ class Checkpoint:
             raise UserError(f"checkpoint {str(self.path)!r} belongs to another run ({facts['about']!r}, "
                             f"this one is {self.about!r}); delete it or choose another path")
         server.load(unpack(parts.pop("server")))
+        if "line" in parts: getattr(federation.line, "load")(unpack(parts["line"]))
         federation.states = {id: parts[f"client/{id}"] for id in federation.ids if f"client/{id}" in parts}
         federation.ledger = Ledger.from_json(facts["ledger"])
         history.rows[:] = History.from_json(facts["history"]).rows
@@ -257,6 +259,11 @@ class Checkpoint:
             raise UserError(why) from None
 
 # %% ../nbs/06_engine.ipynb #0c47fd92
+def _line_state(federation):
+    "The packed state of a line that has one: what it has under way from one exchange to the next."
+    state = getattr(federation.line, "state", None)
+    return {"line": pack(state())} if state else {}
+
 def _digest(parts):
     digest = hashlib.sha256()
     for name in sorted(parts): digest.update(f"{name} {len(parts[name])} ".encode() + parts[name])
@@ -273,9 +280,9 @@ def trial(experiment: Experiment, checkpoint: Checkpoint | None = None, workers:
           faults: Faults | None = None, line: Line | None = None, label: str = "", min_replies: int = 1,
           threads: int = 1) -> Trial:
     """Run `experiment` from its first round to its last. The clients are served by `line`, if one is given,
-    else by `line_of(experiment.client, workers, threads)`."""
+    else by `line_of(experiment.client, workers, threads)`, and calls go there through `experiment.line`."""
     server, line = experiment.server(), line or line_of(experiment.client, workers, threads)
-    with Federation(line, experiment.ids, min_replies, faults) as federation:
+    with Federation(experiment.line(line), experiment.ids, min_replies, faults) as federation:
         history = run(server, federation, experiment.rounds, checkpoint, experiment.test, label)
     return Trial(server, history, federation)
 

@@ -13,8 +13,9 @@ import traceback
 import warnings
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache, partial
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -23,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from .lab import Bounds, Count, Positive, Profile, UserError, progress
+from .lab import Bounds, Count, Positive, Profile, UserError, choose, progress, torch_device
 from .report import History
 from .local import build, generator, passes, proximal, share_right, small_cnn, torch_threads, train
 from .split import dirichlet, iid
@@ -294,13 +295,15 @@ class Federation:
 
     `line` serves the calls (`Here`, or another with its `serve` and `close`), `ids` are the clients' numbers
     (or how many there are). `faults` (`engine.Faults`) strike replies on purpose. Fewer than `min_replies`
-    usable replies (or fewer than all, where fewer are asked) raise `TooFewReplies`."""
+    usable replies (or fewer than all, where fewer are asked) raise `TooFewReplies`. A reply that claims more
+    than `most` pictures is refused: by their number it would outweigh all others."""
 
-    def __init__(self, line: Line, ids: list[int] | int, min_replies: int = 1, faults: Any = None) -> None:
+    def __init__(self, line: Line, ids: list[int] | int, min_replies: int = 1, faults: Any = None,
+                 most: int = 10**6) -> None:
         if not hasattr(line, "serve"):
             raise UserError(f"line={line!r:.60} does not serve calls; give Here(make_client) or the like")
         self.line, self.ids = line, list(range(ids)) if isinstance(ids, int) else list(ids)
-        self.min_replies, self.faults = min_replies, faults
+        self.min_replies, self.faults, self.most = min_replies, faults, most
         self.ledger, self.round, self._open = Ledger(), 0, False
         self.states: dict[int, bytes] = {}
 
@@ -315,12 +318,12 @@ class Federation:
         calls = (Call(self.round, id, verb, data, self.states.get(id)) for id, data in packed)
         try:
             with closing(self.line.serve(calls)) as served:
-                for call, outcome in served:
+                for heard, (call, outcome) in enumerate(served, 1):
                     try: reply = self.take(call, outcome, accept)
                     except Refused as refused: failures.append(self._miss(call, outcome, refused))
                     else: yield call.id, reply
         finally: self._open = False
-        if failures: self._report(verb, len(to), failures)
+        if failures: self._report(verb, heard, failures)
 
     def take(self, call: Call, outcome: Any, accept: Callable | None = None) -> Msg:
         "The reply that came of `call`, counted and checked. Raises `Refused`."
@@ -333,15 +336,16 @@ class Federation:
         self.ledger.record(call.round, "up", call.id, call.verb, outcome.data, up)
         reply = unpack(outcome.data)
         if accept: accept(call.verb, call.id, reply)
+        _believe(reply.meta.get("n"), self.most)
         return reply
 
     def _miss(self, call: Call, outcome: Any, refused: Refused) -> Failure:
         self.ledger.miss(call.round, call.id, call.verb, str(refused))
         return Failure(f"client {call.id}: {refused}", getattr(outcome, "trace", ""))
 
-    def _report(self, verb, asked, failures):
-        arrived, needed = asked - len(failures), min(self.min_replies, asked)
-        sentence = f"round {self.round}, {verb}: {arrived} of {asked} clients gave a usable reply"
+    def _report(self, verb, heard, failures):
+        arrived, needed = heard - len(failures), min(self.min_replies, heard)
+        sentence = f"round {self.round}, {verb}: {arrived} of {heard} clients gave a usable reply"
         why = "; ".join(failure.reason for failure in failures[:3])
         if arrived < needed:
             error = TooFewReplies(f"{sentence}, at least {needed} are needed ({why})")
@@ -355,6 +359,10 @@ class Federation:
 
     def __exit__(self, *_: object) -> None: self.close()
 
+def _believe(n, most):
+    if type(n) is int and n > most:
+        raise Refused(f"n={n!r:.40} is more than the {most:,} pictures that a client may claim")
+
 # %% ../nbs/04_fedavg.ipynb #4b7c19de
 class Place(NamedTuple):
     """Where a run stands: the next thing to do is step `step` of round `round`, with clients `ids` (None: not
@@ -365,16 +373,18 @@ class Place(NamedTuple):
 
 # %% ../nbs/04_fedavg.ipynb #1905fd9c
 def run(server: ServerLike, federation: Federation, rounds: int, checkpoint: Any = None,
-        test: Callable[[Any], dict] | None = None, label: str = "") -> History:
+        test: Callable[[Any], dict] | None = None, label: str = "",
+        done: Callable[[History], bool] | None = None) -> History:
     """Pick clients, walk the server's steps, repeat for `rounds` rounds; return the `History`.
 
-    `test(server)` answers a dict of numbers that is kept after every round, beside the bytes so far. With a
-    `checkpoint` (`engine.Checkpoint`), a run that was stopped at any moment goes on where it stood and ends
-    with the same bits."""
+    `test(server)` answers a dict of numbers that is kept after every round, beside the bytes so far. Where
+    `done(history)` is true, no further round begins. With a `checkpoint` (`engine.Checkpoint`), a run that
+    was stopped at any moment goes on where it stood and ends with the same bits."""
     history = History()
     place = checkpoint.restore(server, federation, history) if checkpoint else Place()
     keep = lambda: checkpoint.save(place, server, federation, history) if checkpoint else None
     for r in progress(range(place.round, rounds), label, total=rounds, initial=place.round):
+        if done and done(history): break
         federation.round, ids = r, place.ids or server.pick(federation.ids, r)
         server.begin(ids, r)
         for i, step in list(enumerate(server.steps(ids, r)))[place.step:]:
@@ -446,8 +456,37 @@ class Experiment:
 
     def test(self, server: Any) -> dict[str, float]: return {}
 
+    def line(self, line: Line) -> Line:
+        "What its calls go through on their way to the `line` that serves them: nothing more, here."
+        return line
+
+    def at(self, folder: str = "", device: str = "", **sizes: Any) -> "Experiment":
+        """The experiment on a machine of its own: with the data in `folder` in place of `sizes.data`, on
+        `device`, with other `sizes`, such as batch=8. Raises `UserError` for a folder that is missing or
+        empty, and for what `lab.choose` and `lab.torch_device` refuse."""
+        if folder: sizes["data"] = _own_folder(folder)
+        if not device and not sizes: return self
+        return replace(self, sizes=choose({"here": self.sizes}, "here", sizes),
+                       device=str(torch_device(device)) if device else self.device)
+
+    def own_client(self, id: int, folder: str = "", device: str = "", **sizes: Any) -> Any:
+        """Client `id` as its machine makes it (see `at`): where it has a `folder`, with all the training data
+        in it, as the only client of a federation of one; else with its part of everybody's."""
+        if not folder: return self.at("", device, **sizes).client(id)
+        alone = {name: 1 for name in ("clients", "per_round") if hasattr(self.sizes, name)}
+        client = self.at(folder, device, **alone, **sizes).client(0)
+        client.id, client.generator = id, generator(self.seed, id)
+        return client
+
     def __reduce__(self) -> tuple:
         return _revive, (type(self), *(getattr(self, field.name) for field in fields(self)))
+
+def _own_folder(folder):
+    place = Path(folder).expanduser().resolve()
+    if not place.exists(): raise UserError(f"folder={folder!r} is missing on this machine")
+    if place.is_dir() and not any(place.iterdir()):
+        raise UserError(f"folder={folder!r} on this machine is empty")
+    return str(place)
 
 @lru_cache(maxsize=2)
 def _revive(kind, *values): return kind(*values)

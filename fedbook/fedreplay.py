@@ -216,7 +216,7 @@ def deal(world: World, sizes: FedReplaySizes, seed: int) -> Farms:
     parts = splits[sizes.split](world.y, sizes.clients, seed=seed)
     joins = {id: 0 for id in range(sizes.clients)} | {sizes.clients - 1: sizes.join_round}
     first = np.concatenate([part for id, part in enumerate(parts) if not joins[id]])
-    early = world.y[first].unique().tolist()
+    early = world.y[first].unique().tolist() if sizes.join_round else list(range(len(world.classes)))
     late = [c for c in range(len(world.classes)) if c not in early]
     place = torch.tensor([*early, *late]).argsort()
     return Farms(parts, joins, place[world.y], place[world.y_test], len(early))

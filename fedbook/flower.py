@@ -4,19 +4,22 @@
 
 # %% auto #0
 __all__ = ['profiles', 'FlowerSizes', 'local_ray', 'quiet_home', 'to_array', 'packed_in', 'serialised', 'fingerprint',
-           'NodeStates', 'verbs', 'answer', 'client_app', 'run_of', 'node_id', 'FlowerLine', 'Plan', 'simulate',
-           'train_plan', 'run_on_flower', 'server_app', 'write_app', 'node_commands']
+           'NodeStates', 'at_most', 'verbs', 'answer', 'client_app', 'run_of', 'node_id', 'put_aside', 'FlowerLine',
+           'Plan', 'simulate', 'train_plan', 'run_on_flower', 'server_app', 'write_app', 'node_commands']
 
 # %% ../nbs/20_flower.ipynb #273b791f
 import hashlib
 import logging
+import math
 import os
 import re
 import secrets
 import shlex
 import shutil
+import signal
 import sys
 import tempfile
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -24,6 +27,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from inspect import getmembers, ismethod, signature
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Annotated, Any, NamedTuple, cast
@@ -34,6 +39,7 @@ _SILENT = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY
 for beacon, value in _SILENT.items(): os.environ.setdefault(beacon, value)
 
 try:
+    import httpx
     from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
     from flwr.clientapp import ClientApp
     from flwr.common.constant import ErrorCode
@@ -62,30 +68,32 @@ class FlowerSizes(FedAvgSizes):
     chapters: Count = 7          # chapters that are run on Flower, the first so many
     nodes: int = 3               # real nodes that are started; 0: none
     clock: float = 240.0         # seconds of a run with a timeout, by the clock of the experiment
+    replies: tuple[Count, ...] = (5, 25)  # replies of a round whose memory is measured
+    megabytes: Positive = 2.0    # size of each of them
 
 profiles = {
     "smoke": FlowerSizes(few=3, few_rounds=3, pictures=60, kinds=2, chapters=1, nodes=0, clock=40.0),
     "quick": FlowerSizes(kinds=5, chapters=1, nodes=0, clock=60.0),
-    "full": FlowerSizes(seeds=3),
-    "paper": FlowerSizes(seeds=3),
+    "full": FlowerSizes(seeds=3, replies=(10, 100, 300), megabytes=20.0),
+    "paper": FlowerSizes(seeds=3, replies=(10, 100, 300), megabytes=20.0),
 }
 
 # %% ../nbs/20_flower.ipynb #78225515
 @contextmanager
 def _environment(**values):
-    before = {name: os.environ.get(name) for name in values}
+    before = {name: os.environ[name] for name in values if name in os.environ}
     os.environ.update(values)
     try: yield
     finally:
-        for name, value in before.items():
-            if value is None: os.environ.pop(name)
-            else: os.environ[name] = value
+        for name in values: os.environ.pop(name, None)
+        os.environ.update(before)
 
 @contextmanager
 def local_ray(cores: int, tries: int = 3) -> Iterator[None]:
     """Ray with `cores` workers that find the modules which this process finds, on 127.0.0.1 alone and silent.
     For that Ray 2.55 has to be outwitted twice: it replaces 127.0.0.1 by an address that others can reach,
-    and its dashboard asks the cloud's metadata services where it runs, now by a proxy that does not exist."""
+    and its dashboard asks the cloud's metadata services where it runs, now by a proxy that does not exist.
+    Where the environment's RAY_ADDRESS names a Ray that runs (`ray start`), that one, with what it has."""
     import ray
     from ray._private import services
 
@@ -104,10 +112,10 @@ def local_ray(cores: int, tries: int = 3) -> Iterator[None]:
 
 def _start_ray(ray, cores, tries):
     "Ray gives itself 30 s to start; on a busy machine it needs another try."
-    options = dict(num_cpus=cores, _node_ip_address="127.0.0.1", include_dashboard=False, log_to_driver=False,
-                   logging_level=logging.ERROR)
+    here = dict(num_cpus=cores, _node_ip_address="127.0.0.1", include_dashboard=False)
+    options = {} if os.environ.get("RAY_ADDRESS") else here
     for left in reversed(range(tries)):
-        try: return ray.init(**options)
+        try: return ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
         except Exception as error:
             ray.shutdown()
             why = f"perhaps the machine is too busy ({_short(error)})"
@@ -180,6 +188,21 @@ class NodeStates:
 
     def _files(self): return list(self.folder.glob(f"client-{self.id}-*-*")) if self.folder else []
 
+# %% ../nbs/20_flower.ipynb #cef167e1
+@contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    """Raise `TimeoutError` in the block after so many `seconds`. In another thread than the main one, which
+    alone hears signals, nothing is raised."""
+    def stop(*_): raise TimeoutError(f"stopped after {seconds:g} s: nobody waits for the answer any more")
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard, left = signal.signal(signal.SIGALRM, stop), signal.setitimer(signal.ITIMER_REAL, seconds)
+    try: yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *left)
+        signal.signal(signal.SIGALRM, heard)
+
 # %% ../nbs/20_flower.ipynb #cef167dc
 def verbs(client: Any) -> list[str]:
     "The names of the verbs of `client`: its public methods that take one `msg`, but not `load`."
@@ -192,7 +215,8 @@ def answer(client: Any, verb: str, message: Message, states: NodeStates, threads
     its `keeps` does not name; nothing is kept then."""
     start, before = message.content["fedbook"]["state"], marks(client)
     if start: client.load(unpack(states.find(start)))
-    with torch_threads(threads): reply = getattr(client, verb)(unpack(packed_in(message.content)))
+    with torch_threads(threads), at_most(message.metadata.ttl):
+        reply = getattr(client, verb)(unpack(packed_in(message.content)))
     forget(client, before, Call(0, states.id, verb, b"", None))
     records = ArrayRecord({"msg": to_array(pack(reply))})
     mark = ConfigRecord({"state": states.keep(start, pack(client.state()))})
@@ -203,7 +227,8 @@ def client_app(make_client: Callable, keep: str | Path | None = None, threads: i
     """A Flower `ClientApp` of the client that `make_client(id)` builds, with every verb of it as the action
     `train.VERB`.
 
-    The id is the node's `partition-id`. What is private stays on the node: in Flower's context, and in the
+    The id is the node's `partition-id`; what else its `--node-config` names, such as its folder, is handed to
+    `make_client` by name. What is private stays on the node: in Flower's context, and in the
     folder `keep` (or the node's `state-folder`) where one is given, with a folder inside for each run. An
     exception is answered as its text, so that the server can say why a reply is missing. Clients train with
     `threads` torch threads."""
@@ -223,7 +248,7 @@ def client_app(make_client: Callable, keep: str | Path | None = None, threads: i
     @app.lifespan()
     def build(context):
         torch_device()
-        made["client"] = make_client(node_id(context))
+        made["client"] = _make(make_client, context)
         for verb in set(verbs(made["client"])) - made.keys():
             made[verb] = app.train(verb)(partial(serve, verb))
         yield
@@ -233,6 +258,15 @@ def client_app(make_client: Callable, keep: str | Path | None = None, threads: i
         return Message(RecordDict({"fedbook": ConfigRecord({"id": node_id(context)})}), reply_to=message)
 
     return app
+
+def _make(make_client, context):
+    "The client of the node with this `context`, made with all that it says of itself."
+    others = {name: value for name, value in context.node_config.items()
+              if name not in ("partition-id", "num-partitions", "state-folder")}
+    try: return make_client(node_id(context), **others)
+    except TypeError as error:
+        if others: raise UserError(f"--node-config says {others}, and the client cannot be made so: {error}")
+        raise
 
 def run_of(message: Message) -> str:
     "The name of the run that a message belongs to; it names a folder on the node."
@@ -247,24 +281,41 @@ def node_id(context: Any) -> int:
     raise UserError(f"partition-id={id!r} in the node's --node-config must be the client's id, "
                     "a whole number")
 
+# %% ../nbs/20_flower.ipynb #5e1f0a11
+def put_aside(data: bytes, folder: str) -> Path:
+    "Write `data` to a new file in `folder`, until its turn comes. Returns the file."
+    file = Path(folder) / secrets.token_hex(8)
+    file.write_bytes(data)
+    return file
+
+def _letters(calls, folder):
+    "Each of `calls` without its data, and the file with these: one for equal letters in a row."
+    last, file = None, None
+    for call in calls:
+        if call.data is not last: last, file = call.data, put_aside(call.data, folder)
+        yield call._replace(data=b""), file
+
 # %% ../nbs/20_flower.ipynb #ed9f4155
 class FlowerLine:
-    """The line to clients on Flower's nodes, which `fedavg.Federation` is given: all calls of an exchange go
-    out by one `Grid.send_and_receive`. What comes late, gets lost, or is an error or no reply at all is a
-    `Failure` with its reason.
+    """The line to clients on Flower's nodes, which `fedavg.Federation` is given: all letters of an exchange go
+    out at once, replies are taken as they come and handed over in the order asked. What comes late, gets
+    lost, or is an error or no reply at all is a `Failure` with its reason.
 
     `grid` is the `ServerApp`'s, `ids` the clients that may take part. A node has `timeout` seconds to answer;
-    a client that is asked before its node has come is waited for, `wait` seconds, once. An answer's `state`
-    is the fingerprint of the client's private state; the state stays on its node, where `run` (digits and
-    small letters) names the folder. All messages of an exchange are packed, and all its answers held, at
-    once."""
+    a client that is asked before its node has come is waited for, `wait` seconds, once. Of those asked to
+    `fit`, one in `over` is enough (1.3 asks 130 % and takes the first 100 %). An answer's `state` is the
+    fingerprint of the client's private state; the state stays on its node, where `run` (digits and small
+    letters) names the folder. What waits for its turn lies in `folder` (None: the system's for such)."""
 
     def __init__(self, grid: Any, ids: Iterable[int], timeout: float = 600.0, wait: float = 60.0,
-                 run: str = "run"):
+                 run: str = "run", over: float = 1.0, folder: str | Path | None = None):
         for name, value in (("timeout", timeout), ("wait", wait)):
             if not isinstance(value, (int, float)) or not value > 0:
                 raise UserError(f"{name}={value!r} must be a number of seconds above 0")
+        if not isinstance(over, (int, float)) or not 1 <= over < math.inf:
+            raise UserError(f"over={over!r} must be a number of at least 1, such as 1.3")
         self.grid, self.ids, self.timeout, self.wait, self.run = grid, list(ids), timeout, wait, run
+        self.over, self.folder = over, folder
         self.nodes: dict[int, int] = {}
         self.strangers: dict[int, str] = {}
         self.given_up: set[int] = set()
@@ -273,42 +324,97 @@ class FlowerLine:
     def serve(self, calls: Iterable[Call]) -> Iterator:
         """Yield each of `calls` with what came of it (`Answer` or `Failure`), in their order; all are sent at
         once."""
-        calls = list(calls)
-        if not calls: return
-        self.find([call.id for call in calls], calls[0].round)
-        letters = {call.id: self.letter(call) for call in calls if call.id in self.nodes}
-        sizes = {id: serialised(letter) for id, letter in letters.items()}
-        replies = self.send(list(letters.values()), self.timeout)
-        for call in calls:
-            if call.id not in letters: yield call, Failure(self.nobody(), sent=False)
-            else:
-                reply = replies.pop(letters.pop(call.id).metadata.message_id, None)
-                yield call, self.outcome(reply, sizes[call.id] - len(call.data))
+        with tempfile.TemporaryDirectory(prefix="waiting-", dir=self.folder) as aside:
+            asked = list(_letters(calls, aside))
+            came: dict[int, tuple] = {}
+            if not asked: return
+            self.find([call.id for call, _ in asked], asked[0][0].round)
+            answers = self.answers(asked, aside)
+            for call, letter in asked:
+                while call.id not in came: came |= next(answers)
+                outcome, reply = came.pop(call.id)
+                if reply: outcome = outcome._replace(data=reply.read_bytes())
+                yield call._replace(data=letter.read_bytes()), outcome
 
-    def letter(self, call: Call) -> Message:
+    def answers(self, asked: list[tuple[Call, Path]], aside: str) -> Iterator[dict]:
+        """After each look, what has come: client to its outcome and the file with its data, in the folder
+        `aside`. At the end, why of the others nothing came."""
+        yield {call.id: (Failure(self.nobody(), sent=False), None) for call, _ in asked
+               if call.id not in self.nodes}
+        sent, taken = self.post(asked), list[int]()
+        enough = math.ceil(len(asked) / (self.over if asked[0][0].verb == "fit" else 1))
+
+        def read(letter, reply):
+            id, down = sent.pop(letter)
+            outcome = self.outcome(reply, down)
+            if isinstance(outcome, Failure): return id, (outcome, None)
+            taken.append(id)
+            return id, (outcome._replace(data=b""), put_aside(outcome.data, aside))
+
+        for came in self.watch(list(sent), self.timeout, read, lambda: len(taken) >= enough): yield dict(came)
+        late = len(taken) < enough
+        why = f"no answer within {self.timeout:g} s" if late else f"not needed: {len(taken)} others were faster"
+        yield {id: (Failure(why, around=(down, 0)), None) for id, down in sent.values()}
+
+    def post(self, asked: list[tuple[Call, Path]]) -> dict[str, tuple[int, int]]:
+        """Send the letters to those who have a node, equal ones together. Returns for each message the client
+        and the bytes of its envelope."""
+        sent: dict[str, tuple[int, int]] = {}
+        for file, group in groupby(asked, itemgetter(1)):
+            data = file.read_bytes()
+            record = ArrayRecord({"msg": to_array(data)})
+            letters = {call.id: self.letter(call, record) for call, _ in group if call.id in self.nodes}
+            if letters: self.grid.push_messages(list(letters.values()))
+            for id, letter in letters.items():
+                sent[letter.metadata.message_id] = id, serialised(letter) - len(data)
+        return sent
+
+    def letter(self, call: Call, record: ArrayRecord) -> Message:
+        "The letter of a `call` whose packed message lies in `record`."
         note = ConfigRecord({"state": (call.state or b"").decode(), "run": self.run})
-        content = RecordDict({"msg": ArrayRecord({"msg": to_array(call.data)}), "fedbook": note})
-        to = self.nodes[call.id]
+        content, to = RecordDict({"msg": record, "fedbook": note}), self.nodes[call.id]
         return Message(content, to, f"train.{call.verb}", ttl=self.timeout, group_id=str(call.round))
 
-    def send(self, letters: list, timeout: float) -> dict:
-        """Replies by the id of the message that they answer: an error may come from the SuperLink itself, and
-        not from the node."""
-        if not letters: return {}
-        replies = self.grid.send_and_receive(letters, timeout=timeout)
-        return {reply.metadata.reply_to_message_id: reply for reply in replies}
+    def watch(self, letters: list[str], timeout: float, read: Callable[[str, Any], Any],
+              enough: Callable[[], bool] = lambda: False) -> Iterator[list]:
+        """Look for replies to `letters` (ids of messages) until all have come, or `enough()`, or `timeout`
+        seconds are over. Yields after each look what `read(letter, reply)` made of those that came. The
+        longer nothing comes, the longer the next look can wait: a twentieth of the time, at most 3 s."""
+        begin, late = monotonic(), False
+        while letters and not late and not enough():
+            came, left = list[Any](), list[str]()
+            late = monotonic() - begin >= timeout
+            for letter in letters:
+                reply = None if enough() else self.pull(letter)
+                if reply is None: left.append(letter)
+                else: came.append(read(letter, reply))
+            letters = left
+            yield came
+            if letters and not enough(): sleep(min(3.0, max(0.1, (monotonic() - begin) / 20)))
+
+    def pull(self, letter: str) -> Any:
+        """The reply to the message `letter`, a `Failure` where Flower cannot read it, or None while there is
+        none. One at a time: a reply is in memory alone, and what is wrong with it is wrong with its sender.
+        Raises where the SuperLink is not there."""
+        try: return next(iter(self.grid.pull_messages([letter])), None)
+        except (OSError, httpx.HTTPError): raise
+        except Exception as error:
+            return Failure(f"Flower cannot read the answer ({type(error).__name__}: {_short(error)})")
 
     def outcome(self, reply: Any, down: int) -> Answer | Failure:
         """What a `reply` is to the federation; `down` is the envelope of the message that it answers, in
         bytes."""
-        try: data, mark = self.open(reply)
+        if isinstance(reply, Failure): return reply._replace(around=(down, 0))
+        try:
+            data, mark = self.open(reply)
+            return Answer(data, mark.encode(), (down, serialised(reply) - len(data)))
         except Refused as refused: return Failure(str(refused), around=(down, 0))
-        return Answer(data, mark.encode(), (down, serialised(reply) - len(data)))
+        except Exception as error:
+            return Failure(f"the answer is malformed ({type(error).__name__}: {_short(error)})", around=(down, 0))
 
     def open(self, reply: Any) -> tuple[bytes, str]:
         """The packed message in a `reply`, and the fingerprint beside it. Raises `Refused` where there are
         none."""
-        if reply is None: raise Refused(f"no answer within {self.timeout:g} s")
         if reply.has_error():
             raise Refused(f"Flower's error {reply.error.code}: {_short(reply.error.reason)}")
         note = reply.content.get("fedbook", {})
@@ -340,7 +446,9 @@ class FlowerLine:
         for a moment (a SuperLink that starts again has not heard all nodes yet) is asked again at once."""
         patience = min(self.timeout, max(self.wait, 60))
         letters = [Message(RecordDict(), node, "query.hello", ttl=patience) for node in nodes]
-        replies = self.send(letters, patience)
+        if letters: self.grid.push_messages(letters)
+        looks = self.watch([letter.metadata.message_id for letter in letters], patience, lambda *pair: pair)
+        replies = {letter: reply for came in looks for letter, reply in came}
         for letter in letters:
             reply, node = replies.get(letter.metadata.message_id), letter.metadata.dst_node_id
             if _away(reply): continue
@@ -355,12 +463,13 @@ class FlowerLine:
 
 def _away(reply):
     "Whether the SuperLink answered in place of a node that it does not hear just now."
-    return reply is not None and reply.has_error() and reply.error.code == ErrorCode.NODE_UNAVAILABLE
+    return isinstance(reply, Message) and reply.has_error() and reply.error.code == ErrorCode.NODE_UNAVAILABLE
 
 def _whom(reply):
     "The client that a node's answer to `hello` names, or the reason why it names none."
     if reply is None: return "nothing"
-    if not reply.has_content(): return _short(reply.error.reason)
+    if isinstance(reply, Failure): return reply.reason
+    if not reply.has_content(): return _short(re.sub(r"^<class '.*?'>:<'(.*)'>$", r"\1", reply.error.reason or ""))
     return reply.content.get("fedbook", {}).get("id")
 
 # %% ../nbs/20_flower.ipynb #41a7cdf0
@@ -420,35 +529,41 @@ def _cores(ids, side_by_side):
     if type(count) is int and count >= 1: return count
     raise UserError(f"side_by_side={side_by_side!r} must be a whole number of at least 1")
 
-def _federation(grid, ids, min_replies, timeout, wait=60.0):
+def _federation(grid, ids, min_replies, timeout, wait=60.0, over=1.0, most=10**6):
     if type(min_replies) is int and min_replies >= 1:
-        return Federation(FlowerLine(grid, ids, timeout, wait), ids, min_replies)
+        return Federation(FlowerLine(grid, ids, timeout, wait, over=over), ids, min_replies, most=most)
     raise UserError(f"min_replies={min_replies!r} must be a whole number of at least 1")
 
 def _stop(*_): raise KeyboardInterrupt("the simulation has ended")
 
 # %% ../nbs/20_flower.ipynb #c8bab8e5
-def train_plan(plan: Plan, federation: Federation, out: str | Path = "runs") -> dict:
+def train_plan(plan: Plan, federation: Federation, out: str | Path = "runs", patience: int = 0) -> dict:
     """Train the experiment of `plan` over a `federation` whose line is a `FlowerLine`; a run that was stopped
-    goes on. Leaves `results.json` and the checkpoint in `plan.folder(out)`; returns the numbers of the
-    experiment's test, and of the ledger."""
-    folder, experiment = plan.folder(out), plan.experiment
-    cast(FlowerLine, federation.line).run = _name_of(folder)
+    goes on. With `patience`, it ends when the first number of the experiment's test was no higher for so many
+    rounds. Leaves `results.json`, with a `curve` of a row each round, and the checkpoint in
+    `plan.folder(out)`; returns the numbers of the last test, and of the ledger."""
+    folder, experiment, line = plan.folder(out), plan.experiment, cast(FlowerLine, federation.line)
+    line.run, line.folder = _name_of(folder), folder
     results = Results(f"{plan.name}-flower", plan.profile, experiment.sizes, experiment.seed, out, "Flower",
                       experiment.device, plan.changes)
     checkpoint = Checkpoint(folder / "checkpoint.safetensors", {**results.facts, "stamp": ""})
     server = experiment.server()
-    run(server, federation, experiment.rounds, checkpoint, label=plan.name)
-    server.round = experiment.rounds - 1        # where a finished run was resumed, nothing has set it
-    numbers = _numbers(experiment, server, federation.ledger)
-    lost = {"absent": federation.ledger.absent, "verbs": federation.ledger.table("way", "verb")}
+    history = run(server, federation, experiment.rounds, checkpoint, experiment.test, plan.name,
+                  partial(_stale, patience=patience))
+    server.round = len(history) - 1             # where a finished run was resumed, nothing has set it
+    numbers = {**experiment.test(server), "rounds": len(history), **federation.ledger.so_far,
+               "envelope": federation.ledger.envelope()}
+    lost = {"absent": federation.ledger.absent, "verbs": federation.ledger.table("way", "verb"),
+            "curve": history.rows}
     results.row("on Flower", experiment.seed, lambda: numbers | lost)
     results.finish(_headline(numbers, lost["absent"]))
     return numbers
 
-def _numbers(experiment, server, ledger):
-    return {**experiment.test(server), "rounds": experiment.rounds, **ledger.so_far,
-            "envelope": ledger.envelope()}
+def _stale(history, patience):
+    "Whether the first float of the test is no higher than `patience` rounds ago (0: never)."
+    name = next((name for row in history.rows for name, value in row.items() if type(value) is float), None)
+    scores = [row[name] for row in history.rows if name in row]
+    return 0 < patience < len(scores) and max(scores[-patience:]) <= max(scores[:-patience])
 
 def _name_of(folder):
     """The name under which nodes keep the states of the run in `folder`: drawn once, so that a run begun anew
@@ -477,15 +592,19 @@ def run_on_flower(plan: Plan, side_by_side: int | None = None, out: str | Path =
 # %% ../nbs/20_flower.ipynb #4041613f
 def server_app(plan: Plan) -> ServerApp:
     """A Flower `ServerApp` that trains a `Plan` on the nodes of its SuperLink; the run's configuration says
-    `timeout`, `wait` and `min-replies`, and in `out` the folder for checkpoint and results."""
+    `timeout`, `wait`, `min-replies` and `over`, the `most` pictures that a client may claim, the `patience` of
+    `train_plan`, the server's own `folder` and `device` (see `Experiment.at`), and in `out` the folder for
+    checkpoint and results."""
     app = ServerApp()
 
     @app.main()
     def main(grid, context):
         config = context.run_config
-        federation = _federation(grid, plan.experiment.ids, int(config["min-replies"]),
-                                 float(config["timeout"]), float(config["wait"]))
-        print(train_plan(plan, federation, config["out"]))
+        here = plan.experiment.at(str(config.get("folder", "")), str(config.get("device", "")))
+        federation = _federation(grid, here.ids, int(config["min-replies"]),
+                                 float(config["timeout"]), float(config["wait"]),
+                                 float(config.get("over", 1.0)), int(config.get("most", 10**6)))
+        print(train_plan(plan._replace(experiment=here), federation, config["out"], int(config.get("patience", 0))))
 
     return app
 
@@ -514,6 +633,11 @@ clientapp = "fedbook_app.client:app"
 timeout = 600.0
 wait = 60.0
 min-replies = 1
+over = 1.0
+most = 1000000
+patience = 0
+folder = ""
+device = ""
 out = "runs"
 """
 
@@ -537,7 +661,7 @@ def write_app(plan: Plan, folder: str | Path) -> Path:
                for name, value in plan.changes.items()}
     words = dict(name=plan.name, profile=plan.profile, seed=plan.experiment.seed, changes=changes,
                  device=plan.experiment.device)
-    client = dict(side="client", argument="plan.experiment.client",
+    client = dict(side="client", argument="plan.experiment.own_client",
                   title="Runs on every node, beside its data.")
     server = dict(side="server", argument="plan", title="Runs beside the SuperLink.")
     files = {"pyproject.toml": _PYPROJECT.format(**words), "fedbook_app/__init__.py": "",
@@ -563,10 +687,11 @@ only your nodes through to it):
 
 On the node of client i, for i from 0 to {last}, here 0:
   flower-supernode --superlink HOST:8000 --root-certificates ca.pem --auth-supernode-private-key node0 \\
-      --node-config 'partition-id=0 state-folder="/where/only/the/node/reads"'
+      --node-config 'partition-id=0 folder="/its/data" state-folder="/where/only/the/node/reads"'
+  (without a folder: its part of the data of all; device="cuda" and sizes such as batch=8 may follow)
 
 Then, where SERVER is an entry of Flower's config.toml with address and root-certificates:
-  flwr run {folder} SERVER --stream --run-config 'out="/where/the/server/writes"'
+  flwr run {folder} SERVER --stream --run-config 'out="/where/the/server/writes" folder="/its/test/data"'
 
 Keep Flower silent everywhere: FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1"""
 

@@ -23,6 +23,7 @@ import random
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from io import BytesIO
 from pathlib import Path
@@ -37,7 +38,7 @@ EXTRAS = {
     "course": ("IPython", "cloudpickle", "ipywidgets", "matplotlib", "nbclient", "nbconvert", "nbformat",
                "papermill", "scipy", "sklearn"),
     "vision": ("PIL", "open_clip", "timm", "torchmetrics", "torchvision"), "flower": ("cryptography", "flwr"),
-    "dp": ("dp_accounting",), "dev": ("jupyterlab",)}
+    "dp": ("dp_accounting", "opacus"), "dev": ("jupyterlab",)}
 
 def needs(package: str) -> None:
     """Raise `UserError` with the command that installs `package`, where it is missing: the base install is
@@ -520,13 +521,28 @@ def progress(iterable: Iterable, label: str = "", total: int | None = None, init
     else: from tqdm import tqdm
     return tqdm(iterable, desc=label, total=total, initial=initial, leave=False, mininterval=0.5)
 
+# %% ../nbs/workshop/w1_lab.ipynb #b28c0001
+def _knob(name, spec):
+    "The widget that moves the argument `name`."
+    import ipywidgets as w
+
+    look = dict(description=name, continuous_update=False, style={"description_width": "initial"},
+                layout=w.Layout(width="420px"))
+    if isinstance(spec, list):
+        names = [f"{v:g}" if isinstance(v, float) else str(v) for v in spec]
+        return w.SelectionSlider(options=list(zip(names, spec)), value=spec[0], **look)
+    low, high, step, start = (*spec, spec[0])[:4]
+    kind = w.IntSlider if all(isinstance(v, int) for v in (low, high, step)) else w.FloatSlider
+    return kind(min=low, max=high, step=step, value=start, **look)
+
 # %% ../nbs/workshop/w1_lab.ipynb #e3e93613
 def play(f: Callable, **knobs: list | tuple) -> None:
     """Sliders over the pure function `f(...) -> Figure`: each knob is a list of choices, or `(low, high,
     step)` with an optional start.
 
-    While `f` works, the line above the picture says "busy ...". Where no kernel is running, the reader sees
-    one line that says what can be moved."""
+    While `f` works, the line above the picture says for which setting; where a move is refused with an error,
+    it says so, and the picture stays. Moves made meanwhile wait, and of one knob only the last is drawn.
+    Where no kernel is running, the reader sees one line that says what can be moved."""
     needs("ipywidgets")
     import ipywidgets as w
     needs("matplotlib")
@@ -534,30 +550,29 @@ def play(f: Callable, **knobs: list | tuple) -> None:
     needs("IPython")
     from IPython.display import display
 
-    def slider(name, spec):
-        look = dict(description=name, continuous_update=False, style={"description_width": "initial"},
-                    layout=w.Layout(width="420px"))
-        if isinstance(spec, list):
-            names = [f"{v:g}" if isinstance(v, float) else str(v) for v in spec]
-            return w.SelectionSlider(options=list(zip(names, spec)), value=spec[0], **look)
-        low, high, step, start = (*spec, spec[0])[:4]
-        kind = w.IntSlider if all(isinstance(v, int) for v in (low, high, step)) else w.FloatSlider
-        return kind(min=low, max=high, step=step, value=start, **look)
+    def draw():
+        data, values = BytesIO(), {name: control.value for name, control in controls.items()}
+        setting = html.escape(", ".join(f"{name} = {value}" for name, value in values.items()))
+        state.value, said = f"<i role='status'>busy with {setting} ...</i>", f"stopped at {setting}"
+        try:
+            f(**values).savefig(data, format="png", bbox_inches="tight")
+            picture.value, said = data.getvalue(), "&nbsp;"
+        except Exception as error:
+            said = f"nothing drawn for {setting}: {html.escape(f'{type(error).__name__}: {error}')}"
+            raise
+        finally:
+            state.value = said
+            plt.close("all")
 
-    def draw(_=None):
-        data, busy.value = BytesIO(), "<i>busy ...</i>"
-        values = {name: control.value for name, control in controls.items()}
-        try: f(**values).savefig(data, format="png", bbox_inches="tight")
-        finally: busy.value = "&nbsp;"
-        picture.value = data.getvalue()
-        plt.close("all")
+    def moved(_):
+        with suppress(Exception): draw()
 
-    controls = {name: slider(name, spec) for name, spec in knobs.items()}
-    busy = w.HTML("&nbsp;")
+    controls = {name: _knob(name, spec) for name, spec in knobs.items()}
+    state = w.HTML("&nbsp;")
     picture = w.Image(format="png", layout=w.Layout(align_self="flex-start", max_width="100%"))
-    for control in controls.values(): control.observe(draw, "value")
+    for control in controls.values(): control.observe(moved, "value")
     draw()
-    bundle = w.VBox([*controls.values(), busy, picture])._repr_mimebundle_()
+    bundle = w.VBox([*controls.values(), state, picture])._repr_mimebundle_()
     bundle["text/plain"] = f"[slider: {', '.join(knobs)}. Run this cell in JupyterLab to move it.]"
     display(bundle, raw=True)
 

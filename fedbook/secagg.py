@@ -535,6 +535,8 @@ class SecureExperiment:
 
     def test(self, server: SecureServer) -> dict: return self.experiment.test(server.server)
 
+    def line(self, line: Any) -> Any: return self.experiment.line(line)
+
 # %% ../nbs/21_secagg.ipynb #5ecd002a
 def moment_sums(reply: Msg) -> dict[str, torch.Tensor]:
     """`weighted_sums` of a `reply` with `moments/mean` (d,) and `moments/cov` (d, d), or without: second

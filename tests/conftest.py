@@ -4,6 +4,7 @@ import itertools
 from pathlib import Path
 
 import matplotlib
+import matplotlib.pyplot as plt
 import pytest
 import torch
 
@@ -13,8 +14,8 @@ from fedbook.engine import Checkpoint, Faults
 from fedbook.local import build, generator
 
 
-LONGEST = ("test_nodes", "test_pretended", "test_notebooks", "test_engines_bench", "test_package", "test_flower",
-           "test_command")
+LONGEST = ("test_nodes", "test_containers", "test_pretended", "test_notebooks", "test_browser",
+           "test_engines_bench", "test_package", "test_flower", "test_command")
 
 
 def pytest_collection_modifyitems(items):
@@ -25,7 +26,8 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True)
 def plain_figures():
-    "Each test begins with matplotlib's own look, whatever `style()` of a chapter did before it."
+    "Each test begins with matplotlib's own look and no figure, whatever was drawn before it."
+    plt.close("all")
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         yield

@@ -322,6 +322,27 @@ def test_lies_about_n_and_exceptions_are_left_out(workers):
     assert all(torch.isfinite(t).all() for t in server.weights.values())
 
 
+class Boasting(Client):
+    def fit(self, msg):
+        reply = super().fit(msg)
+        return Msg(reply.tensors, {"n": {1: 201, 2: 200}.get(self.id, reply.meta["n"])})
+
+
+def test_who_claims_more_pictures_than_a_client_may_is_left_out():
+    with pytest.warns(UserWarning, match="n=201 is more than the 200 pictures that a client may claim"):
+        _, federation, _ = federate(1, clients=4, kind=Boasting, server=Server(build(net, 0)), most=200)
+    assert [row["client"] for row in federation.ledger.absent] == [1]
+
+
+def test_a_run_that_is_done_begins_no_further_round(tmp_path):
+    checkpoint, seen = Checkpoint(tmp_path / "c"), []
+    def go_on():
+        server = Server(build(net, 0), per_round=4, seed=1)
+        with Federation(Here(make), 6) as federation:
+            return run(server, federation, 5, checkpoint, done=lambda history: seen.append(1) or len(history) == 2)
+    assert len(go_on()) == 2 == len(go_on()) and len(seen) == 4
+
+
 class Mortal(Client):
     def fit(self, msg):
         if self.id == 1: os.kill(os.getpid(), signal.SIGKILL)

@@ -7,6 +7,7 @@ import pickle
 import re
 import subprocess
 import sys
+import time
 import tomllib
 from collections import Counter
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from typing import NamedTuple
 import psutil
 import pytest
 import torch
+from PIL import Image
 
 os.environ.update(FLWR_TELEMETRY_ENABLED="0", FLWR_DISABLE_UPDATE_CHECK="1", RAY_USAGE_STATS_ENABLED="0")
 pytest.importorskip("flwr", reason="Flower is not installed here: pip install 'fedbook[flower]'")
@@ -32,7 +34,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
 
-from conftest import Killed
+from conftest import Killed, seeded
 from fedbook import flower
 from fedbook.command import plan_of
 from fedbook.engine import Checkpoint, Faults
@@ -77,6 +79,7 @@ class FakeGrid:
 
     def __init__(self, make_app, ids, weather=lambda *_: served):
         self.make_app, self.weather, self.contexts, self.crossings = make_app, weather, {}, []
+        self.waiting = {}
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
         for id in ids: self.join(id)
 
@@ -100,16 +103,23 @@ class FakeGrid:
 
     def get_node_ids(self): return list(self.contexts)
 
-    def send_and_receive(self, messages, *, timeout=None):
-        replies = [self.deliver(message) for message in messages]
-        return [reply for reply in reversed(replies) if reply is not None]
+    def push_messages(self, messages):
+        for message in messages:
+            message.metadata.__dict__["_message_id"] = f"message {next(self.numbers)}"
+            self.waiting[message.metadata.message_id] = self.deliver(message)
+        return [message.metadata.message_id for message in messages]
+
+    def pull_messages(self, ids):
+        replies = [self.waiting.pop(id) for id in ids if self.waiting.get(id) is not None]
+        for reply in replies:
+            if isinstance(reply, Exception): raise reply
+        return replies
 
     def deliver(self, message):
-        message.metadata.__dict__["_message_id"] = f"message {next(self.numbers)}"
         id, verb = (self.contexts[message.metadata.dst_node_id].node_config.get("partition-id"),
                     message.metadata.message_type.split(".")[1])
         reply = self.weather(id, verb, message.metadata.group_id)(self, self.cross("down", id, verb, message))
-        return reply and self.cross("up", id, verb, reply)
+        return self.cross("up", id, verb, reply) if isinstance(reply, Message) else reply
 
     def cross(self, way, id, verb, message):
         objects = {mark: thing.deflate() for mark, thing in get_all_nested_objects(message).items()}
@@ -128,7 +138,7 @@ class FakeGrid:
         return reply
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def clock(monkeypatch):
     "Time that passes only while somebody sleeps; `clock.tick` is called each time."
     class Clock:
@@ -239,7 +249,8 @@ def simulated():
 
     def alone(line, experiment, first):
         nodes = {id: line.nodes[first + id] for id in experiment.ids}
-        grid = SimpleNamespace(get_node_ids=nodes.values, send_and_receive=line.grid.send_and_receive)
+        grid = SimpleNamespace(get_node_ids=nodes.values, push_messages=line.grid.push_messages,
+                               pull_messages=line.grid.pull_messages)
         part = over(grid, experiment.ids)
         part.line.nodes = nodes
         return trained(experiment, part)
@@ -417,6 +428,8 @@ FAULTS = {
     "list for state": (make, reply_with(fedbook=said([1, 2])), "names no private state"),
     "list for failure": (make, reply_with(fedbook=ConfigRecord({"failure": [1, 2]})), r"\[1, 2\]"),
     "shouts": (partial(make, kind=Shouting), served, "ten lines ten lines"),
+    "an object that Flower cannot read": (make, lambda grid, message: ValueError("Unexpected set of `children`"),
+                                          "Flower cannot read the answer .ValueError: Unexpected set"),
     "keeps what it did not declare": (partial(make, kind=Hoarding), served,
                                       r"Undeclared: client 1 \(Hoarding\) changed its attribute 'calls'"),
 }
@@ -490,6 +503,89 @@ def test_replies_come_in_the_order_asked():
     assert [id for id, _ in federation.exchange("fit", server.send, [2, 0, 3])] == [2, 0, 3]
     with pytest.raises(UserError, match="names a client twice"):
         list(federation.exchange("fit", server.send, [1, 1]))
+
+
+# ---- replies as they come
+
+def test_equal_letters_go_out_together_and_other_ones_alone(monkeypatch):
+    grid, pushed = small_grid(), []
+    monkeypatch.setattr(grid, "push_messages", lambda letters: pushed.append(len(letters))
+                        or FakeGrid.push_messages(grid, letters))
+    small_run(grid, 1)
+    own = lambda id: Msg(build(net, 0).state_dict(), {"id": id})
+    list(over(grid).exchange("fit", own, range(4)))
+    assert pushed == [4, 4, 4, 1, 1, 1, 1], "greetings, a letter to all; greetings, four letters"
+
+
+def test_what_comes_before_its_turn_waits_on_disk_and_is_gone_afterwards(clock, tmp_path):
+    came, grid = [], small_grid()
+    pull, line = grid.pull_messages, FlowerLine(grid, range(4), folder=tmp_path)
+    late = lambda ids: [] if clock.now < 2 and grid.first in ids else came.extend(ids) or pull(ids)
+    federation, server = Federation(line, 4), Server(build(net, 0))
+    line.find(range(4))
+    grid.pull_messages, grid.first = late, f"message {next(grid.numbers) + 1}"
+    replies = federation.exchange("fit", server.send, [0, 1, 2, 3])
+    assert next(replies)[0] == 0 and came[-1] == grid.first and len(came) == 4
+    [aside] = tmp_path.iterdir()
+    assert len([*aside.iterdir()]) == 1 + 4, "the letter to all, and each reply"
+    assert [id for id, _ in replies] == [1, 2, 3] and not [*tmp_path.iterdir()]
+
+
+@pytest.mark.filterwarnings("ignore:round")
+def test_of_more_than_are_needed_the_first_are_taken(clock):
+    grid = small_grid(weather=lambda id, verb, _: silent if (id, verb) == (1, "fit") else served)
+    server, federation = small_run(grid, 2, over=4 / 3)
+    assert ([(row["client"], row["reason"]) for row in federation.ledger.absent]
+            == 2 * [(1, "not needed: 3 others were faster")])
+    assert pack(server.state()) == pack(small_reference([0, 2, 3], 2)[0].state()) and clock.now == 0
+
+
+@pytest.mark.filterwarnings("ignore:round")
+def test_where_fewer_come_than_are_needed_the_deadline_decides(clock):
+    grid = small_grid(weather=lambda id, verb, _: silent if id in (1, 2) and verb == "fit" else served)
+    _, federation = small_run(grid, 1, over=4 / 3, timeout=30)
+    assert reasons(federation) == 2 * ["no answer within 30 s"] and 30 <= clock.now < 34
+
+
+@pytest.mark.filterwarnings("ignore:round")
+def test_only_fits_are_for_the_fastest():
+    experiment = experiment_of("fedreplay")
+    grid = grid_of(experiment)
+    _, federation = trained(experiment, over(grid, experiment.ids, over=2.0))
+    assert {row["verb"] for row in federation.ledger.absent} == {"fit"}
+    assert len(federation.ledger.absent) == 2 * experiment.rounds
+
+
+class Dawdling(Client):
+    def fit(self, msg):
+        if self.id == 1: time.sleep(60)
+        return super().fit(msg)
+
+
+@pytest.mark.filterwarnings("ignore:round")
+def test_a_client_stops_when_nobody_waits_for_it_any_more():
+    grid, begin = small_grid(make=partial(make, kind=Dawdling)), time.monotonic()
+    _, federation = small_run(grid, 1, timeout=3)
+    assert reasons(federation) == ["TimeoutError: stopped after 3 s: nobody waits for the answer any more"]
+    assert time.monotonic() - begin < 30 and not any(grid.held(node) for node in grid.serving(1))
+
+
+def test_who_cannot_be_read_in_the_greeting_is_left_out():
+    garbled = lambda grid, message: KeyError("NoSuchObject")
+    grid = small_grid(weather=lambda id, verb, _: garbled if (id, verb) == (1, "hello") else served)
+    with pytest.warns(UserWarning, match="Flower cannot read the answer .KeyError"):
+        server, federation = small_run(grid, 1)
+    assert pack(server.state()) == pack(small_reference([0, 2, 3], 1)[0].state())
+
+
+@pytest.mark.filterwarnings("ignore:round")
+def test_a_superlink_that_is_gone_is_no_fault_of_a_client(tmp_path):
+    grid, checkpoint = small_grid(), Checkpoint(tmp_path / "run")
+    small_run(grid, 1, checkpoint)
+    before = checkpoint.path.read_bytes()
+    grid.pull_messages = lambda ids: (_ for _ in ()).throw(ConnectionError("refused"))
+    with pytest.raises(ConnectionError): small_run(grid, 2, checkpoint)
+    assert checkpoint.path.read_bytes() == before
 
 
 # ---- nodes that come and go
@@ -768,6 +864,82 @@ def test_a_run_that_is_done_says_the_same_again(tmp_path):
     assert first["rows"][0]["numbers"] == again["rows"][0]["numbers"]
 
 
+@pytest.mark.filterwarnings("ignore:round")
+def test_a_run_has_a_curve_and_ends_when_nothing_gets_better(tmp_path):
+    plan = plan_of("fedavg", "smoke", changes={"per_round": "1", "rounds": "6", "lr": "1e-9"})
+    def job(**config):
+        return served_by(server_app(plan), grid_of(plan.experiment, tmp_path / "nodes"), tmp_path / "runs", **config)
+    numbers = job(patience=2)["rows"][0]["numbers"]
+    assert numbers["rounds"] == 3 == len(numbers["curve"])
+    assert [row["round"] for row in numbers["curve"]] == [1, 2, 3]
+    assert {row["accuracy"] for row in numbers["curve"]} == {numbers["accuracy"]}
+    assert job(patience=2)["rows"][0]["numbers"] == numbers, "what has ended stays so"
+
+
+# ---- own data
+
+def crops(root, classes, count=6):
+    for c in classes:
+        (root / f"crop{c}").mkdir(parents=True)
+        for i in range(count):
+            pixels = torch.randint(0, 256, (28, 28, 3), generator=seeded(100 * c + i), dtype=torch.uint8).numpy()
+            Image.fromarray(pixels // 2 + 25 * c).save(root / f"crop{c}" / f"{i}.png")
+    (root / "classes.txt").write_text("crop0\ncrop1\ncrop2\ncrop3\n")
+    return str(root)
+
+
+@pytest.mark.filterwarnings("ignore:round")
+def test_nodes_train_on_folders_of_their_own(tmp_path, monkeypatch):
+    folders = [crops(tmp_path / f"node{id}", (2 * id, 2 * id + 1)) for id in range(2)]
+    changes = {"clients": "2", "per_round": "2"}
+    app = write_app(plan_of("fedavg", "smoke", changes=changes), tmp_path / "app")
+    client, server = (app_in(app, side, monkeypatch) for side in ("client", "server"))
+    grid = FakeGrid(lambda: client, [])
+    for id, folder in enumerate(folders): grid.join(id, folder=folder, device="cpu", batch=4)
+    own = crops(tmp_path / "server", range(4), 8)
+    body = served_by(server, grid, tmp_path / "runs", folder=own)
+    experiment = plan_of("fedavg", "smoke", changes=changes).experiment
+    here = Here(lambda id: experiment.own_client(id, folders[id], batch=4))
+    wanted, federation = trained(experiment.at(own), Federation(here, 2))
+    held = unpack(next((tmp_path / "runs").glob("*/checkpoint.safetensors")).read_bytes()).tensors
+    assert held["server"].numpy().tobytes() == pack(wanted.state())
+    assert_numbers(body, experiment.at(own).test(wanted), absent=[])
+    assert [experiment.own_client(id, folders[id]).y.unique().tolist() for id in range(2)] == [[0, 1], [2, 3]]
+
+
+SETTINGS = {
+    "is missing": (dict(folder="/no/such/folder"), "folder='/no/such/folder' is missing on this machine"),
+    "is empty": (dict(folder="EMPTY"), "folder='.*' on this machine is empty"),
+    "holds no pictures": (dict(folder="BARE"), "holds no pictures in folders per class"),
+    "is not a size": (dict(folder="GOOD", speed=3), "'speed' is not a parameter of this chapter"),
+    "has another type": (dict(folder="GOOD", batch="many"), "batch='many' is not a valid int"),
+    "is no device": (dict(folder="GOOD", device="abacus"), "device='abacus' is unknown"),
+}
+
+
+@pytest.mark.parametrize("what", SETTINGS)
+@pytest.mark.filterwarnings("ignore:round")
+def test_a_node_whose_folder_does_not_fit_is_left_out_with_one_sentence(what, clock, tmp_path):
+    config, said = SETTINGS[what]
+    good = crops(tmp_path / "good", range(4))
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "bare" / "crop0").mkdir(parents=True)
+    names = {"EMPTY": str(tmp_path / "empty"), "BARE": str(tmp_path / "bare"), "GOOD": good}
+    config = {name: names.get(value, value) for name, value in config.items()}
+    experiment = plan_of("fedavg", "smoke", changes={"clients": "2", "per_round": "2"}).experiment
+    grid = FakeGrid(lambda: client_app(experiment.own_client), [])
+    grid.join(0, folder=good), grid.join(1, **config)
+    with pytest.warns(UserWarning, match=said):
+        _, federation = trained(experiment.at(good), over(grid, range(2)))
+    assert [(row["client"], row["verb"]) for row in federation.ledger.absent] == 2 * [(1, "fit")]
+    assert all(re.search(said, reason) and "\n" not in reason for reason in reasons(federation))
+    checkpoint = Checkpoint(tmp_path / "run")
+    grid.leave(0)
+    with pytest.warns(UserWarning, match=said), pytest.raises(TooFewReplies, match=said):
+        trained(experiment.at(good), over(grid, range(2)), checkpoint)
+    assert not checkpoint.path.exists()
+
+
 # ---- the simulation, without Ray
 
 @pytest.fixture
@@ -825,6 +997,8 @@ def test_a_simulation_returns_what_the_job_returns_and_raises_what_it_raises(wit
     (lambda tmp: FlowerLine(None, range(3), timeout="long"), "timeout='long' must be"),
     (lambda tmp: FlowerLine(None, range(3), timeout=float("nan")), "timeout=nan must be"),
     (lambda tmp: FlowerLine(None, range(3), wait=-1), "wait=-1 must be"),
+    (lambda tmp: FlowerLine(None, range(3), over=0.9), "over=0.9 must be"),
+    (lambda tmp: FlowerLine(None, range(3), over=float("inf")), "over=inf must be"),
     (lambda tmp: simulate(None, make, range(3), side_by_side=0), "side_by_side=0 must be"),
     (lambda tmp: simulate(None, make, range(3), side_by_side=1.5), "side_by_side=1.5 must be"),
     (lambda tmp: simulate(None, make, range(3), side_by_side=True), "side_by_side=True must be"),

@@ -446,24 +446,31 @@ def test_style_is_for_everyone_to_read():
                                              "xtick.labelsize", "ytick.labelsize", "legend.fontsize")) >= 9
 
 
-def test_play_draws_at_once_and_when_a_knob_is_moved_without_an_output_widget(monkeypatch, capsys):
+@pytest.fixture
+def boxes(monkeypatch):
+    "What the box of each slider holds."
+    import ipywidgets
+    made = []
+    class Box(ipywidgets.VBox):
+        def __init__(self, children):
+            made.append(children)
+            super().__init__(children)
+    monkeypatch.setattr(ipywidgets, "VBox", Box)
+    return made
+
+
+def test_play_draws_at_once_and_when_a_knob_is_moved_without_an_output_widget(boxes, capsys):
     """An Output widget makes nbclient write to the shell channel that it reads from, and a run may then wait for
     ever (nbclient issue 312)."""
     import ipywidgets
     import matplotlib.pyplot as plt
-    drawn, boxes = [], []
+    drawn, said = [], []
 
-    said = []
     def f(width, kind):
         drawn.append((width, kind))
         if boxes: said.append(boxes[0][-2].value)
         return plt.subplots(figsize=(width, 1))[0]
 
-    class Box(ipywidgets.VBox):
-        def __init__(self, children):
-            boxes.append(children)
-            super().__init__(children)
-    monkeypatch.setattr(ipywidgets, "VBox", Box)
     lab.play(f, width=(1, 3, 1, 2), kind=["a", "b"])
     (*knobs, busy, picture), = boxes
     before = bytes(picture.value)
@@ -472,8 +479,27 @@ def test_play_draws_at_once_and_when_a_knob_is_moved_without_an_output_widget(mo
     assert drawn == [(2, "a"), (3, "a"), (3, "b")] and not plt.get_fignums()
     after = bytes(picture.value)
     assert before.startswith(b"\x89PNG") and after.startswith(b"\x89PNG") and after != before
-    assert len(said) == 2 and all("busy" in word for word in said) and "busy" not in busy.value
-    assert not any(isinstance(child, ipywidgets.Output) for child in boxes[0])
+    assert "busy with width = 3, kind = a" in said[0] and "busy with width = 3, kind = b" in said[1]
+    assert busy.value == "&nbsp;" and not any(isinstance(child, ipywidgets.Output) for child in boxes[0])
+
+
+def test_a_move_that_fails_is_told_above_the_picture_and_the_next_one_works(boxes, capsys):
+    import matplotlib.pyplot as plt
+    def f(n):
+        if n == 2: raise ValueError("not <two>")
+        if n == 3: raise KeyboardInterrupt
+        return plt.subplots(figsize=(n, 1))[0]
+
+    with pytest.raises(ValueError, match="not <two>"): lab.play(f, n=[2])
+    lab.play(f, n=[1, 2, 3, 4])
+    (knob, told, picture), = boxes
+    before = picture.value
+    knob.value = 2
+    assert told.value == "nothing drawn for n = 2: ValueError: not &lt;two&gt;" and picture.value == before
+    with pytest.raises(KeyboardInterrupt): knob.value = 3
+    assert told.value == "stopped at n = 3" and picture.value == before
+    knob.value = 4
+    assert told.value == "&nbsp;" and picture.value != before
 
 
 def test_answers():

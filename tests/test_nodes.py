@@ -5,11 +5,16 @@ import os
 import re
 import signal
 import socket
+import ssl
 import sys
+import threading
+from datetime import datetime, timedelta, timezone
 from ipaddress import ip_address
 from pathlib import Path
+from time import sleep
 
 import pytest
+import yaml
 
 pytest.importorskip("flwr", reason="these tests start real Flower nodes, and Flower is not installed: pip "
                     "install 'fedbook[flower]'")
@@ -22,7 +27,8 @@ from fedbook.command import plan_of
 from fedbook.fedavg import Failure, Federation, Here, run
 from fedbook.flower import fingerprint, write_app
 from fedbook.lab import UserError
-from fedbook.nodes import LocalNodes, NodeProcess, write_authority, write_node_key
+from fedbook.nodes import (LocalNodes, NodeProcess, check_certificate, check_server, write_authority,
+                           write_certificate, write_compose, write_node_key)
 from fedbook.wire import Ledger, pack, unpack
 
 # Flower's shortest beat in all of its processes, so that a death is noticed after 20 s and not after 60
@@ -113,10 +119,74 @@ def test_a_server_is_believed_by_those_who_trust_its_authority(tmp_path):
         with pytest.raises(VerificationError): verify(authority, place)
 
 
+def test_a_certificate_that_does_not_fit_says_why(tmp_path):
+    hosts = ["link.example", "10.0.0.7"]
+    ours, theirs = (write_authority(tmp_path / name, hosts, 7) for name in ("ours", "theirs"))
+    shown, now = ours.with_name("server.pem"), datetime.now(timezone.utc)
+    def why(authority=ours, host="link.example", days=0, shown=shown):
+        when = now + timedelta(days)
+        with pytest.raises(UserError) as error: check_certificate(shown, authority, host, when)
+        assert "\n" not in str(error.value)
+        return str(error.value)
+    assert timedelta(6.9) < check_certificate(shown, ours, "10.0.0.7") - now < timedelta(7.1)
+    assert "expired on" in why(days=7.5) and "is not good before" in why(days=-1)
+    assert "is foreign" in why(theirs) and "is foreign" in why(shown=theirs.with_name("server.pem"))
+    assert "is for link.example, 10.0.0.7, and not for 'other.example'" in why(host="other.example")
+    assert "is not a certificate that can be read" in why(shown=tmp_path / "nothing")
+    write_certificate(ours.parent, ["other.example"], 1000)
+    end = check_certificate(shown, ours, "other.example")
+    assert timedelta(69) < end - now < timedelta(71), "the authority's end"
+
+
+def test_a_server_shows_what_is_checked(tmp_path):
+    ours, theirs = (write_authority(tmp_path / name) for name in ("ours", "theirs"))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(ours.with_name("server.pem"), ours.with_name("server.key"))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        def show():
+            for _ in range(2):
+                with context.wrap_socket(listening.accept()[0], server_side=True): pass
+        server = threading.Thread(target=show, daemon=True)
+        server.start()
+        check_server("127.0.0.1", port, ours)
+        with pytest.raises(UserError, match="is foreign"): check_server("127.0.0.1", port, theirs)
+        server.join(10)
+    with pytest.raises(UserError, match=f"no certificate is shown at 127.0.0.1:{port}"):
+        check_server("127.0.0.1", port, ours)
+
+
+def test_an_expired_certificate_starts_no_superlink(tmp_path):
+    nodes = LocalNodes(tmp_path / "nodes", 0)
+    write_authority(nodes.folder)
+    write_certificate(nodes.folder, days=1e-6)
+    sleep(1.1)
+    with pytest.raises(UserError, match="the certificate expired on .* renew it"): nodes.start_superlink()
+    with pytest.raises(UserError, match="the authority ended on .* write a new one"):
+        write_authority(nodes.folder, days=1e-7)
+    assert nodes.processes() == []
+
+
+def test_each_container_is_given_its_own_keys_and_no_others(tmp_path):
+    file = write_compose(tmp_path / "farms", 2, ["link.example"])
+    services = yaml.safe_load(file.read_text())["services"]
+    keys = {name: {path.name for path in (file.parent / name / "keys").iterdir()} for name in services}
+    assert keys == {"superlink": {"ca.pem", "server.pem", "server.key"}, "desk": {"ca.pem", "node0.pub", "node1.pub"},
+                    "node0": {"ca.pem", "key", "key.pub"}, "node1": {"ca.pem", "key", "key.pub"}}
+    for name, service in services.items():
+        for volume in service["volumes"]:
+            here = volume.split(":")[0]
+            assert here.split("/")[1] in (name, "app") and ("state" in here or volume.endswith(":ro"))
+    shown = file.parent / "superlink/keys/server.pem"
+    for host in ("superlink", "127.0.0.1", "link.example"):
+        check_certificate(shown, file.parent / "node1/keys/ca.pem", host)
+    with pytest.raises(UserError, match="holds other things"): write_compose(file.parent)
+
+
 def test_secrets_are_their_owners_alone_and_a_public_half_fits(tmp_path):
     key, authority = write_node_key(tmp_path / "node0/key"), write_authority(tmp_path)
-    assert [path.stat().st_mode & 0o777 for path in (key, authority.with_name("server.key"))] == [0o600,
-                                                                                                  0o600]
+    secret = key, authority.with_name("server.key"), authority.with_name("ca.key")
+    assert [path.stat().st_mode & 0o777 for path in secret] == 3 * [0o600]
     public = load_ssh_private_key(key.read_bytes(), None).public_key()
     assert key.with_name("key.pub").read_bytes() == public.public_bytes(Encoding.OpenSSH,
                                                                         PublicFormat.OpenSSH)
@@ -223,6 +293,10 @@ def test_what_does_not_come_up_is_said_with_its_log(tmp_path):
 
 
 def test_bad_arguments(tmp_path):
+    for hosts in ([], "link.example", ["two words"], [""]):
+        with pytest.raises(UserError, match="host"): write_authority(tmp_path / "authority", hosts)
+    for days in (0, -1, 4000, "many", float("nan")):
+        with pytest.raises(UserError, match="days="): write_authority(tmp_path / "authority", days=days)
     with pytest.raises(UserError, match="tls=False does not go with auth=True"):
         LocalNodes(tmp_path / "nodes", tls=False)
     (tmp_path / "file").touch()

@@ -3,10 +3,12 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from fedbook.runs import check_needs, chapter_module, find
 from fedbook.command import plan_of
+from fedbook.folders import class_folder
 from fedbook.reid import own_sites
 from fedbook.lab import UserError, choose
 from fedbook.local import generator
@@ -111,3 +113,51 @@ def test_folders_that_do_not_fit(streets, people, tmp_path):
         module.make_street(sizes, 0)
     with pytest.raises(UserError, match="is not a folder of sites"): own_sites(tmp_path / "nowhere")
     with pytest.raises(UserError, match="holds no sites"): own_sites(tmp_path)
+
+
+# ---- a node with data of its own
+
+def save_classes(root, names, count=10):
+    for c, name in enumerate(names):
+        for i in range(count): save(root / name / f"{i}.png", (28, 28), 100 * c + i)
+
+
+def test_the_list_of_classes_beside_the_folders_says_their_numbers(tmp_path):
+    save_classes(tmp_path / "farm", ["wheat", "rye"])
+    (tmp_path / "farm" / "classes.txt").write_text("maize\nwheat\n\nrye\n")
+    found = class_folder(tmp_path / "farm")
+    assert found.classes == ["maize", "wheat", "rye"] and found.labels.unique().tolist() == [1, 2]
+    (tmp_path / "farm" / "oats").mkdir()
+    with pytest.raises(UserError, match="holds a folder 'oats', which .*classes.txt does not list"):
+        class_folder(tmp_path / "farm")
+
+
+@pytest.mark.parametrize("name", ["fedavg", "continual", "fedcbdr", "fedgtea", "fedreplay"])
+def test_a_client_of_class_folders_of_its_own(classes, name):
+    experiment = plan_of(name, "smoke").experiment
+    one, other = (experiment.own_client(id, folder=str(classes)) for id in (1, 2))
+    assert (one.id, other.id) == (1, 2)
+    assert not torch.equal(one.generator.get_state(), other.generator.get_state())
+    assert torch.equal(one.generator.get_state(), generator(0, 1).get_state())
+    if hasattr(one, "tasks"): assert {c for _, y in one.tasks for c in y.tolist()} == set(range(10))
+    else: assert len(one.y) == 400 and one.y.unique().tolist() == list(range(10))
+
+
+def test_a_farm_with_some_of_the_classes_keeps_their_numbers(tmp_path):
+    save_classes(tmp_path / "farm", ["rye", "wheat"])
+    (tmp_path / "farm" / "classes.txt").write_text("barley\nmaize\nrye\nwheat\n")
+    experiment = plan_of("fedreplay", "smoke", changes=dict(clients="2")).experiment
+    assert experiment.own_client(1, folder=str(tmp_path / "farm")).y.unique().tolist() == [2, 3]
+
+
+def test_clients_of_coco_files_and_of_a_site_of_their_own(streets, people):
+    fedmox = plan_of("fedmox", "smoke").experiment
+    assert fedmox.own_client(2, folder=str(streets), server_images=4).n == 10
+    fedklpr = plan_of("fedklpr", "smoke").experiment
+    assert fedklpr.own_client(1, folder=str(people / "site1")).id == 1
+
+
+def test_a_chapter_without_a_reader_says_so(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="'data' is not a parameter of this chapter"):
+        plan_of("pruning", "smoke").experiment.own_client(0, folder=str(tmp_path))

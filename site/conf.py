@@ -1,0 +1,71 @@
+"""Sphinx's settings for the site. The sources are what `prepare.py` wrote; nothing comes from the network."""
+import re
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from docutils import nodes
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import check
+
+project, author, copyright = "fedbook", "The fedbook authors", "2026 The fedbook authors"
+html_title, html_theme, html_favicon = "fedbook", "furo", "static/icon.svg"
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.intersphinx", "sphinx.ext.mathjax",
+              "sphinx-mathjax-offline", "reference"]
+
+nb_execution_mode = "off"
+nb_merge_streams = True
+nb_render_markdown_format = "gfm"
+nb_code_prompt_show, nb_code_prompt_hide = "Show the code", "Hide the code"
+myst_enable_extensions = ["dollarmath", "amsmath"]
+myst_heading_anchors = 3
+suppress_warnings = ["myst.header"]
+
+autodoc_mock_imports = [name for name in ("flwr", "cryptography") if not find_spec(name)]
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+autodoc_inherit_docstrings = False
+python_maximum_signature_line_length = 90
+python_use_unqualified_type_names = True
+add_module_names = False
+
+# Their own inventories need a network; these list what our signatures and docstrings name.
+inventory = lambda name: str(Path(__file__).parent / "inventories" / f"{name}.inv")
+intersphinx_mapping = {
+    "torch": ("https://docs.pytorch.org/docs/stable/", inventory("torch")),
+    "flower": ("https://flower.ai/docs/framework/ref-api/", inventory("flower"))}
+
+mathjax3_config = {"loader": {"load": ["core", "input/tex", "output/chtml", "a11y/assistive-mml"]}}
+html_static_path, html_css_files, html_js_files = ["static"], ["site.css"], ["site.js"]
+html_copy_source = html_show_sourcelink = False
+pygments_style, pygments_dark_style = "a11y-high-contrast-light", "a11y-dark"
+html_theme_options = {"top_of_page_buttons": [], "footer_icons": [
+    {"name": "GitHub", "url": "https://github.com/fedbook/fedbook", "html": "GitHub", "class": ""}]}
+
+
+def as_written(app, doctree):
+    "Hand equations to MathJax as they are written: Sphinx wraps them into a `split`, which knows no `\\tag`."
+    for node in doctree.findall(nodes.math_block):
+        if node.get("no-wrap") or node.get("nowrap"): continue
+        node["no-wrap"], node.children = True, [nodes.Text(f"\\[{node.astext()}\\]")]
+
+
+def spoken(app, page, template, context, doctree):
+    """What a screen reader needs: the level of the sidebar's captions, which are headings, and that the
+    parameters of a long signature, definitions without terms for Sphinx, are a list."""
+    tree, body = context.get("furo_navigation_tree", ""), context.get("body", "")
+    context["furo_navigation_tree"] = tree.replace('role="heading"', 'role="heading" aria-level="2"')
+    roles = {"<dl>": '<dl role="list">', "<dd>": '<dd role="listitem">'}
+    listed = lambda found: re.sub("<d[ld]>", lambda tag: roles[tag[0]], found[0])
+    context["body"] = re.sub(r"<dl>\n(<dd>.*</dd>\n)+</dl>", listed, body)
+
+
+def setup(app):
+    app.extensions["sphinx-mathjax-offline"].parallel_read_safe = True      # it copies files, and does not say so
+    app.config.mathjax_path = "mathjax/startup.js"
+    app.config.html_extra_path = [str(app.srcdir / "extra")]
+    app.connect("doctree-read", as_written)
+    app.connect("html-page-context", spoken, priority=900)
+    app.connect("build-finished", check.finished, priority=900)

@@ -1,0 +1,292 @@
+"""Notebooks as pages: the committed outputs, with pictures in files, sliders as frames, answers as links."""
+import ast
+import base64
+import hashlib
+import html
+import re
+from functools import lru_cache
+from io import BytesIO
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+from nbformat import from_dict
+from nbformat.v4 import reads_json
+from PIL import Image
+
+MARKDOWN = MarkdownIt()
+GITHUB = "https://github.com/fedbook/fedbook/blob/main/"
+
+
+class SiteError(Exception):
+    "What keeps a notebook from becoming a page: one sentence that names the file and, if it can, the cell."
+
+
+def read(nbs: Path) -> dict:
+    "Notebooks below `nbs`: name (`04_fedavg`, `workshop/w1_lab`, `answers/04_fedavg`) to notebook."
+    paths = (path for path in sorted(nbs.rglob("*.ipynb")) if ".ipynb_checkpoints" not in path.parts)
+    named = lambda path: path.relative_to(nbs).with_suffix("").as_posix()
+    return {named(path): reads_json(path.read_text(encoding="utf-8")) for path in paths}
+
+
+@lru_cache(maxsize=None)
+def statements(source: str) -> list:
+    "The statements of a code cell; none where it is not plain Python."
+    try: return ast.parse(source).body
+    except SyntaxError: return []
+
+
+def definitions(cell) -> dict:
+    "The functions and classes that a cell defines: name to syntax tree."
+    if cell.cell_type != "code": return {}
+    kinds = ast.FunctionDef, ast.ClassDef
+    return {node.name: node for node in statements(cell.source) if isinstance(node, kinds)}
+
+
+def calls(cell, name: str) -> list:
+    "The calls of the function `name` in a cell."
+    if cell.cell_type != "code" or f"{name}(" not in cell.source: return []
+    nodes = (node for statement in statements(cell.source) for node in ast.walk(statement))
+    return [node for node in nodes if called(node) == name]
+
+
+def called(node) -> str:
+    "The function that a call in the source calls by its plain name."
+    return getattr(node.func, "id", "") if isinstance(node, ast.Call) else ""
+
+
+def module_of(book) -> str:
+    "What the notebook is exported to (`fedavg`, `answers.fedavg`), or nothing."
+    found = (re.match(r"#\| default_exp (\S+)", cell.source) for cell in book.cells)
+    return next((match[1] for match in found if match), "")
+
+
+def prose(book) -> str:
+    "All Markdown of a notebook."
+    return "\n".join(cell.source for cell in book.cells if cell.cell_type == "markdown")
+
+
+def anchors(book) -> set:
+    "What a link into the page of a notebook may point at: its headings, as MyST names them, and its cells."
+    slug = lambda heading: re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+    headings = {slug(heading) for heading in re.findall(r"^#+ (.+)$", prose(book), re.M)}
+    return headings | {f"cell-{cell.id}" for cell in book.cells}
+
+
+def links(text: str) -> list:
+    "The targets of the links of a Markdown text, those to other sites left out."
+    tokens = [token for block in MARKDOWN.parse(text) for token in block.children or []]
+    targets = [str(token.attrs["href"]) for token in tokens if token.type == "link_open"]
+    return [target for target in targets if not re.match(r"[a-z]+:", target)]
+
+
+class Course:
+    """All notebooks of the folder `nbs`, and what a page must know of the others: `modules` (module to
+    notebook) and `built` (full name of what is exported to notebook and cell). Pictures go to `pictures`."""
+
+    def __init__(self, nbs: Path, pictures: Path):
+        self.nbs, self.books, self.pictures = nbs.resolve(), read(nbs), pictures
+        self.pictures.mkdir(parents=True, exist_ok=True)
+        self.modules = {module_of(book): name for name, book in self.books.items() if module_of(book)}
+        self.built = {f"fedbook.{module}.{name}": (page, cell.id) for module, page in self.modules.items()
+                      for cell in self.books[page].cells if "#| export" in cell.source
+                      for name in definitions(cell)}
+
+    def page(self, name: str) -> dict:
+        "The notebook `name` as its page. Raises `SiteError` for one without outputs, and for a dead link."
+        book = self.books[name]
+        if not name.startswith("answers/") and not any(cell.get("outputs") for cell in book.cells):
+            command = f"make book NAME={Path(name).name}"
+            raise SiteError(f"nbs/{name}.ipynb has no outputs: fill it with `{command}`")
+        return Page(self, name).notebook()
+
+    def linked(self, name: str, cell) -> str:
+        "The text of a Markdown cell of the notebook `name`, once its links are known to lead somewhere."
+        text, folder = cell.source, (self.nbs / name).parent
+        for link in links(text):
+            path, _, anchor = link.partition("#")
+            file = (folder / path).resolve()
+            inside = path and file.is_relative_to(self.nbs)
+            other = file.relative_to(self.nbs).with_suffix("").as_posix() if inside else name
+            book = self.books.get(other) if inside or not path else None
+            if book is None and file.exists() and file.is_relative_to(self.nbs.parent):
+                text = text.replace(f"]({link})", f"]({GITHUB}{file.relative_to(self.nbs.parent)})")
+            elif book is None or anchor and anchor not in anchors(book):
+                raise SiteError(f"nbs/{name}.ipynb, cell {cell.id}: the link {link} leads nowhere")
+        return text
+
+    def equations(self) -> dict:
+        "The numbered equations of each module's chapter: module to number to LaTeX."
+        numbered = lambda book: {number: latex.strip()
+                                 for latex in re.findall(r"\$\$(.*?)\$\$", prose(book), re.S)
+                                 for number in re.findall(r"\\tag\{(\w+)\}", latex)}
+        return {module: numbered(self.books[name]) for module, name in self.modules.items()}
+
+
+class Page:
+    "One notebook of a `Course` on its way to a page."
+
+    def __init__(self, course: Course, name: str):
+        self.course, self.name, self.book = course, name, course.books[name]
+        self.module, self.frames = module_of(self.book), frames(self.book)
+        self.up = "../" * name.count("/")
+
+    def notebook(self) -> dict:
+        cells = [shown for cell in self.book.cells for shown in self.shown(cell)]
+        return from_dict({**self.book, "nbformat_minor": 4, "cells": [*cells[:1], self.doors(), *cells[1:]]})
+
+    def doors(self) -> dict:
+        "The line under the title: where to go from this page."
+        short, source = Path(self.name).name, f"[notebook]({GITHUB}nbs/{self.name}.ipynb)"
+        if self.name.startswith("answers/"):
+            chapter = next(name for name in self.course.books if name.endswith(short) and name != self.name)
+            return markdown(f"[Back to the exercises](../{chapter}.ipynb#exercises) · {source}")
+        library = f"[fedbook.{self.module}]({self.up}api/{self.module}.rst)" if self.module else ""
+        answered = f"answers/{short}" in self.course.books
+        answers = f"[answers]({self.up}answers/{short}.ipynb)" if answered else ""
+        return markdown(" · ".join(filter(None, [source, library, answers])))
+
+    def shown(self, cell) -> list:
+        "The cells that the page shows for one of the notebook's."
+        if cell.cell_type != "code": return [markdown(self.course.linked(self.name, cell))]
+        source = "\n".join(line for line in cell.source.splitlines() if not line.startswith("#|")).strip()
+        if not source: return []
+        link = f"<a class='cell' id='cell-{cell.id}' href='#cell-{cell.id}' title='A link to this cell'>#</a>"
+        code = from_dict({"cell_type": "code", "execution_count": None, "metadata": {"tags": folded(cell)},
+                          "source": source, "outputs": self.outputs(cell)})
+        return [markdown(link), code, *self.library(cell)]
+
+    def library(self, cell) -> list:
+        "The line below an exported cell that leads to its names in the reference: those with a docstring."
+        names = [name for name, node in definitions(cell).items()
+                 if not name.startswith("_") and ast.get_docstring(node)]
+        if "#| export" not in cell.source or not names or self.module.startswith("answers."): return []
+        page = f"{self.up}api/{self.module}.html#fedbook.{self.module}"
+        each = (f"<a href='{page}.{name}'><code>{self.module}.{name}</code></a>" for name in names)
+        return [markdown(f"<p class='library'>In the library: {', '.join(each)}</p>")]
+
+    def outputs(self, cell) -> list:
+        "The outputs of a cell; several pictures of one slider become its frames."
+        shown, labels = [self.output(cell, output) for output in cell.outputs], self.frames.get(cell.id)
+        if not labels: return shown
+        markup = [output.get("data", {}).get("text/html", "") for output in shown]
+        pictures = [text for text in markup if text.startswith("<img")]
+        rest = [output for output, text in zip(shown, markup) if text not in pictures]
+        return [*rest, as_html(slider(pictures, labels))]
+
+    def output(self, cell, output) -> dict:
+        data = output.get("data", {})
+        plain, markup = data.get("text/plain", ""), data.get("text/html", "")
+        if "image/png" in data: return as_html(self.picture(data["image/png"], title(cell)))
+        if plain.startswith("[slider: "): return as_html(note(plain, shown_before(self.book, cell)))
+        if plain.startswith("Answer: "): return as_html(self.answer(plain))
+        if "text/markdown" in data: return as_markdown(data["text/markdown"])
+        if markup and calls(cell, "quiz"):
+            bare = re.sub(r" style=(['\"]).*?\1", "", markup)
+            return as_html(f"<div class='quiz'>{bare}</div>")
+        return output
+
+    def picture(self, png: str, alt: str) -> str:
+        "The `<img>` of a picture, which is kept in a file of its own: every bit of it, in 40 % of the bytes."
+        data = base64.b64decode(png)
+        image, name = Image.open(BytesIO(data)), hashlib.sha256(data).hexdigest()[:16] + ".webp"
+        file = self.course.pictures / name
+        if not file.exists(): image.save(file, lossless=True, exact=True, quality=50, method=2)
+        return (f"<img src='{self.up}pictures/{name}' width='{image.width}' height='{image.height}' "
+                f"loading='lazy' alt='{html.escape(alt, quote=True)}'>")
+
+    def answer(self, plain: str) -> str:
+        "The link to the answer that `plain` (`Answer: NAME in MODULE`) names."
+        _, name, _, module = plain.split()
+        if f"{module}.{name}" not in self.course.built:
+            raise SiteError(f"nbs/{self.name}.ipynb reveals {name}, which no notebook exports to {module}")
+        page, cell = self.course.built[f"{module}.{name}"]
+        target = f"{self.up}{page}.html#cell-{cell}"
+        return f"<p class='answer'><a href='{target}'>Answer: <code>{name}</code></a></p>"
+
+
+def markdown(text: str) -> dict: return from_dict({"cell_type": "markdown", "metadata": {}, "source": text})
+
+
+def as_markdown(text: str) -> dict:
+    "An output in Markdown, whose links to notebooks lead to their pages."
+    told = re.sub(r"\]\(([\w/]+)\.ipynb", r"](\1.html", text)
+    return from_dict({"output_type": "display_data", "metadata": {}, "data": {"text/markdown": told}})
+
+
+def as_html(markup: str) -> dict:
+    return from_dict({"output_type": "display_data", "metadata": {}, "data": {"text/html": markup}})
+
+
+def folded(cell) -> list:
+    "The tag that folds a cell's source (imports, hidden cells) or leaves it out (quizzes, answers)."
+    body = statements(cell.source)
+    if calls(cell, "quiz") or len(body) == 1 and calls(cell, "reveal"): return ["remove-input"]
+    imports = all(isinstance(node, (ast.Import, ast.ImportFrom)) for node in body)
+    hidden = "#| hide" in cell.source or cell.metadata.get("jupyter", {}).get("source_hidden")
+    return ["hide-input"] if imports or hidden else []
+
+
+def note(plain: str, shows) -> str:
+    "What stands in the place of a slider that needs a kernel; the cell `shows`, if any, has its frames."
+    knobs = plain.removeprefix("[slider: ").partition(".")[0]
+    few = f"<a href='#cell-{shows.id}'>The picture above</a> shows a few settings. " if shows else ""
+    return f"<p class='note'>{few}In JupyterLab this cell has sliders for all: <code>{knobs}</code>.</p>"
+
+
+def title(cell) -> str:
+    "What a figure says, for those who cannot see it: the titles in the code that drew it, ... for numbers."
+    words = []
+    for node in (node for statement in statements(cell.source) for node in ast.walk(statement)):
+        if not isinstance(node, ast.Call): continue
+        place = {"set_title": 0, "suptitle": 0, "flow": 1}.get(getattr(node.func, "attr", called(node)), 99)
+        values = [keyword.value for keyword in node.keywords if keyword.arg == "title"]
+        words += map(text_of, [*values, *node.args[place:place + 1]])
+    return "; ".join(filter(None, dict.fromkeys(words))) or "A figure; the text beside it says what it shows"
+
+
+def text_of(node) -> str:
+    "A string or an f-string of the source as text."
+    if isinstance(node, ast.Constant): return str(node.value)
+    return "".join(map(text_of, node.values)) if isinstance(node, ast.JoinedStr) else "..."
+
+
+def moved(cell) -> str:
+    "The function `f` of a cell `play(f, ...)`, or nothing."
+    return next((getattr(call.args[0], "id", "") for call in calls(cell, "play")), "")
+
+
+def shown_before(book, cell):
+    "The last cell before `cell`, a `play(f, ...)`, that displays `f`, or None."
+    displays = lambda other: any(called(argument) == moved(cell) != "" for shown in calls(other, "display")
+                                 for argument in shown.args)
+    before = book.cells[:book.cells.index(cell)]
+    return next((other for other in reversed(before) if displays(other)), None)
+
+
+def frames(book) -> dict:
+    "The cells that show a slider's function at a few settings: cell id to a label for each of its pictures."
+    plays = ((shown_before(book, cell), moved(cell)) for cell in book.cells if moved(cell))
+    return {shows.id: labels(book, shows, f) for shows, f in plays if shows is not None}
+
+
+def labels(book, cell, f: str) -> list:
+    "A text for each setting at which a cell displays `f`: `alpha = 0.1`."
+    pictures = sum("image/png" in output.get("data", {}) for output in cell.outputs)
+    loop = next((node for node in statements(cell.source) if isinstance(node, ast.For)), None)
+    try: settings = ast.literal_eval(loop.iter)
+    except (AttributeError, ValueError): settings = ()
+    if len(settings) != pictures: return [f"{i} of {pictures}" for i in range(1, pictures + 1)]
+    parameters = [arg.arg for other in book.cells if f in definitions(other)
+                  for arg in definitions(other)[f].args.args]
+    keywords = [keyword.arg for call in calls(cell, f) for keyword in call.keywords]
+    several = (setting if isinstance(setting, tuple) else (setting,) for setting in settings)
+    return [", ".join(f"{name} = {value}" for name, value in zip(keywords or parameters, values))
+            for values in several]
+
+
+def slider(pictures: list, labels: list) -> str:
+    "Pictures as frames; without JavaScript they stand below each other."
+    told = (f"data-label='{html.escape(label, quote=True)}'" for label in labels)
+    shown = "".join(picture.replace("<img", f"<img {label}", 1) for picture, label in zip(pictures, told))
+    knob = f"<input type='range' min='0' max='{len(pictures) - 1}' value='0' aria-label='setting'>"
+    return f"<figure class='frames'>{shown}<figcaption>{knob} <output></output></figcaption></figure>"

@@ -1,0 +1,183 @@
+"""The site of a course of two notebooks: what its pages show, what opens on them, what stops its build."""
+import base64
+import html
+import re
+from io import BytesIO
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("furo", reason="the site's packages are missing: pip install 'fedbook[site]'")
+from PIL import Image, ImageChops
+from sphinx.util.inventory import InventoryFile
+
+from small_site import CHAPTER, PICTURES, built, code, course, prepared, text
+import check
+import notebooks
+import prepare
+import reference
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory): return built(tmp_path_factory.mktemp("site"))
+
+
+def page(site, name="00_small"): return (site / f"{name}.html").read_text()
+
+
+def words(markup): return html.unescape(re.sub(r"<[^>]+>", "", markup))
+
+
+def test_imports_are_folded_and_directives_gone(site):
+    assert "#|" not in words(page(site)) and "default_exp" not in page(site)
+    folded = re.search(r"<details.*?</details>", page(site), re.S)[0]
+    assert "math" in folded and "Show the code" in folded
+
+
+def test_a_quiz_opens_to_its_reason_and_hides_its_source(site):
+    opened = "<details><summary>a) At home.</summary><i>Right.</i> Nothing but weights travels.</details>"
+    assert opened in page(site)
+    assert "margin:4px" not in page(site) and "quiz(" not in words(page(site))
+
+
+def test_a_slider_is_three_pictures_without_loss_that_load_late(site):
+    frames = re.search(r"<figure class='frames'>.*?</figure>", page(site), re.S)[0]
+    assert re.findall(r"data-label='([^']+)'", frames) == ["alpha = 0.1", "alpha = 0.5", "alpha = 2.0"]
+    for part in ("loading='lazy'", "width='60' height='40'", "alt='skew at ...'"):
+        assert frames.count(part) == page(site).count(part) == 3
+    assert "max='2'" in frames and "<code>alpha, beta</code>" in page(site)
+    assert "<a href='#cell-c3'>The picture above</a>" in page(site)
+    for source, kept in zip(PICTURES, re.findall(r"src='([^']+)'", frames)):
+        files = BytesIO(base64.b64decode(source)), site / kept
+        was, now = (Image.open(file).convert("RGB") for file in files)
+        assert ImageChops.difference(was, now).getbbox() is None
+
+
+def test_answers_stand_on_a_page_of_their_own(site):
+    assert "2 * x" not in words(page(site))
+    assert "<a href='answers/00_small.html#cell-a1'>Answer: <code>double</code></a>" in page(site)
+    assert "id='cell-a1'" in page(site, "answers/00_small")
+
+
+def test_the_reference_leads_to_the_cell_and_the_chapter_back(site):
+    entry = page(site, "api/lab")
+    assert 'href="../00_small.html#cell-c2"' in entry and "Whether two results agree" in words(entry)
+    assert re.search(r"same\(\s*a: Any,\s*b: Any,\s*tolerance: float = 1e-0?6\W+bool", words(entry))
+    assert "api/lab.html#fedbook.lab.same" in page(site)
+
+
+@pytest.mark.parametrize("project", ["torch", "flower"])
+def test_a_class_of_others_is_found_in_the_inventory_by_the_name_of_their_reference(project):
+    data = (ROOT / "site" / "inventories" / f"{project}.inv").read_bytes()
+    found = InventoryFile.loads(data, uri="https://x")
+    for name, item in found.data["py:class"].items():
+        module, _, short = name.rpartition(".")
+        own = getattr(pytest.importorskip(module), short)
+        written = f"{own.__module__}.{own.__qualname__}"
+        assert reference.PUBLIC.get(written, written) == name
+        assert item.uri.startswith("https://x/") and item.uri.endswith(f".html#{name}")
+
+
+def test_an_equation_keeps_its_number(site):
+    assert r"\[a = b \\ c \tag{1}\]" in page(site) and r"\begin{split}" not in page(site)
+
+
+def test_a_claim_is_an_interval_that_leads_to_its_cell(site):
+    row = re.search(r"<tr id='claim-\w+'.*?</tr>", page(site, "results"), re.S)[0]
+    facts = "00_small", "reproduced", "claims of papers"
+    for name, fact in zip(("chapter", "verdict", "kind"), facts):
+        assert f'data-{name}="{fact}"' in row and f"<option>{fact}</option>" in page(site, "results")
+    assert "href='00_small.html#cell-c5'" in row and "3 points (Table 1)" in row
+    (low, high), = re.findall(r"class='bar' x1='([\d.]+)' x2='([\d.]+)'", row)
+    assert float(low) < float(re.search(r"cx='([\d.]+)'", row)[1]) < float(high) and row.count("★") == 1
+
+
+def test_names_are_in_the_glossary_and_words_in_the_search(site):
+    assert re.search(r"alpha.*how skewed.*00_small\.html#names", page(site, "glossary"), re.S)
+    index = (site / "searchindex.js").read_text()
+    assert '"everyth' in index and '"travel"' in index and '"skew' in index
+
+
+def test_a_link_in_a_name_of_the_workshop_leads_there_from_the_glossary():
+    row = "what [the lab](w1_lab.ipynb#rows) writes, [a site](https://a.b/c.ipynb), [4](../04_fedavg.ipynb)"
+    told = row.replace("w1_lab", "workshop/w1_lab").replace("../", "")
+    assert prepare.from_top(row, "workshop/w9_report") == told and prepare.from_top(told, "09_reid") == told
+
+
+def test_nothing_comes_from_elsewhere_and_no_page_is_heavy(site):
+    pages = check.read(site)
+    for path in pages:
+        assert not re.findall(r"<(?:script|link|img)[^>]+(?:src|href)=.(?:https?:)?//[^>]+", path.read_text())
+    heaviest = max(each.weight() for each in pages.values())
+    assert 900_000 < heaviest < 1_400_000, "MathJax has 0.9 MB; the text of a chapter may have the rest"
+
+
+def test_the_check_finds_a_dead_anchor_a_missing_page_and_a_heavy_one(tmp_path, monkeypatch):
+    links = "".join(f"<a href='{link}'>x</a>" for link in ("b.html#there", "b.html#gone", "c.html"))
+    (tmp_path / "a.html").write_text(links)
+    (tmp_path / "b.html").write_text("<p id='there'>")
+    lost = [f"page a.html: the link {link} leads nowhere" for link in ("b.html#gone", "c.html")]
+    assert check.faults(tmp_path) == lost
+    monkeypatch.setattr(check, "MOST", 20)
+    assert any("page a.html weighs" in fault for fault in check.faults(tmp_path))
+
+
+@pytest.mark.parametrize("link", ["05_gone.ipynb", "#gone", "answers/00_small.ipynb#cell-gone", "../gone.md"])
+def test_a_broken_link_stops_the_build_in_one_sentence(tmp_path, link):
+    broken = course(tmp_path, [*CHAPTER, text("broken", f"See [there]({link}).")])
+    with pytest.raises(notebooks.SiteError) as error: prepared(broken)
+    assert str(error.value) == f"nbs/00_small.ipynb, cell broken: the link {link} leads nowhere"
+
+
+def test_a_notebook_without_outputs_stops_the_build_in_one_sentence(tmp_path):
+    empty = [{**cell, "outputs": []} if cell["cell_type"] == "code" else cell for cell in CHAPTER]
+    with pytest.raises(notebooks.SiteError) as error: prepared(course(tmp_path, empty))
+    assert str(error.value) == "nbs/00_small.ipynb has no outputs: fill it with `make book NAME=00_small`"
+
+
+def test_an_answer_that_nobody_wrote_stops_the_build(tmp_path):
+    other = code("c8", "reveal(answers.triple)", {"text/plain": "Answer: triple in fedbook.answers.small"})
+    with pytest.raises(notebooks.SiteError, match="reveals triple"):
+        prepared(course(tmp_path, [*CHAPTER, other]))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory): return notebooks.Course(ROOT / "nbs", tmp_path_factory.mktemp("pictures"))
+
+
+def test_every_link_of_the_course_leads_somewhere(whole):
+    for name, book in whole.books.items():
+        for cell in book.cells:
+            if cell.cell_type == "markdown": whole.linked(name, cell)
+
+
+def placed(books):
+    "The notebooks on the start page of the course, with more of them or fewer, in its order."
+    readme, index = (ROOT / "README.md").read_text(), (ROOT / "site" / "pages" / "index.md").read_text()
+    start = prepare.contents(SimpleNamespace(books=books), index, readme)
+    return re.findall(r"<((?:workshop/)?w?\d+_\w+)>$", start, re.M)
+
+
+def test_every_notebook_has_its_place_on_the_start_page_in_the_order_of_the_readme(whole):
+    shown = placed(whole.books)
+    assert sorted(shown) == sorted(name for name in whole.books if not name.startswith("answers/"))
+    listed = (ROOT / "README.md").read_text().partition("## Chapters")[2]
+    order = re.findall(r"nbs/(\d\d_\w+)\.ipynb", listed)
+    assert [name for name in shown if name in order] == order
+
+
+def test_a_new_chapter_comes_to_the_start_page_by_itself(whole):
+    late = {"19_late": whole.books["04_fedavg"], "workshop/w99_late": whole.books["workshop/w1_lab"]}
+    shown = placed({**whole.books, **late})
+    assert shown[shown.index("19_late") + 1] == "20_flower" and shown[-1] == "workshop/w99_late"
+
+
+def test_every_slider_has_frames_to_move_through(whole):
+    moved = lambda book: sum(bool(notebooks.calls(cell, "play") and cell.outputs) for cell in book.cells)
+    plays = {name: moved(book) for name, book in whole.books.items() if moved(book)}
+    shown = {name: [len(labels) for labels in notebooks.frames(whole.books[name]).values()] for name in plays}
+    assert sum(plays.values()) >= 36 and {name: len(counts) for name, counts in shown.items()} == plays
+    assert min(count for counts in shown.values() for count in counts) >= 2
