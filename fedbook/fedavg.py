@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Say', 'Replies', 'profiles', 'experiment', 'Mean', 'weighted_average', 'Client', 'Step', 'Server', 'Call', 'Answer',
            'Failure', 'ClientLike', 'ServerLike', 'Line', 'Desk', 'Here', 'TooFewReplies', 'Federation', 'Place', 'run',
-           'FedProxClient', 'LocalOnly', 'Experiment', 'FedAvgSizes', 'FedAvgExperiment']
+           'FedProxClient', 'LocalOnly', 'Experiment', 'Around', 'FedAvgSizes', 'FedAvgExperiment']
 
 # %% ../nbs/04_fedavg.ipynb #cbd39963
 import math
@@ -28,8 +28,8 @@ from .lab import Bounds, Count, Positive, Profile, UserError, choose, progress, 
 from .report import History
 from .local import build, generator, passes, proximal, share_right, small_cnn, torch_threads, train
 from .split import dirichlet, iid
-from .wire import (Ledger, Msg, Refused, Undeclared, accept_count, expect, forget, gather, marks, pack,
-                          pack_each, scatter, unpack)
+from .wire import (Ledger, Msg, Refused, Undeclared, accept_count, believed, expect, forget, gather, marks,
+                          pack, pack_each, scatter, unpack)
 from .world import Pictures
 from .folders import pictures
 
@@ -336,8 +336,7 @@ class Federation:
         self.ledger.record(call.round, "up", call.id, call.verb, outcome.data, up)
         reply = unpack(outcome.data)
         if accept: accept(call.verb, call.id, reply)
-        _believe(reply.meta.get("n"), self.most)
-        return reply
+        return believed(reply, self.most)
 
     def _miss(self, call: Call, outcome: Any, refused: Refused) -> Failure:
         self.ledger.miss(call.round, call.id, call.verb, str(refused))
@@ -359,10 +358,6 @@ class Federation:
 
     def __exit__(self, *_: object) -> None: self.close()
 
-def _believe(n, most):
-    if type(n) is int and n > most:
-        raise Refused(f"n={n!r:.40} is more than the {most:,} pictures that a client may claim")
-
 # %% ../nbs/04_fedavg.ipynb #4b7c19de
 class Place(NamedTuple):
     """Where a run stands: the next thing to do is step `step` of round `round`, with clients `ids` (None: not
@@ -373,8 +368,7 @@ class Place(NamedTuple):
 
 # %% ../nbs/04_fedavg.ipynb #1905fd9c
 def run(server: ServerLike, federation: Federation, rounds: int, checkpoint: Any = None,
-        test: Callable[[Any], dict] | None = None, label: str = "",
-        done: Callable[[History], bool] | None = None) -> History:
+        test: Callable[[Any], dict] | None = None, label: str = "", done: Callable | None = None) -> History:
     """Pick clients, walk the server's steps, repeat for `rounds` rounds; return the `History`.
 
     `test(server)` answers a dict of numbers that is kept after every round, beside the bytes so far. Where
@@ -490,6 +484,30 @@ def _own_folder(folder):
 
 @lru_cache(maxsize=2)
 def _revive(kind, *values): return kind(*values)
+
+# %% ../nbs/04_fedavg.ipynb #a60c7d02
+@dataclass(frozen=True)
+class Around:
+    """An experiment around another: a subclass builds its client, server or test out of those of the
+    `experiment` inside, and what it leaves is that experiment's."""
+    experiment: Any
+
+    @property
+    def ids(self) -> list[int]: return self.experiment.ids
+
+    @property
+    def rounds(self) -> int: return self.experiment.rounds
+
+    @property
+    def seed(self) -> int: return self.experiment.seed
+
+    def client(self, id: int) -> Any: return self.experiment.client(id)
+
+    def server(self) -> Any: return self.experiment.server()
+
+    def test(self, server: Any) -> dict[str, float]: return self.experiment.test(server)
+
+    def line(self, line: Line) -> Line: return self.experiment.line(line)
 
 # %% ../nbs/04_fedavg.ipynb #37b3017b
 @dataclass(frozen=True)

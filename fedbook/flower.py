@@ -550,9 +550,7 @@ def train_plan(plan: Plan, federation: Federation, out: str | Path = "runs", pat
     server = experiment.server()
     history = run(server, federation, experiment.rounds, checkpoint, experiment.test, plan.name,
                   partial(_stale, patience=patience))
-    server.round = len(history) - 1             # where a finished run was resumed, nothing has set it
-    numbers = {**experiment.test(server), "rounds": len(history), **federation.ledger.so_far,
-               "envelope": federation.ledger.envelope()}
+    numbers = {**history.rows[-1], "rounds": len(history), "envelope": federation.ledger.envelope()}
     lost = {"absent": federation.ledger.absent, "verbs": federation.ledger.table("way", "verb"),
             "curve": history.rows}
     results.row("on Flower", experiment.seed, lambda: numbers | lost)

@@ -19,7 +19,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import torch
 
-from .fedavg import Call, FedAvgSizes, Step, TooFewReplies
+from .fedavg import Around, Call, FedAvgSizes, Step, TooFewReplies
 from .lab import Bounds, Count, UserError, needs
 from .wire import Msg, Refused, expect, forget, gather, labelled, marks, pack, part, scatter
 
@@ -510,21 +510,14 @@ class SecureServer:
 
 # %% ../nbs/21_secagg.ipynb #5ecd0021
 @dataclass(frozen=True)
-class SecureExperiment:
+class SecureExperiment(Around):
     """`experiment`, with replies to `verb` under masks: `SecureClient`s and a `SecureServer` around its own,
     with the same arguments."""
-    experiment: Any
     threshold: int
     how: Additive = Additive()
     verb: str = "fit"
     clear: tuple[str, ...] = ()
     book: str | None = None
-
-    @property
-    def ids(self) -> list[int]: return self.experiment.ids
-
-    @property
-    def rounds(self) -> int: return self.experiment.rounds
 
     def client(self, id: int) -> SecureClient:
         return SecureClient(self.experiment.client(id), self.threshold, self.how, self.verb, self.clear,
@@ -534,8 +527,6 @@ class SecureExperiment:
         return SecureServer(self.experiment.server(), self.threshold, self.how, self.verb)
 
     def test(self, server: SecureServer) -> dict: return self.experiment.test(server.server)
-
-    def line(self, line: Any) -> Any: return self.experiment.line(line)
 
 # %% ../nbs/21_secagg.ipynb #5ecd002a
 def moment_sums(reply: Msg) -> dict[str, torch.Tensor]:

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Refused', 'Msg', 'part', 'labelled', 'as_integers', 'to_bits', 'from_bits', 'encode', 'decode', 'pack', 'unpack',
            'header', 'gather', 'scatter', 'Undeclared', 'marks', 'forget', 'pack_each', 'expect', 'accept_count',
-           'accept_labels', 'Entry', 'Ledger']
+           'believed', 'accept_labels', 'Entry', 'Ledger']
 
 # %% ../nbs/03_wire.ipynb #606a14ee
 import json
@@ -302,6 +302,12 @@ def accept_count(msg: Msg) -> None:
     n = msg.meta.get("n")
     if type(n) is not int or not 0 < n < 2**31:
         raise Refused(f"n={n!r:.40} is not a positive number of pictures")
+
+def believed(msg: Msg, most: int) -> Msg:
+    "`msg`, unless it claims more than `most` pictures: then raise `Refused`. One that claims none is believed."
+    n = msg.meta.get("n")
+    if type(n) is not int or n <= most: return msg
+    raise Refused(f"n={n!r:.40} is more than the {most:,} pictures that a client may claim")
 
 # %% ../nbs/03_wire.ipynb #24a00016
 def accept_labels(msg: Msg, classes: range) -> list[int]:

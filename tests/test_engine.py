@@ -49,7 +49,7 @@ def tiny(kind=Client, server_kind=Server, rounds=3, per_round=4, seed=3):
 
 # ---- one round on one screen
 
-def test_one_serial_round_is_read_in_115_lines_of_one_module():
+def test_one_serial_round_is_read_in_110_lines_of_one_module():
     experiment, seen, source = tiny(rounds=1), set(), inspect.getsource(fedavg)
     server, federation = experiment.server(), Federation(Here(experiment.client), experiment.ids)
 
@@ -70,7 +70,7 @@ def test_one_serial_round_is_read_in_115_lines_of_one_module():
         read[node.name, node.lineno] = written(whole) - written(doc)
     names = {"run", "exchange", "take", "put", "serve", "fit", "merge", "add", "value", "send", "accept"}
     assert names <= {name for name, _ in read}
-    assert 60 < sum(read.values()) <= 115, sorted(read.items(), key=lambda item: -item[1])
+    assert 60 < sum(read.values()) <= 110, sorted(read.items(), key=lambda item: -item[1])
 
 
 def test_no_line_of_the_two_modules_is_too_wide():
