@@ -443,9 +443,18 @@ class _Noisily:
         from opacus.optimizers import DPOptimizer
 
         start = int(torch.randint(2**62, (), generator=self.owner.generator))
-        dice = torch.Generator(self.client.device).manual_seed(start)
-        found = DPOptimizer(type(self.client).optimiser(self.client), noise_multiplier=self.owner.noise,
-                            max_grad_norm=self.owner.clip, expected_batch_size=self.expected, generator=dice)
+        dice, std = torch.Generator().manual_seed(start), self.owner.noise * self.owner.clip
+
+        class Noisy(DPOptimizer):
+            "Draws its noise on the CPU: a seed means the same noise on every device."
+
+            def add_noise(self):
+                for p in self.params:
+                    p.summed_grad += torch.normal(0.0, std, p.summed_grad.shape, generator=dice).to(p.device)
+                super().add_noise()
+
+        found = Noisy(type(self.client).optimiser(self.client), noise_multiplier=0.0,
+                      max_grad_norm=self.owner.clip, expected_batch_size=self.expected)
         found.attach_step_hook(self.count)
         return found
 

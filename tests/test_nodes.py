@@ -163,7 +163,9 @@ def test_an_expired_certificate_starts_no_superlink(tmp_path):
     sleep(1.1)
     with pytest.raises(UserError, match="the certificate expired on .* renew it"): nodes.start_superlink()
     with pytest.raises(UserError, match="the authority ended on .* write a new one"):
-        write_authority(nodes.folder, days=1e-7)
+        write_authority(nodes.folder, days=1e-6)
+        sleep(1.1)
+        write_certificate(nodes.folder)
     assert nodes.processes() == []
 
 
