@@ -52,6 +52,7 @@ bench: .venv/dev
 	$(BIN)/python bench/moe.py
 	$(BIN)/python bench/secagg.py
 	$(BIN)/python bench/stream.py
+	$(BIN)/python bench/scale.py
 	$(BIN)/python bench/engines.py
 
 gpu: .venv/installed
