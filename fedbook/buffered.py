@@ -11,7 +11,7 @@ import math
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from time import monotonic
 from typing import Annotated, Any, NamedTuple
 
@@ -65,7 +65,6 @@ profiles = {
 }
 
 # %% ../nbs/23_buffered.ipynb #23a00013
-@lru_cache(maxsize=100_000)
 def _character(seed, id):
     "What a client is by nature: a draw that says whether it is slow, and one of its speed."
     draws = np.random.default_rng([seed, id, 23])
