@@ -78,7 +78,8 @@ profiles = {
                         sites=(6,),
                         site_rounds=2, asked_sites=0.5, panel=4, paper_seeds=1),
     "quick": ScaleSizes(tests=1000, rounds=6, crowds=(1000, 10000), cohorts=(10, 100), repeats=2, leaves=15,
-                        farms=(30, 100), passes=4, factors=(1.0,), sites=(100,), site_rounds=6, paper_seeds=1),
+                        farms=(30, 100), passes=4, factors=(1.0,), sites=(100,), site_rounds=6,
+                        paper_seeds=1),
     "full": ScaleSizes(seeds=3, ray=20),
     "paper": ScaleSizes(seeds=3, data="fashion_mnist", crowds=(1000, 10000, 100000, 1000000), share=0.001,
                         rounds=200, leaves=400, leaf_size=224, passes=50, site_rounds=100, ray=20),
@@ -196,7 +197,7 @@ class FolderCheckpoint:
         states.settle(place)
 
     def restore(self, server: Any, federation: Any, history: History) -> Place:
-        """Put everything back and answer the `Place` to go on from; states that were written after it go. Where
+        """Put everything back and answer the `Place` to go on from; states that were written after it go. If
         there is no file, the run begins, and all states go."""
         states = federation.states
         if not self.file.path.exists(): states.forget()
