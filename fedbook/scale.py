@@ -59,7 +59,7 @@ class ScaleSizes(FedAvgSizes):
     passes: Count = 12  # passes over the leaves of all farms, in as many rounds as that takes
     little: Share = 0.01  # share of its features that a farm gives away, where it is little
     much: Share = 0.3  # and where it is much
-    factors: tuple[Positive, ...] = (1.0, 3.0)  # of the learning rate; each number of farms tries them
+    factors: tuple[Positive, ...] = (1.0, 3.0, 10.0)  # of the learning rate; each number of farms tries them
     coop_farms: Count = 100  # farms, where they meet on two levels
     coops: Count = 25  # farms in a cooperative
     inner: Count = 3  # averages inside a cooperative before all meet
