@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['profiles', 'experiment', 'ScaleSizes', 'drawn_part', 'CrowdExperiment', 'StateFolder', 'FolderCheckpoint', 'on_disk',
            'TwoLevel', 'mixed_groups', 'alike_groups', 'Ready', 'server_seconds', 'CostLaw', 'fit_law', 'peak_memory',
-           'crowd_round', 'Forecast', 'forecast']
+           'crowd_rounds', 'crowd_round', 'Forecast', 'forecast']
 
 # %% ../nbs/23_scale.ipynb #23c00003
 import math
@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count
 from pathlib import Path
 from time import process_time
 from typing import Annotated, Any, NamedTuple
@@ -346,25 +347,27 @@ def peak_memory(job: Callable[[], Any]) -> int:
     finally: tracemalloc.stop()
 
 # %% ../nbs/23_scale.ipynb #23c00053
-def crowd_round(experiment: CrowdExperiment, folder: str | Path, rounds: int = 2) -> tuple[float, int]:
-    """Processor seconds of a round of `experiment` with states in `folder` and every client made anew (the
-    least of `rounds`, after one to warm up), and the most bytes that Python and numpy held at once in one
-    more round, beyond what they held before it: the list of all clients' numbers is there before."""
-    server, line, took = experiment.server(), Here(experiment.client), []
+def crowd_rounds(experiment: CrowdExperiment, folder: str | Path) -> Generator[float, None, None]:
+    """One round of `experiment` after another, with states in `folder` and every client made anew; yields the
+    processor seconds of each."""
+    server, line = experiment.server(), Here(experiment.client)
     line.desk.places = 1
     federation = Federation(line, experiment.ids)
     federation.states = StateFolder(folder)  # type: ignore[assignment]
-
-    def once(r: int) -> None:
-        federation.round = r
-        server.merge(federation.exchange("fit", server.send, server.pick(federation.ids, r), server.accept))
+    for r in count():
+        begin, federation.round = process_time(), r
+        asked = server.pick(federation.ids, r)
+        server.merge(federation.exchange("fit", server.send, asked, server.accept))
         federation.states.settle(Place(r + 1))  # type: ignore[attr-defined]
+        yield process_time() - begin
 
-    for r in range(rounds + 1):
-        begin = process_time()
-        once(r)
-        took.append(process_time() - begin)
-    return min(took[1:]), peak_memory(lambda: once(rounds + 1))
+def crowd_round(experiment: CrowdExperiment, folder: str | Path, rounds: int = 2) -> tuple[float, int]:
+    """Processor seconds of a round of `crowd_rounds` (the least of `rounds`, after one to warm up), and the
+    most bytes that Python and numpy held at once in one more, beyond what they held before it: the list of
+    all clients' numbers is there before."""
+    one_more = crowd_rounds(experiment, folder)
+    took = [next(one_more) for _ in range(rounds + 1)]
+    return min(took[1:]), peak_memory(lambda: next(one_more))
 
 # %% ../nbs/23_scale.ipynb #23c00068
 class Forecast(NamedTuple):
