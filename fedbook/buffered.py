@@ -11,7 +11,7 @@ import math
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from time import monotonic
 from typing import Annotated, Any, NamedTuple
 
@@ -59,13 +59,12 @@ profiles = {
     "smoke": BufferedSizes(clients=8, per_round=4, pictures=120, tests=100, answers=12, rates=(0.1,),
                            tuning=0, target=0.1, size=2, sizes=(1, 2), exponents=(0.0, 0.5), patience=4),
     "quick": BufferedSizes(answers=600, tuning=0, target=0.65, sizes=(1, 10), exponents=(0.5, 2.0)),
-    "full": BufferedSizes(seeds=3, others=2, nodes=6),
+    "full": BufferedSizes(seeds=3, others=3, nodes=6),
     "paper": BufferedSizes(seeds=3, data="fashion_mnist", clients=10000, per_round=1000, pictures=60000,
                            tests=10000, answers=100000, sizes=(1, 10, 100, 1000)),
 }
 
 # %% ../nbs/23_buffered.ipynb #23a00013
-@lru_cache(maxsize=100_000)
 def _character(seed, id):
     "What a client is by nature: a draw that says whether it is slow, and one of its speed."
     draws = np.random.default_rng([seed, id, 23])

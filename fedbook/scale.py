@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['profiles', 'experiment', 'ScaleSizes', 'drawn_part', 'CrowdExperiment', 'StateFolder', 'FolderCheckpoint', 'on_disk',
            'TwoLevel', 'mixed_groups', 'alike_groups', 'Ready', 'server_seconds', 'CostLaw', 'fit_law', 'peak_memory',
-           'crowd_round', 'Forecast', 'forecast']
+           'crowd_rounds', 'crowd_round', 'Forecast', 'forecast']
 
 # %% ../nbs/23_scale.ipynb #23c00003
 import math
@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count
 from pathlib import Path
 from time import process_time
 from typing import Annotated, Any, NamedTuple
@@ -50,18 +51,21 @@ class ScaleSizes(FedAvgSizes):
     dropout: Share = 0.3  # share of those asked that drop out
     late: Share = 0.1  # share of those asked that answer too late
     cohorts: tuple[Count, ...] = (10, 100, 1000)  # clients in a round, in the open question
-    timed: Count = 100  # replies in a round whose cost is measured
+    timed: Count = 100  # replies in a round whose cost is measured, and of the crowds that are asked alike
     repeats: Count = 5  # times that a cost is measured; the least counts
     leaves: Count = 150  # train leaves of each class; every farm has a part of them
     leaf_size: int = 96  # side of a leaf, in pixels
     farms: tuple[Count, ...] = (10, 30, 100, 300, 1000)  # numbers of farms that are compared
     farms_a_round: Count = 50  # farms that a round asks, at most
-    farm_rounds: Count = 20  # rounds of FedReplay
-    rates: tuple[Positive, ...] = (0.01, 0.1, 0.3)  # shares of its features that a farm gives away
-    coops: Count = 10  # farms in a cooperative, on two levels
+    passes: Count = 12  # passes over the leaves of all farms, in as many rounds as that takes
+    little: Share = 0.01  # share of its features that a farm gives away, where it is little
+    much: Share = 0.3  # and where it is much
+    factors: tuple[Positive, ...] = (1.0, 3.0, 10.0)  # of the learning rate; each number of farms tries them
+    coop_farms: Count = 100  # farms, where they meet on two levels
+    coops: Count = 25  # farms in a cooperative
     inner: Count = 3  # averages inside a cooperative before all meet
     sites: tuple[Count, ...] = (100, 1000)  # numbers of FedKLPR's sites
-    site_rounds: Count = 30  # rounds of FedKLPR
+    site_rounds: Count = 40  # rounds of FedKLPR
     asked_sites: Share = 0.1  # share of FedKLPR's sites in a round, where not all are asked
     panel: Count = 40  # sites on whose test digits models are scored
     paper_seeds: Count = 3  # seeds of the rows on the papers' methods
@@ -71,14 +75,15 @@ class ScaleSizes(FedAvgSizes):
 profiles = {
     "smoke": ScaleSizes(clients=40, per_round=4, pictures=10, tests=100, rounds=2, crowds=(20, 200),
                         share=0.1, cohorts=(2, 4), timed=4, repeats=1, leaves=3, leaf_size=48, farms=(4, 8),
-                        farms_a_round=4, farm_rounds=1, rates=(0.1,), coops=2, inner=2, sites=(6,),
+                        farms_a_round=4, passes=1, little=0.1, factors=(1.0,), coop_farms=4, coops=2, inner=2,
+                        sites=(6,),
                         site_rounds=2, asked_sites=0.5, panel=4, paper_seeds=1),
     "quick": ScaleSizes(tests=1000, rounds=6, crowds=(1000, 10000), cohorts=(10, 100), repeats=2, leaves=15,
-                        farms=(10, 100), farm_rounds=8, rates=(0.01, 0.3), sites=(100,), site_rounds=6,
+                        farms=(30, 100), passes=4, factors=(1.0,), sites=(100,), site_rounds=6,
                         paper_seeds=1),
     "full": ScaleSizes(seeds=3, ray=20),
     "paper": ScaleSizes(seeds=3, data="fashion_mnist", crowds=(1000, 10000, 100000, 1000000), share=0.001,
-                        rounds=200, leaves=400, leaf_size=224, farm_rounds=100, site_rounds=100, ray=20),
+                        rounds=200, leaves=400, leaf_size=224, passes=50, site_rounds=100, ray=20),
 }
 
 # %% ../nbs/23_scale.ipynb #23c00018
@@ -138,6 +143,11 @@ class StateFolder(MutableMapping[int, bytes]):
             if apart != self._apart(): self._move(apart)
             shutil.rmtree(apart)
 
+    def forget(self) -> None:
+        "No client remembers anything: for a run that begins where an older one has been."
+        for left in (*self.folder.glob("after-*"), *self.folder.glob("kept")): shutil.rmtree(left)
+        self.place, self.fresh = Place(), set()
+
     def _apart(self): return self.folder / f"after-{self.place.round}-{self.place.step}"
 
     def _kept(self, id): return self.folder / "kept" / str(id // 1000) / str(id % 1000)
@@ -149,7 +159,7 @@ class StateFolder(MutableMapping[int, bytes]):
             os.replace(file, kept)
 
     def __setitem__(self, id: int, state: bytes) -> None:
-        if state in _NOTHING: return
+        if state in _NOTHING and id not in self: return
         if not self.fresh: self._apart().mkdir(exist_ok=True)
         draft = self._apart() / f".{id}"
         draft.write_bytes(state)
@@ -188,8 +198,10 @@ class FolderCheckpoint:
         states.settle(place)
 
     def restore(self, server: Any, federation: Any, history: History) -> Place:
-        "Put everything back and answer the `Place` to go on from; states that were written after it go."
+        """Put everything back and answer the `Place` to go on from; states that were written after it go. If
+        there is no file, the run begins, and all states go."""
         states = federation.states
+        if not self.file.path.exists(): states.forget()
         place = self.file.restore(server, federation, history)
         federation.states = states
         states.settle(place)
@@ -228,7 +240,7 @@ class TwoLevel:
         wanted, members = len(self.server.pick(ids, r)), defaultdict(list)
         for id in ids: members[self.groups[id]].append(id)
         chosen: list[int] = []
-        for place in np.random.default_rng([self.server.seed, r, 24]).permutation(len(members)):
+        for place in np.random.default_rng([self.server.seed, r, 241]).permutation(len(members)):
             if len(chosen) < wanted: chosen += members[sorted(members)[place]]
         return sorted(chosen)
 
@@ -335,24 +347,27 @@ def peak_memory(job: Callable[[], Any]) -> int:
     finally: tracemalloc.stop()
 
 # %% ../nbs/23_scale.ipynb #23c00053
-def crowd_round(experiment: CrowdExperiment, folder: str | Path, rounds: int = 2) -> tuple[float, int]:
-    """Processor seconds of a round of `experiment` with states in `folder` and every client made anew (the
-    least of `rounds`, after one to warm up), and the most bytes held at once in one more round."""
-    server, line, took = experiment.server(), Here(experiment.client), []
+def crowd_rounds(experiment: CrowdExperiment, folder: str | Path) -> Generator[float, None, None]:
+    """One round of `experiment` after another, with states in `folder` and every client made anew; yields the
+    processor seconds of each."""
+    server, line = experiment.server(), Here(experiment.client)
     line.desk.places = 1
     federation = Federation(line, experiment.ids)
     federation.states = StateFolder(folder)  # type: ignore[assignment]
-
-    def once(r: int) -> None:
-        federation.round = r
-        server.merge(federation.exchange("fit", server.send, server.pick(federation.ids, r), server.accept))
+    for r in count():
+        begin, federation.round = process_time(), r
+        asked = server.pick(federation.ids, r)
+        server.merge(federation.exchange("fit", server.send, asked, server.accept))
         federation.states.settle(Place(r + 1))  # type: ignore[attr-defined]
+        yield process_time() - begin
 
-    for r in range(rounds + 1):
-        begin = process_time()
-        once(r)
-        took.append(process_time() - begin)
-    return min(took[1:]), peak_memory(lambda: once(rounds + 1))
+def crowd_round(experiment: CrowdExperiment, folder: str | Path, rounds: int = 2) -> tuple[float, int]:
+    """Processor seconds of a round of `crowd_rounds` (the least of `rounds`, after one to warm up), and the
+    most bytes that Python and numpy held at once in one more, beyond what they held before it: the list of
+    all clients' numbers is there before."""
+    one_more = crowd_rounds(experiment, folder)
+    took = [next(one_more) for _ in range(rounds + 1)]
+    return min(took[1:]), peak_memory(lambda: next(one_more))
 
 # %% ../nbs/23_scale.ipynb #23c00068
 class Forecast(NamedTuple):

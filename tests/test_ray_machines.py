@@ -1,5 +1,5 @@
-"""The crowd of chapter 23 on Ray with workers on machines of their own: network namespaces on one bridge, each with an
-address and a raylet; the head trains nobody."""
+"""The crowd of chapter 23 on Ray with workers on machines of their own: network namespaces on one bridge, each
+with an address and a raylet; the head trains nobody."""
 import os
 import subprocess
 import sys
@@ -30,8 +30,8 @@ made = CrowdExperiment(ScaleSizes(clients=6, per_round=4, pictures=10, rounds=2,
 def job(federation):
     server = made.server()
     run(server, federation, 2)
-    at_work = [node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
-    return Msg(server.weights, {"machines": sorted(at_work)})
+    at_work = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+    return Msg(server.weights, {"machines": sorted(node["NodeManagerAddress"] for node in at_work)})
 
 Path(sys.argv[1]).write_bytes(pack(simulate(job, made.client, made.ids)))
 """
@@ -58,8 +58,9 @@ class Cluster:
     def __init__(self, count, folder): self.count, self.folder, self.tag = count, folder, f"r{os.getpid()}n"
 
     def inside(self, k, *words, **options):
-        env = {**os.environ, "RAY_ENABLE_MAC_PARALLELISM": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0",
-               "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path), **options.pop("env", {})}
+        path = os.pathsep.join(path or os.getcwd() for path in sys.path)
+        env = {**os.environ, "RAY_ENABLE_MAC_PARALLELISM": "0", "RAY_USAGE_STATS_ENABLED": "0",
+               "RAY_worker_niceness": "0", "PYTHONPATH": path, **options.pop("env", {})}
         command("ip", "netns", "exec", f"{self.tag}{k}", *words, env=env, **options)
 
     def __enter__(self):
@@ -77,7 +78,8 @@ class Cluster:
         self.inside(0, "ip", "address", "add", "10.78.0.1/24", "dev", "bridge")
         self.inside(0, "ip", "link", "set", "bridge", "up")
         for k in range(1, self.count + 1):
-            command(*f"ip link add eth0 netns {self.tag}{k} type veth peer name v{k} netns {self.tag}0".split())
+            pair = f"ip link add eth0 netns {self.tag}{k} type veth peer name v{k} netns {self.tag}0"
+            command(*pair.split())
             self.inside(k, "ip", "address", "add", f"10.78.0.{k + 1}/24", "dev", "eth0")
             self.inside(k, "ip", "link", "set", "eth0", "up")
             self.inside(0, "ip", "link", "set", f"v{k}", "master", "bridge")

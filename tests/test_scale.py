@@ -79,6 +79,19 @@ def test_a_client_without_state_has_no_file(tmp_path):
     class Plain: pass
     for nothing in (pack(Msg()), pack(gather(Plain(), ()))): states[3] = nothing
     assert 3 not in states and not [path for path in tmp_path.rglob("*") if path.is_file()]
+    states[3] = b"something"
+    states[3] = pack(Msg())
+    assert states[3] == pack(Msg()), "what was remembered is forgotten"
+
+
+def test_a_run_that_begins_anew_finds_no_states(tmp_path):
+    experiment = CrowdExperiment(SIZES, 0)
+    whole = on_disk(experiment, tmp_path, workers=1)
+    assert len(whole.federation.states)
+    (tmp_path / "run.safetensors").unlink()
+    again = on_disk(experiment, tmp_path, workers=1)
+    assert dict(again.federation.states) == dict(whole.federation.states)
+    assert all(torch.equal(t, again.server.weights[name]) for name, t in whole.server.weights.items())
 
 
 def test_what_was_written_after_the_checkpoint_goes(tmp_path):
