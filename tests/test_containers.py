@@ -25,26 +25,13 @@ from fedbook.fedavg import Failure, Federation, Here, run
 from fedbook.flower import fingerprint, write_app
 from fedbook.nodes import NodeProcess, write_certificate, write_compose
 from fedbook.wire import Ledger, pack, unpack
+from namespaces import command, refused
 
 BEAT = "from flwr.common import constant\nconstant.HEARTBEAT_DEFAULT_INTERVAL = constant.HEARTBEAT_MIN_INTERVAL\n"
 PATIENCE = float(os.environ.get("FEDBOOK_PATIENCE", 120))     # seconds for one step; more on a busy machine
 
 
-def command(*words):
-    done = subprocess.run(words, capture_output=True, text=True)
-    if done.returncode: raise OSError(f"{shlex.join(words)}: {done.stderr.strip()}")
-
-
-def permitted():
-    "Why namespaces cannot be had here, or None."
-    try:
-        command("unshare", "--net", "--pid", "--mount", "--fork", "mount", "-t", "tmpfs", "none", "/mnt")
-        command("ip", "netns", "add", "fedbook-try")
-        command("ip", "netns", "del", "fedbook-try")
-    except OSError as error: return str(error)
-
-
-REFUSED = permitted()
+REFUSED = refused("unshare --net --pid --mount --fork mount -t tmpfs none /mnt")
 
 
 class Machines:

@@ -14,6 +14,7 @@ pytest.importorskip("ray", reason="Ray, which comes with Flower's simulation, is
 from fedbook.engine import trial
 from fedbook.scale import CrowdExperiment, ScaleSizes
 from fedbook.wire import unpack
+from namespaces import command, refused
 
 SIZES = ScaleSizes(clients=6, per_round=4, pictures=10, rounds=2, tests=20)
 DRIVER = """
@@ -37,20 +38,7 @@ Path(sys.argv[1]).write_bytes(pack(simulate(job, made.client, made.ids)))
 """
 
 
-def command(*words, **options):
-    done = subprocess.run(words, capture_output=True, text=True, **options)
-    if done.returncode: raise OSError(f"{' '.join(words)}: {done.stderr[-2000:]}")
-
-
-def permitted():
-    "Why namespaces cannot be had here, or None."
-    try:
-        command("ip", "netns", "add", "ray-try")
-        command("ip", "netns", "del", "ray-try")
-    except OSError as error: return str(error)
-
-
-REFUSED = permitted()
+REFUSED = refused()
 
 
 class Cluster:
