@@ -48,16 +48,15 @@ class CompressSizes(Profile):
     rank: Count = 4                # rank of a change that is sent as factors
     least: Share = 0.05            # share of the places up to which an expert may stay at home, too
     few: Count = 3                 # seeds of the rows beside the main ones
-    tuning: int = 1                # seeds, from 1000 on, on which the wide head's rate is chosen
 
 # %% ../nbs/11_compress.ipynb #11e00009
 _SMOKE: dict[str, Any] = dict(clients=3, server_images=4, client_images=2, test_images=2, high=(96, 160),
                               low=(48, 80), channels=8, box_dim=8, experts=2, warmup=1, rounds=1)
 
 profiles = {
-    "smoke": CompressSizes(**_SMOKE, tuning=0),
-    "quick": CompressSizes(server_images=16, client_images=6, test_images=4, warmup=6, rounds=2, tuning=0),
-    "full": CompressSizes(seeds=4),
+    "smoke": CompressSizes(**_SMOKE),
+    "quick": CompressSizes(server_images=16, client_images=6, test_images=4, warmup=6, rounds=2),
+    "full": CompressSizes(seeds=3),
     "paper": CompressSizes(seeds=5, rounds=20),
 }
 
