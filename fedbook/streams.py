@@ -51,7 +51,7 @@ class SourceSizes(ContinualSizes):
     pictures: Count = 120        # training pictures of a class, all clients together
     test_pictures: Count = 40    # test pictures of a class
     pool: Count = 2              # so many times these are encoded, where there are so many; a seed draws
-    tasks: Count = 18            # tasks, at most
+    tasks: Count = 12            # tasks, at most
     clients: Count = 10          # clients, all in every round
     alpha: _Alpha = 0.1          # Dirichlet skew of each task's share among the clients
     rounds: Count = 2            # rounds of a task
@@ -72,8 +72,8 @@ class StreamSizes(SourceSizes):
     server_batch: Count = 32     # old pictures in a step of its distillation
     painted: Count = 32          # pictures of each task for its Wasserstein loss
     tuning: int = 1              # seeds of the tries of rates; 0: nothing is tuned
-    factors: tuple[float, ...] = (1.0, 0.3, 3.0)  # of all rates of a method, one try each
-    sensor_seeds: Count = 5      # seeds of the rows on sensors, and of what takes the papers apart
+    factors: tuple[float, ...] = (1.0, 0.3, 0.1)  # of all rates of a method, one try each
+    sensor_seeds: Count = 5      # seeds of the rows on sensors, and of claims on a paper's parts
     minutes: Count = 40          # training series of a class of machines
     test_minutes: Count = 20     # test series of a class
     steps: Annotated[int, Bounds(low=32)] = 64  # readings of a sensor in a series, a multiple of 32
