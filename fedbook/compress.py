@@ -32,7 +32,7 @@ class CompressSizes(Profile):
     share: Share = 0.33            # share of the clients that answer in a round
     server_images: Count = 64      # labelled pictures of the server
     client_images: Count = 24      # pictures of each client
-    test_images: Count = 60        # pictures of each test
+    test_images: Count = 20        # pictures of each test
     high: tuple[Count, ...] = (180, 320)  # height and width of the server's pictures, pixels
     low: tuple[Count, ...] = (90, 160)    # height and width of the clients' pictures, pixels
     encoder: str = "efficientnet-lite0"   # the frozen network
