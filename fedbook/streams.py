@@ -8,7 +8,7 @@ __all__ = ['profiles', 'FederatedLDA', 'ClassMeans', 'experiment', 'SourceSizes'
            'one_and_dirichlet', 'stream_of', 'by_turns', 'held_out', 'mixed_tasks', 'mixed_stream', 'feature_network',
            'over', 'settled', 'class_sums', 'whole_matrix', 'discriminant', 'SumsClient', 'accept_sums', 'SumsServer',
            'AsTheyAre', 'FlatGenerator', 'flat_body', 'painting', 'time_body', 'series_network', 'in_rows',
-           'machine_tasks', 'sensor_stream', 'kernel_stream']
+           'machine_tasks', 'like_the_first', 'sensor_stream', 'kernel_stream']
 
 # %% ../nbs/15_streams.ipynb #29a00003
 import math
@@ -72,12 +72,12 @@ class StreamSizes(SourceSizes):
     server_batch: Count = 32     # old pictures in a step of its distillation
     painted: Count = 32          # pictures of each task for its Wasserstein loss
     tuning: int = 1              # seeds of the tries of rates; 0: nothing is tuned
-    factors: tuple[float, ...] = (1.0, 0.3, 0.1)  # of all rates of a method, one try each
+    factors: tuple[float, ...] = (1.0, 0.3, 0.1, 3.0)  # of all rates of a method, one try each
     sensor_seeds: Count = 5      # seeds of the rows on sensors, and of claims on a paper's parts
     minutes: Count = 40          # training series of a class of machines
     test_minutes: Count = 20     # test series of a class
     steps: Annotated[int, Bounds(low=32)] = 64  # readings of a sensor in a series, a multiple of 32
-    sensor_rounds: Count = 6     # rounds of a task of machines
+    sensor_rounds: Count = 12    # rounds of a task of machines
     kernels: Count = 128         # random kernels, for the sums on sensors
 
 # %% ../nbs/15_streams.ipynb #29a0000d
@@ -547,6 +547,15 @@ def machine_tasks(train: Series, test: Series, seed: int,
             for group in groups]
     return [made[i] for i in np.random.default_rng([seed, 18]).permutation(len(made))]
 
+# %% ../nbs/15_streams.ipynb #29a0009c
+def like_the_first(tasks: Sequence[StreamTask]) -> list[StreamTask]:
+    """`tasks`, each feature moved and stretched by the same two numbers in all of them, so that it has mean 0
+    and deviation 1/3 over the training inputs of the first task; then cut to [-1, 1]."""
+    first = tasks[0].train[0]
+    mean, deviation = first.mean(0), first.std(0).clamp(min=1e-3)
+    def settle(pair): return ((pair[0] - mean) / (3 * deviation)).clamp(-1, 1), pair[1]
+    return [task._replace(train=settle(task.train), test=settle(task.test)) for task in tasks]
+
 # %% ../nbs/15_streams.ipynb #29a00065
 @lru_cache(maxsize=8)
 def _machines(minutes: int, tested: int, steps: int, seed: int) -> tuple[Series, Series]:
@@ -555,10 +564,12 @@ def _machines(minutes: int, tested: int, steps: int, seed: int) -> tuple[Series,
     if own[0] is not None and own[1] is not None: return own[0], own[1]
     return machine_sensors(minutes, steps, seed), machine_sensors(tested, steps, seed, "test")
 
-def _machine_stream(sizes: StreamSizes, seed: int, tuning: bool, lay: Callable) -> Stream:
+def _machine_stream(sizes: StreamSizes, seed: int, tuning: bool, lay: Callable,
+                    settle: Callable = list) -> Stream:
     both = _machines(sizes.minutes, sizes.test_minutes, sizes.steps, seed)
     tasks = machine_tasks(*both, seed, lay)
-    return stream_of([*map(held_out, tasks)] if tuning else tasks, sizes.clients, sizes.alpha, seed)
+    tasks = settle([*map(held_out, tasks)] if tuning else tasks)
+    return stream_of(tasks, sizes.clients, sizes.alpha, seed)
 
 def _as_features(x: Tensor, kernels: list[tuple]) -> Tensor:
     return kernel_features(x, kernels)[:, :, None, None]
@@ -570,7 +581,7 @@ def sensor_stream(sizes: StreamSizes, seed: int, tuning: bool = False) -> Stream
 
 @lru_cache(maxsize=4)
 def kernel_stream(sizes: StreamSizes, seed: int, tuning: bool = False) -> Stream:
-    "The same by ROCKET's features: two of each of `sizes.kernels` random kernels, and means, (n, d, 1, 1)."
+    "The same by ROCKET's features, two of each of `sizes.kernels` random kernels, and means: (n, d, 1, 1)."
     train, _ = _machines(sizes.minutes, sizes.test_minutes, sizes.steps, seed)
     kernels = random_kernels(train.x.shape[1], train.x.shape[2], sizes.kernels)
-    return _machine_stream(sizes, seed, tuning, partial(_as_features, kernels=kernels))
+    return _machine_stream(sizes, seed, tuning, partial(_as_features, kernels=kernels), like_the_first)

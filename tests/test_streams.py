@@ -21,7 +21,7 @@ from fedbook.painters import ACGANFedAvg
 from fedbook.sensors import machine_sensors
 from fedbook.streams import (ClassMeans, FederatedLDA, FlatGenerator, SourceSizes, StreamSizes, StreamTask,
                              SumsServer, accept_sums, as_grid, by_turns, class_sums, discriminant, encoded,
-                             feature_network, held_out, in_rows, kernel_stream, known_sources, machine_tasks,
+                             feature_network, held_out, in_rows, kernel_stream, known_sources, like_the_first, machine_tasks,
                              mixed_stream, mixed_tasks, one_and_dirichlet, over, painting, profiles,
                              sensor_stream, series_network, settled, stream_of, time_body, whole_matrix)
 from fedbook.wire import Msg, Refused
@@ -397,6 +397,22 @@ def test_sensor_streams():
     assert series.shape == (6, 4, 8) and features.shape == (26, 1, 1)
     assert series.tasks == features.tasks
     assert [len(y) for _, y in series.test] == [len(y) for _, y in features.test]
+
+
+def test_all_tasks_are_brought_to_the_scale_of_the_first():
+    g = torch.Generator().manual_seed(0)
+    part = lambda n, far: (far + torch.randn(n, 3, 1, 1, generator=g) * torch.tensor([100., 1, 0])[:, None, None],
+                           torch.arange(n) % 2)
+    tasks = [StreamTask("x", ["a", "b"], part(50, far), part(20, far)) for far in (7.0, 7.5)]
+    first, second = like_the_first(tasks)
+    x = first.train[0]
+    inside = x[:, :2].abs().lt(1)
+    assert x.abs().max() <= 1 and inside.float().mean() > 0.98 and (x[:, 2] == 0).all()
+    assert x[:, :2].mean(0).abs().max() < 0.02 and (x[:, :2].std(0) - 1 / 3).abs().max() < 0.02
+    scale = lambda before, after: (before[1, 1] - before[0, 1]) / (after[1, 1] - after[0, 1])
+    assert torch.allclose(scale(tasks[0].train[0], x), scale(tasks[1].test[0], second.test[0])), "one for all"
+    assert (second.train[0][:, 2] == 1).all(), "what never moved in the first task is cut"
+    assert torch.equal(second.train[1], tasks[1].train[1])
 
 
 @pytest.mark.parametrize("make", [partial(series_network, None), lambda classes, shape: Expandable(
