@@ -74,10 +74,10 @@ class StreamSizes(SourceSizes):
     tuning: int = 1              # seeds of the tries of rates; 0: nothing is tuned
     factors: tuple[float, ...] = (1.0, 0.3, 0.1, 3.0)  # of all rates of a method, one try each
     sensor_seeds: Count = 5      # seeds of the rows on sensors, and of claims on a paper's parts
-    minutes: Count = 40          # training series of a class of machines
-    test_minutes: Count = 20     # test series of a class
+    minutes: Count = 100         # training series of a class of machines
+    test_minutes: Count = 40     # test series of a class
     steps: Annotated[int, Bounds(low=32)] = 64  # readings of a sensor in a series, a multiple of 32
-    sensor_rounds: Count = 12    # rounds of a task of machines
+    sensor_rounds: Count = 6     # rounds of a task of machines
     kernels: Count = 128         # random kernels, for the sums on sensors
 
 # %% ../nbs/15_streams.ipynb #29a0000d
