@@ -47,7 +47,6 @@ class CompressSizes(Profile):
     keep: tuple[Share, ...] = (0.1, 0.03)       # shares of a change's entries that are sent
     rank: Count = 4                # rank of a change that is sent as factors
     least: Share = 0.05            # share of the places up to which an expert may stay at home, too
-    few: Count = 3                 # seeds of the rows beside the main ones
 
 # %% ../nbs/11_compress.ipynb #11e00009
 _SMOKE: dict[str, Any] = dict(clients=3, server_images=4, client_images=2, test_images=2, high=(96, 160),
@@ -56,7 +55,7 @@ _SMOKE: dict[str, Any] = dict(clients=3, server_images=4, client_images=2, test_
 profiles = {
     "smoke": CompressSizes(**_SMOKE),
     "quick": CompressSizes(server_images=16, client_images=6, test_images=4, warmup=6, rounds=2),
-    "full": CompressSizes(seeds=3),
+    "full": CompressSizes(seeds=5),
     "paper": CompressSizes(seeds=5, rounds=20),
 }
 

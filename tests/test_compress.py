@@ -250,7 +250,7 @@ def test_a_warm_up_apart_hands_back_its_weights(monkeypatch):
 
 
 def test_sizes_are_those_of_fedmox():
-    own = {"seeds", "keep", "rank", "least", "few"}
+    own = {"seeds", "keep", "rank", "least"}
     for sizes in profiles.values():
         same = {name: value for name, value in vars(sizes).items() if name not in own}
         assert set(same) <= set(vars(FedMoxSizes()))
