@@ -8,7 +8,7 @@ __all__ = ['profiles', 'FederatedLDA', 'ClassMeans', 'experiment', 'SourceSizes'
            'one_and_dirichlet', 'stream_of', 'by_turns', 'held_out', 'mixed_tasks', 'mixed_stream', 'feature_network',
            'over', 'settled', 'class_sums', 'whole_matrix', 'discriminant', 'SumsClient', 'accept_sums', 'SumsServer',
            'AsTheyAre', 'FlatGenerator', 'flat_body', 'painting', 'time_body', 'series_network', 'in_rows',
-           'machine_tasks', 'like_the_first', 'sensor_stream', 'kernel_stream']
+           'machine_tasks', 'sensor_stream', 'kernel_stream']
 
 # %% ../nbs/15_streams.ipynb #29a00003
 import math
@@ -548,7 +548,7 @@ def machine_tasks(train: Series, test: Series, seed: int,
     return [made[i] for i in np.random.default_rng([seed, 18]).permutation(len(made))]
 
 # %% ../nbs/15_streams.ipynb #29a0009c
-def like_the_first(tasks: Sequence[StreamTask]) -> list[StreamTask]:
+def _like_the_first(tasks: Sequence[StreamTask]) -> list[StreamTask]:
     """`tasks`, each feature moved and stretched by the same two numbers in all of them, so that it has mean 0
     and deviation 1/3 over the training inputs of the first task; then cut to [-1, 1]."""
     first = tasks[0].train[0]
@@ -586,4 +586,4 @@ def kernel_stream(sizes: StreamSizes, seed: int, tuning: bool = False) -> Stream
     (n, d, 4, 4), filled up with zeros."""
     train, _ = _machines(sizes.minutes, sizes.test_minutes, sizes.steps, seed)
     kernels = random_kernels(train.x.shape[1], train.x.shape[2], sizes.kernels)
-    return _machine_stream(sizes, seed, tuning, partial(_as_features, kernels=kernels), like_the_first)
+    return _machine_stream(sizes, seed, tuning, partial(_as_features, kernels=kernels), _like_the_first)

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedbook import streams
 from fedbook.continual import Expandable, Finetune, StreamExperiment, networks
 from fedbook.engine import prove, trial
 from fedbook.exemplars import annealed
@@ -21,7 +22,7 @@ from fedbook.painters import ACGANFedAvg
 from fedbook.sensors import machine_sensors
 from fedbook.streams import (ClassMeans, FederatedLDA, FlatGenerator, SourceSizes, StreamSizes, StreamTask,
                              SumsServer, accept_sums, as_grid, by_turns, class_sums, discriminant, encoded,
-                             feature_network, held_out, in_rows, kernel_stream, known_sources, like_the_first, machine_tasks,
+                             feature_network, held_out, in_rows, kernel_stream, known_sources, machine_tasks,
                              mixed_stream, mixed_tasks, one_and_dirichlet, over, painting, profiles,
                              sensor_stream, series_network, settled, stream_of, time_body, whole_matrix)
 from fedbook.wire import Msg, Refused
@@ -404,7 +405,7 @@ def test_all_tasks_are_brought_to_the_scale_of_the_first():
     part = lambda n, far: (far + torch.randn(n, 3, 1, 1, generator=g) * torch.tensor([100., 1, 0])[:, None, None],
                            torch.arange(n) % 2)
     tasks = [StreamTask("x", ["a", "b"], part(50, far), part(20, far)) for far in (7.0, 7.5)]
-    first, second = like_the_first(tasks)
+    first, second = streams._like_the_first(tasks)
     x = first.train[0]
     inside = x[:, :2].abs().lt(1)
     assert x.abs().max() <= 1 and inside.float().mean() > 0.98 and (x[:, 2] == 0).all()
