@@ -57,6 +57,8 @@ class SourceSizes(ContinualSizes):
     rounds: Count = 2            # rounds of a task
     epochs: Count = 3            # passes of a client over its pictures in a round
     lr: Positive = 0.3           # learning rate of SGD
+    critic_lr: Positive = 0.005  # Adam's rate of an AC-GAN's discriminator
+    generator_lr: Positive = 0.01  # and of its generator
     buffer_size: Count = 20      # M, pictures that FedCBDR keeps of each task, all clients together
     shrink: Annotated[float, Bounds(above=0, high=1)] = 0.1  # of discriminant analysis, towards a ball
 
@@ -72,7 +74,7 @@ class StreamSizes(SourceSizes):
     server_batch: Count = 32     # old pictures in a step of its distillation
     painted: Count = 32          # pictures of each task for its Wasserstein loss
     tuning: int = 1              # seeds of the tries of rates; 0: nothing is tuned
-    factors: tuple[float, ...] = (1.0, 0.3, 0.1, 3.0)  # of all rates of a method, one try each
+    factors: tuple[float, ...] = (1.0, 0.3, 0.1, 3.0, 10.0)  # of all rates of a method, one try each
     sensor_seeds: Count = 5      # seeds of the rows on sensors, and of claims on a paper's parts
     minutes: Count = 100         # training series of a class of machines
     test_minutes: Count = 40     # test series of a class
