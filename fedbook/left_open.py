@@ -397,7 +397,7 @@ OTHER_DATA = Question(
 LONGER_STREAMS = Question(
     "FedGTEA", "Does it hold on longer and more varied streams?",
     (claimed("15_streams", "longer stream, 8 rounds a task: FedGTEA minus FedCIL"),
-     claimed("15_streams", "longer stream: federated LDA minus FedGTEA")), "29a0007e",
+     claimed("15_streams", "federated LDA minus FedGTEA with four times the rounds")), "29a0007e",
     "Its order does: on a longer stream it is ahead of FedCIL.",
     "No: on a longer stream it is behind FedCIL.",
     "On a longer stream these seeds do not tell it and FedCIL apart.",
