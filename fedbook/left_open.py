@@ -259,7 +259,7 @@ CHEAPER_MESSAGES = Question(
     "No: at a quarter of the bytes, int8 keeps less than half of what answers gain.",
     "These seeds do not tell whether int8, at a quarter of the bytes, keeps half of what answers gain.",
     "Kept beyond half: {0} of mAP, where whole answers minus nothing sent is {1}; in one round of the same "
-    "answers {2}. With unused experts left at home, {3} of the bytes of int8 are left.",
+    "answers {2}; and {3} of the bytes of int8 are left with unused experts at home.",
     "More rounds, in which answers gain more and what is cut adds up, or a router that leaves experts alone.")
 
 # %% ../nbs/16_left_open.ipynb #16a00034

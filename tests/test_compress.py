@@ -10,7 +10,7 @@ from torch import nn
 
 from fedbook.compress import (CompressSizes, ShorterClient, ShorterExperiment, ShorterServer, accept_change,
                               asked, idle, in_factors, in_int8, only_largest, profiles, read_change,
-                              warm_up_apart, without)
+                              without)
 from fedbook.engine import prove, trial
 from fedbook.experts import RoIMoE, SpatialMoE, SpatialRouter, mosaic_head
 from fedbook.fedavg import FedAvgExperiment, FedAvgSizes
@@ -236,17 +236,6 @@ def test_nobody_asked_is_the_labels_alone():
     alone = trial(MosaicExperiment(replace(SIZES, share=0.0), 0))
     assert not ended.federation.ledger.so_far.get("up", 0)
     for name, t in alone.server.weights.items(): assert torch.equal(ended.server.weights[name], t)
-
-
-def test_a_warm_up_apart_hands_back_its_weights(monkeypatch):
-    told = {}
-    def warm_up(*given): told["given"] = given; return change()
-    monkeypatch.setattr("fedbook.compress.warm_up", warm_up)
-    threads = torch.get_num_threads()
-    try: found = unpack(warm_up_apart(FedMoxSizes(), 3)).tensors
-    finally: torch.set_num_threads(threads)
-    assert told["given"] == (FedMoxSizes(), 3, "cpu", None)
-    assert all(torch.equal(found[name], t) for name, t in change().items())
 
 
 def test_sizes_are_those_of_fedmox():
