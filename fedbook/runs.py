@@ -42,8 +42,8 @@ def chapters() -> dict[str, Path]:
     "The chapters' notebooks, name to path: the course in order, then the workshop."
     folder = notebooks_folder()
     course, workshop = folder.glob("[0-9][0-9]_*.ipynb"), folder.glob("workshop/w[0-9]*_*.ipynb")
-    number = lambda path: int(path.stem.partition("_")[0][1:])
-    return {path.stem: path for path in [*sorted(course), *sorted(workshop, key=number)]}
+    place = lambda path: (int(path.stem.partition("_")[0][1:]), path.stem)
+    return {path.stem: path for path in [*sorted(course), *sorted(workshop, key=place)]}
 
 def module_name(stem: str) -> str:
     "The module's name in a notebook's: `04_fedavg` and `w1_lab` give `fedavg` and `lab`."

@@ -443,9 +443,10 @@ def test_without_a_terminal_no_bars_are_drawn(tmp_path, capsys):
 
 def test_all_chapters_begin_with_the_start_and_the_papers():
     order = runs.in_order(runs.chapters())
-    assert order[:7] == ["00_start", "04_fedavg", "10_fedreplay", "11_fedmox", "12_fedklpr", "13_fedcbdr",
-                         "14_fedgtea"]
-    assert sorted(order) == sorted(runs.chapters()) and order[7:9] == ["01_local", "02_split"]
+    papers = [stem for stem in sorted(order) if stem.startswith("1")]
+    assert {"10_fedreplay", "11_fedmox", "12_fedklpr", "13_fedcbdr", "14_fedgtea"} <= set(papers)
+    assert order[:2] + papers + ["01_local", "02_split"] == order[:len(papers) + 4]
+    assert order[:2] == ["00_start", "04_fedavg"] and sorted(order) == sorted(runs.chapters())
 
 
 def test_what_a_dying_kernel_writes_is_said(tmp_path):
