@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['profiles', 'CompressSizes', 'asked', 'in_int8', 'only_largest', 'in_factors', 'accept_change', 'read_change', 'idle',
-           'without', 'ShorterClient', 'ShorterServer', 'ShorterExperiment']
+           'without', 'shorter', 'ShorterClient', 'ShorterServer', 'ShorterExperiment']
 
 # %% ../nbs/11_compress.ipynb #11e00003
 import math
@@ -18,10 +18,10 @@ import torch
 from torch import nn
 
 from .experts import mixtures
-from .fedavg import Around, Replies, Step
+from .fedavg import Around, Step
 from .lab import Bounds, Count, Profile, Share, UserError
 from .local import State
-from .wire import Msg, Refused, expect, pack
+from .wire import Msg, Refused, expect
 
 # %% ../nbs/11_compress.ipynb #11e00007
 @dataclass(frozen=True)
@@ -152,6 +152,12 @@ def without(change: State, beginnings: list[str]) -> State:
     "`change` without the tensors whose names start with one of `beginnings`."
     return {name: t for name, t in change.items() if not name.startswith(tuple(beginnings))}
 
+def shorter(answer: Msg, weights: State, code: Callable[[State], State], quiet: list[str]) -> Msg:
+    """An `answer` of new weights as its change since `weights`, without what begins as `quiet` says, written
+    by `code`, a function such as `in_int8`."""
+    change = {name: t - weights[name] for name, t in answer.tensors.items()}
+    return Msg(code(without(change, quiet)), answer.meta)
+
 # %% ../nbs/11_compress.ipynb #11e00026
 class ShorterClient:
     """Answers what `client` answers, as its change since the weights that came, written by `code`, a function
@@ -166,9 +172,8 @@ class ShorterClient:
         "The client's answer, shorter."
         counting: Any = nullcontext([]) if self.least is None else asked(self.client.model)
         with counting as counts: reply = self.client.fit(msg)
-        change = {name: t - msg.tensors[name] for name, t in reply.tensors.items()}
-        if self.least is not None: change = without(change, idle(self.client.model, counts, self.least))
-        return Msg(self.code(change), reply.meta)
+        quiet = [] if self.least is None else idle(self.client.model, counts, self.least)
+        return shorter(reply, msg.tensors, self.code, quiet)
 
     def state(self) -> Msg: return self.client.state()
 

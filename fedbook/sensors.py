@@ -10,7 +10,7 @@ __all__ = ['profiles', 'LOADS', 'SENSORS', 'MACHINES', 'STATES', 'SENSOR_CLASSES
 
 # %% ../nbs/workshop/w8_sensors.ipynb #29b00003
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple

@@ -12,7 +12,7 @@ __all__ = ['profiles', 'FederatedLDA', 'ClassMeans', 'experiment', 'SourceSizes'
 
 # %% ../nbs/15_streams.ipynb #29a00003
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache, partial
 from itertools import chain, zip_longest
@@ -267,22 +267,24 @@ def _drawn_of_each(labels: Tensor, most: int, seed: Any) -> Tensor:
     return torch.from_numpy(np.sort(np.concatenate(found)))
 
 # %% ../nbs/15_streams.ipynb #29a00095
+def _of_group(x: Tensor, labels: Tensor, group: list[int]) -> tuple[Tensor, Tensor]:
+    "Those of inputs `x` (n, ...) whose `labels` (n,) are in `group`, and their positions in it, int64."
+    own = torch.isin(labels, torch.tensor(group))
+    return x[own], (labels[own][:, None] == torch.tensor(group)).int().argmax(1)
+
 def _tasks_of(name: str, sizes: SourceSizes, seed: int) -> list[StreamTask]:
     "The tasks of a source, their pictures and their order drawn by `seed`."
     source, *grids = _grids(name, _pool_of(sizes), sizes.width)
     groups = source.groups or class_stream(len(source.train.classes), max(1, len(source.train.classes) // 2),
                                            "random", seed)
-    def drawn(x, y, most, stage):
+    def drawn(x: Tensor, y: Tensor, most: int, stage: int) -> tuple[Tensor, Tensor]:
         own = _drawn_of_each(y, most, [seed, 21, stage])
         return x[own], y[own]
-    found = [drawn(x, data.labels, most, stage) for stage, (x, data, most) in enumerate(zip(
-        grids, (source.train, source.test), (sizes.pictures, sizes.test_pictures)))]
-    def part(pair, group):
-        x, y = pair
-        of_group = torch.isin(y, torch.tensor(group))
-        return x[of_group], (y[of_group][:, None] == torch.tensor(group)).int().argmax(1)
+    train, test = (drawn(x, data.labels, most, stage) for stage, (x, data, most) in enumerate(zip(
+        grids, (source.train, source.test), (sizes.pictures, sizes.test_pictures))))
     named = lambda group: [source.train.classes[c] for c in group]
-    some = [StreamTask(name, named(group), *(part(pair, group) for pair in found)) for group in groups]
+    some = [StreamTask(name, named(group), _of_group(*train, group), _of_group(*test, group))
+            for group in groups]
     return [some[i] for i in np.random.default_rng([seed, 16]).permutation(len(some))]
 
 # %% ../nbs/15_streams.ipynb #29a00097
@@ -543,8 +545,8 @@ def machine_tasks(train: Series, test: Series, seed: int,
     if len(groups) == len(train.classes):
         groups = class_stream(len(groups), min(5, len(groups)), "random", seed)
     def part(data, group):
-        own = torch.isin(data.labels, torch.tensor(group))
-        return lay(data.x[own]), (data.labels[own][:, None] == torch.tensor(group)).int().argmax(1)
+        x, y = _of_group(data.x, data.labels, group)
+        return lay(x), y
     made = [StreamTask(train.name, [train.classes[c] for c in group], part(train, group), part(test, group))
             for group in groups]
     return [made[i] for i in np.random.default_rng([seed, 18]).permutation(len(made))]
