@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['profiles', 'CompressSizes', 'asked', 'in_int8', 'only_largest', 'in_factors', 'accept_change', 'read_change', 'idle',
-           'without', 'shorter', 'ShorterClient', 'ShorterServer', 'ShorterExperiment']
+           'without', 'shortened', 'ShorterClient', 'ShorterServer', 'ShorterExperiment']
 
 # %% ../nbs/11_compress.ipynb #11e00003
 import math
@@ -152,7 +152,7 @@ def without(change: State, beginnings: list[str]) -> State:
     "`change` without the tensors whose names start with one of `beginnings`."
     return {name: t for name, t in change.items() if not name.startswith(tuple(beginnings))}
 
-def shorter(answer: Msg, weights: State, code: Callable[[State], State], quiet: list[str]) -> Msg:
+def shortened(answer: Msg, weights: State, code: Callable[[State], State], quiet: list[str]) -> Msg:
     """An `answer` of new weights as its change since `weights`, without what begins as `quiet` says, written
     by `code`, a function such as `in_int8`."""
     change = {name: t - weights[name] for name, t in answer.tensors.items()}
@@ -173,7 +173,7 @@ class ShorterClient:
         counting: Any = nullcontext([]) if self.least is None else asked(self.client.model)
         with counting as counts: reply = self.client.fit(msg)
         quiet = [] if self.least is None else idle(self.client.model, counts, self.least)
-        return shorter(reply, msg.tensors, self.code, quiet)
+        return shortened(reply, msg.tensors, self.code, quiet)
 
     def state(self) -> Msg: return self.client.state()
 
