@@ -1,6 +1,7 @@
 """A pretended accelerator: a device that computes the CPU's bits and is as strict as CUDA.
 
     python tests/pretended.py 07_continual 20_flower        # chapters at smoke, on the device `sham`; or all
+    python tests/pretended.py --plain 07_continual          # on the CPU
 
 It refuses tensors of two devices in one operator, numpy on a tensor of the device, a CPU generator for what
 is drawn on the device, and to pin the device's memory. It counts operators and copies. A chapter that passes
@@ -17,27 +18,36 @@ send to a fallback (views, copies, convolutions) is registered by hand.
 `install()` cannot be undone, and autograd does not survive a fork once it has worked. So tests call
 `aside(job)`: a process, forked from one that has imported everything and computed nothing, installs the device
 and ends."""
+import ast
 import contextlib
-import gc
 import io
 import linecache
 import multiprocessing
 import os
+import random
 import re
 import sys
 import tempfile
 import threading
-import time
 import traceback
 import warnings
 from multiprocessing import forkserver
 from pathlib import Path
+from typing import NamedTuple
 from unittest.mock import patch
 
 import matplotlib
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import backend_registration
+
+import fedbook.command
+import fedbook.engine
+from fedbook.local import build, small_cnn
+from fedbook.runs import chapters, code_cells
+from spy import spied
 
 NAME = "sham"
 MISSING = ("PyTorch's experimental entry for a device written in Python is missing here"
@@ -45,6 +55,7 @@ MISSING = ("PyTorch's experimental entry for a device written in Python is missi
            else "only Linux can fork" if sys.platform != "linux" else "")
 VIEWS = """t transpose.int permute expand slice.Tensor select.int squeeze squeeze.dim squeeze.dims unsqueeze
 diagonal split.Tensor split_with_sizes unbind.int view.dtype unfold""".split()
+STEPS = 400             # of the calibration loop
 WAITS = ("aten::nonzero", "aten::masked_select", "aten::_unique2", "aten::unique_dim", "aten::equal")
 INDEXING = re.compile("aten::(_unsafe_|_)?index(_put)?(_impl)?_?(\\.|$)")
 numbers: dict = {}      # a shell's storage: (weak reference to it, the CPU tensor with its numbers)
@@ -231,39 +242,84 @@ def stand_in(names):
 
 def install_in_fedbook():
     "`install`, and let all of fedbook take the device for the GPU."
-    import fedbook.command
-    import fedbook.engine
     device = install()
     for name, module in list(sys.modules.items()):
         if name.startswith("fedbook."): stand_in(vars(module))
     return device
 
-def run_cells(path, **parameters):
-    """Execute a notebook's code cells on the device, with these `parameters` where it has some. Returns its
-    failures, as texts, what it printed, and its seconds of work."""
-    from fedbook.runs import code_cells
-    matplotlib.use("agg")
-    start, failures, printed, names = time.process_time(), [], io.StringIO(), {"__name__": "__main__"}
-    install_in_fedbook()
-    exec("from IPython.display import display", names)
-    for i, source in enumerate(code_cells(path)):
-        try:
-            linecache.cache[f"cell {i}"] = len(source), None, source.splitlines(True), f"cell {i}"
-            with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
-                exec(compile(source, f"cell {i}", "exec"), names)
-        except Exception as error:
-            frames = [f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in
-                      traceback.extract_tb(error.__traceback__) if re.search(r"fedbook|^cell", f.filename)]
-            failures.append(f"code cell {i}: {type(error).__name__}: {str(error)[:300]} "
-                            f"({' > '.join(frames[-4:])})")
-        if re.search(r'^profile = "quick"', source, re.M):
-            names |= parameters
-        stand_in(names)
-    return failures, printed.getvalue(), time.process_time() - start
+class Ran(NamedTuple):
+    """What came of a notebook's cells: `failures` as texts, what they `printed`, their CPU `seconds` and those
+    as `loops` of the calibration, imports left out; the sizes that nobody read, by their class; and the global
+    generators that are not as they were."""
+    failures: list
+    printed: str
+    seconds: float
+    loops: float
+    unread: dict
+    drawn: list
 
-def run_chapter(path, out):
-    "`run_cells` of a chapter at smoke."
-    return run_cells(path, profile="smoke", device="auto", seed=0, engine="local", out=str(out), changes={})
+def cpu_seconds():
+    "Of this process and of those that it started and waited for."
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+def loop_seconds():
+    """The CPU seconds of the calibration loop, of which the twentieth part is run: steps of a small network on
+    the CPU, which take 1 second on one of two idle cores of 2026. What a chapter takes is counted in such
+    loops, so that a slow machine changes nothing."""
+    model = build(small_cnn, 0)
+    x, y = torch.linspace(0, 1, 16 * 784).reshape(16, 1, 28, 28), torch.arange(16) % 10
+    step = torch.optim.SGD(model.parameters(), 0.01)
+    def steps(count):
+        for _ in range(count):
+            step.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            step.step()
+    steps(3)
+    start = cpu_seconds()
+    steps(STEPS // 20)
+    return 20 * (cpu_seconds() - start)
+
+def generators():
+    "The states of the global generators, by whose they are."
+    _, keys, *rest = np.random.get_state()
+    return {"torch": torch.random.get_rng_state().tolist(), "numpy": [keys.tolist(), rest],
+            "random": random.getstate()}
+
+IMPORTS = (ast.Import, ast.ImportFrom)
+
+def run_cells(path, plain=False, **parameters):
+    """Execute a notebook's code cells on the device, or `plain` on the CPU, with these `parameters` where it
+    has some. Returns what came of it, `Ran`."""
+    matplotlib.use("agg")
+    failures, printed, names, taken = [], io.StringIO(), {"__name__": "__main__"}, 0.0
+    loop = loop_seconds()
+    if not plain: install_in_fedbook()
+    exec("from IPython.display import display", names)
+    before = generators()
+    with spied() as spy:
+        for i, source in enumerate(code_cells(path)):
+            start = cpu_seconds()
+            try:
+                linecache.cache[f"cell {i}"] = len(source), None, source.splitlines(True), f"cell {i}"
+                tree = ast.parse(source)
+                with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
+                    exec(compile(source, f"cell {i}", "exec"), names)
+            except Exception as error:
+                frames = [f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in
+                          traceback.extract_tb(error.__traceback__) if re.search(r"fedbook|^cell", f.filename)]
+                failures.append(f"code cell {i}: {type(error).__name__}: {str(error)[:300]} "
+                                f"({' > '.join(frames[-4:])})")
+            if not all(isinstance(node, IMPORTS) for node in tree.body): taken += cpu_seconds() - start
+            if re.search(r'^profile = "quick"', source, re.M): names |= parameters
+            if not plain: stand_in(names)
+    drawn = [whose for whose, state in generators().items() if state != before[whose]]
+    return Ran(failures, printed.getvalue(), taken, taken / loop, spy.unread(), drawn)
+
+def run_chapter(path, out, profile="smoke", plain=False):
+    "`run_cells` of a chapter."
+    return run_cells(path, plain, profile=profile, device="cpu" if plain else "auto", seed=0, engine="local",
+                     out=str(out), changes={})
 
 
 def answer_into(pipe, job, args):
@@ -299,9 +355,12 @@ def aside(job, *args):
 
 
 if __name__ == "__main__":
-    from fedbook.runs import chapters
+    plain = "--plain" in sys.argv
+    asked = [name for name in sys.argv[1:] if name != "--plain"] or chapters()
     with tempfile.TemporaryDirectory() as folder:
-        for chapter in sys.argv[1:] or chapters():
-            failed, _, seconds = aside(run_chapter, chapters()[chapter], folder)
-            print(f"{chapter}: {seconds:.1f} s", *failed, sep="\n    ", flush=True)
-            gc.collect()
+        for chapter in asked:
+            ran = aside(run_chapter, chapters()[chapter], folder, "smoke", plain)
+            told = [f"{kind}: nobody reads {', '.join(names)}" for kind, names in ran.unread.items()]
+            told += [f"it draws from the global generator of {whose}" for whose in ran.drawn]
+            print(f"{chapter}: {ran.loops:.1f} loops, {ran.seconds:.1f} s", *ran.failures, *told, sep="\n    ",
+                  flush=True)

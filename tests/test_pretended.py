@@ -5,6 +5,7 @@ import functools
 import importlib
 import json
 import sys
+import warnings
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -215,13 +216,19 @@ def test_a_step_copies_nothing(name, method, task):
 
 # Chapters
 
+LOOPS = 5       # of the calibration, which a chapter at smoke may take; above is a warning, above twice that red
+
 @pytest.mark.parametrize("name", chapters())
 def test_chapter_runs_on_the_device(name, tmp_path):
-    failures, printed, _ = aside(pretended.run_chapter, chapters()[name], tmp_path)
-    assert not failures, "\n".join(failures)
-    assert printed.count("not attempted yet") >= 3, "exercises come unsolved"
+    ran = aside(pretended.run_chapter, chapters()[name], tmp_path)
+    assert not ran.failures, "\n".join(ran.failures)
+    assert ran.printed.count("not attempted yet") >= 3, "exercises come unsolved"
     results = json.loads((tmp_path / f"{name}-smoke-0" / "results.json").read_text())
     assert results["profile"] == "smoke" and results["headline"]
+    assert not ran.unread, f"nobody reads these sizes of {name}: {ran.unread}"
+    assert not ran.drawn, f"{name} draws from the global generators of {ran.drawn}"
+    if ran.loops > LOOPS: warnings.warn(f"{name} at smoke takes {ran.loops:.1f} loops, more than {LOOPS}")
+    assert ran.loops <= 2 * LOOPS, f"{name} at smoke takes {ran.loops:.1f} loops: smaller numbers in its smoke profile"
 
 
 # Answers, benchmarks, and Flower
@@ -230,7 +237,7 @@ ANSWERS = sorted((Path(__file__).parent.parent / "nbs" / "answers").glob("*.ipyn
 
 def run_answers(paths):
     "What failed of each of these notebooks, one after the other."
-    return {path.stem: failures for path in paths if (failures := pretended.run_cells(path)[0])}
+    return {path.stem: failures for path in paths if (failures := pretended.run_cells(path).failures)}
 
 
 def test_answers_run_on_the_device(): assert aside(run_answers, ANSWERS) == {}
