@@ -43,8 +43,6 @@ import torch.nn.functional as F
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import backend_registration
 
-import fedbook.command
-import fedbook.engine
 from fedbook.local import build, small_cnn
 from fedbook.runs import chapters, code_cells
 from spy import spied

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -23,7 +22,7 @@ import fedbook
 from fedbook.command import plan_of
 from fedbook.fedavg import Failure, Federation, Here, run
 from fedbook.flower import fingerprint, write_app
-from fedbook.nodes import NodeProcess, write_certificate, write_compose
+from fedbook.nodes import NodeProcess, write_compose
 from fedbook.wire import Ledger, pack, unpack
 from namespaces import command, refused
 

@@ -572,12 +572,6 @@ def test_pieces_bound_the_memory():
 
 # The rest
 
-def test_importing_is_light():
-    heavy = ("timm", "open_clip", "torchvision", "matplotlib", "ipywidgets", "sklearn", "huggingface_hub")
-    code = f"import sys, fedbook.encoders; print([m for m in {heavy} if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
-                          check=True).stdout.strip() == "[]"
-
 
 def test_quiet(tmp_path):
     code = ("import torch, sys; from fedbook.encoders import image_encoder as e; "

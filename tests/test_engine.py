@@ -22,7 +22,7 @@ from fedbook.fedavg import (Call, Client, Desk, Experiment, Failure, FedAvgExper
                             Federation, FedProxClient, Here, LocalOnly, Mean, Server, Step, run)
 from fedbook.evidence import Results
 from fedbook.lab import UserError
-from fedbook.local import build, generator
+from fedbook.local import build
 from fedbook.wire import Msg, Refused, Undeclared, accept_count, expect, labelled, pack, part, unpack
 from test_fedavg import WORKERS, data, equal, net, several
 

@@ -52,7 +52,7 @@ def test_our_engine_reaches_the_weights_of_the_bare_loop(bench, sizes, wanted):
 def test_other_engines_reach_the_weights_of_the_bare_loop(bench, sizes, wanted, name):
     if reason := bench.missing(name): pytest.skip(reason)
     outcome = bench.measure(name, sizes, 2)
-    assert distance(outcome.weights, wanted) < 1e-5 and outcome.seconds > 0 and outcome.megabytes > 0
+    assert distance(outcome.weights, wanted) < 1e-5
 
 
 def test_a_batch_is_every_picture_once(bench, sizes):

@@ -2,8 +2,6 @@
 and whole runs."""
 import itertools
 import math
-import subprocess
-import sys
 import zipfile
 from dataclasses import asdict, replace
 from functools import partial
@@ -103,13 +101,6 @@ def scene(stream): return Scene(stream)
 
 @pytest.fixture(scope="module")
 def merged(scene): return scene.merged()
-
-
-def test_importing_it_imports_little():
-    heavy = ["matplotlib", "ipywidgets", "torchvision", "sklearn", "flwr", "IPython", "scipy"]
-    code = f"import sys, fedbook.fedgtea; print([m for m in {heavy} if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
-                          check=True).stdout.strip() == "[]"
 
 
 def test_every_method_has_a_name_of_its_own_and_its_fields():

@@ -3,8 +3,6 @@ replies, and the paper's profile on folders."""
 import copy
 import math
 import pickle
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -948,15 +946,6 @@ def test_folders_that_will_not_do(what, wanted, tmp_path, monkeypatch):
         make_sites(replace(PAPER, sets=("market1501",), clients=1), 0)
     assert "\n" not in str(error.value)
 
-# ---- the module
-
-def test_importing_it_imports_little():
-    heavy = ["matplotlib", "ipywidgets", "torchvision", "open_clip", "timm", "sklearn", "torchmetrics",
-             "papermill", "flwr", "nbdev"]
-    code = f"import sys, fedbook.fedklpr; print([m for m in {heavy} if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
-                          check=True).stdout.strip() == "[]"
-
 # ---- what reviews found
 
 def test_what_only_an_absent_client_kept_is_not_lost():
@@ -1007,4 +996,3 @@ def test_baselines_may_be_texts_and_must_be_numbers_one_for_each_client():
                           (lambda: ReIDNet(nn.Sequential(nn.Conv2d(3, 4, 1)), 4), 0.5)])
 def test_channels_that_cannot_be_dropped(network, share):
     with pytest.raises(UserError): drop_channels(network(), share)
-

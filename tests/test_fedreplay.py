@@ -1,8 +1,6 @@
 """FedReplay: the head's size, what is donated, the loss, prototypes and the row gate against hand
 computation; the pool, late joins and faults on the wire."""
 import pickle
-import subprocess
-import sys
 from dataclasses import replace
 from functools import lru_cache, partial
 
@@ -736,7 +734,8 @@ def test_an_experiment_renders_its_own_leaves_and_travels():
     assert again == made and again is pickle.loads(pickle.dumps(made))
     assert torch.equal(again.client(1).x, made.client(1).x)
     assert equal(again.server().weights, made.server().weights)
-    assert trial(made, workers=1).history.last("accuracy") >= 0
+    here, there = (trial(each, workers=1) for each in (made, again))
+    assert equal(here.server.weights, there.server.weights) and here.history.rows == there.history.rows
     held = pickle.loads(pickle.dumps(FedReplayExperiment(TINY, features=small_world())))
     assert torch.equal(held.world.x, small_world().x)
 
@@ -969,13 +968,6 @@ def test_gate_new_classes_are_known_soon_after_they_came():
         return server.score(head(8), world.x_test[new], farms.y_test[new])
     gained = [new_accuracy(seed, True) - new_accuracy(seed, False) for seed in range(5)]
     assert np.mean(gained) > 0.3 and min(gained) > 0.1, gained
-
-def test_importing_it_imports_little():
-    heavy = ["matplotlib", "ipywidgets", "torchvision", "open_clip", "timm", "sklearn", "torchmetrics",
-             "papermill", "flwr", "nbdev"]
-    code = f"import sys, fedbook.fedreplay; print([m for m in {heavy} if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
-                          check=True).stdout.strip() == "[]"
 
 
 # ---- sizes

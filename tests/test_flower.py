@@ -1030,14 +1030,6 @@ def printed(code):
                           check=True).stdout.strip()
 
 
-def test_only_this_chapter_imports_flower():
-    others = [f"fedbook.{path.stem}" for path in PACKAGE.glob("*.py")
-              if path.stem not in ("flower", "_modidx", "__main__")]
-    assert "fedbook.command" in others and "fedbook.fedcbdr" in others
-    assert printed(f"import sys, {', '.join(others)}; print([m for m in ('flwr', 'ray', 'grpc') if m in "
-                   "sys.modules])") == "[]"
-
-
 def test_this_chapter_knows_no_paper():
     others = [f"fedbook.{name}" for name in (*CHAPTERS[1:], "command", "encoders")]
     assert (printed(f"import sys, fedbook.flower; print([name for name in {others} if name in sys.modules])")

@@ -141,7 +141,7 @@ def ran(bench, monkeypatch, tmp_path):
 
 def test_a_bench_leaves_what_it_printed(ran):
     came = ran("print('fast: 3 x')")
-    assert came["state"] == "ok" and came["printed"] == ["fast: 3 x"] and came["seconds"] > 0
+    assert came["state"] == "ok" and came["printed"] == ["fast: 3 x"]
 
 
 @pytest.mark.parametrize("source, state, said", [

@@ -416,13 +416,6 @@ def test_progress_is_text_here_and_a_widget_in_an_open_notebook(monkeypatch, cap
     assert not lab._in_notebook()
 
 
-def test_progress_imports_no_widgets():
-    code = ("import sys; from fedbook.lab import progress; list(progress(range(3))); "
-            "print([m for m in ('IPython', 'ipywidgets', 'matplotlib') if m in sys.modules])")
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
-                          check=True).stdout.strip() == "[]"
-
-
 def test_flow_draws_one_arrow_per_verb_and_way():
     from types import SimpleNamespace as Entry
     entries = [Entry(way=w, client=c, verb=v, nbytes=1500, tensors=(("weights", 1400), ("n", 8)))

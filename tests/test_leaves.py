@@ -1,5 +1,3 @@
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -209,10 +207,3 @@ def test_answers():
     assert answers.eaten([[2.0]], [[0.5]]) == 0.75 and answers.eaten([[0]], [[0]]) == 0
     assert answers.head([1, 8, 1], 0.8) == 1 and answers.head([1, 8, 1],
                                                               0.81) == 2 and answers.head([1, 8, 1], 1.0) == 3
-
-
-def test_imports_little():
-    heavy = ["matplotlib", "ipywidgets", "torchvision", "open_clip", "timm", "sklearn", "scipy"]
-    code = f"import sys, fedbook.leaves; print([m for m in {heavy} if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
-                          check=True).stdout.strip() == "[]"

@@ -2,12 +2,9 @@
 servers whose masks stay in step."""
 import copy
 import math
-import subprocess
-import sys
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
@@ -473,9 +470,3 @@ def test_masks_stay_in_step_when_replies_are_lost():
 def test_bad_sizes():
     for name, value in (("clients", 0), ("step", 1.1), ("target", -0.1), ("average", "median"), ("lr", 0.0)):
         with pytest.raises(UserError, match=f"^{name}="): PruningSizes(**{name: value})
-
-def test_importing_it_imports_little():
-    heavy = ["matplotlib", "ipywidgets", "torchvision", "sklearn", "papermill", "flwr", "nbdev"]
-    code = f"import sys, fedbook.pruning; print([m for m in {heavy} if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

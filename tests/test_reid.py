@@ -1,8 +1,6 @@
 """Re-identification without federation: scores of rankings, clusters and losses against slow versions,
 networks, and learning without labels."""
 import math
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import replace
 from functools import partial
@@ -593,10 +591,3 @@ def test_sizes_that_cannot_be():
                         ("eps", 0.0), ("batch", 30), ("sites", 0)):
         with pytest.raises(UserError, match=f"^{name}=") as error: ReIDSizes(**{name: value})
         assert "\n" not in str(error.value)
-
-def test_importing_it_imports_little():
-    heavy = ["matplotlib", "ipywidgets", "torchvision", "timm", "sklearn", "scipy", "papermill", "flwr",
-             "nbdev"]
-    code = f"import sys, fedbook.reid; print([m for m in {heavy} if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

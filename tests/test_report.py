@@ -1,5 +1,4 @@
 import json
-import math
 import re
 
 import hypothesis.strategies as st
@@ -9,10 +8,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from fedbook import report
 from fedbook.answers import report as answers
 from fedbook.lab import COLOURS, UserError
-from fedbook.evidence import Results, claims_figure, judged_claim, message, paper_effect, verdict_counts
+from fedbook.evidence import claims_figure, judged_claim, message, paper_effect, verdict_counts
 from fedbook.report import (History, as_html, collect, drawn_from, failed_runs, figures_of, fill, keep,
                             overview_figure, page, row_difference, result_name, write_report)
 

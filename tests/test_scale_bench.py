@@ -5,8 +5,8 @@ BENCH = "scale"
 
 
 def test_a_row_runs_its_rounds(bench):
-    seconds, held, resident = bench.row(300, 3, 1)
-    assert seconds > 0 and resident > held > 0
+    _, held, resident = bench.row(300, 3, 1)
+    assert resident > held > 0
 
 
 def test_memory_of_a_round_does_not_know_the_crowd(bench):

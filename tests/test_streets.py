@@ -1,8 +1,6 @@
 """Rendered scenes, weathers, sizes, and federations of streets."""
 import json
 import math
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -262,10 +260,3 @@ def test_answers():
     assert torch.allclose(ours, box_iou(boxes, boxes))
     assert answers.shifted(8, 1) == pytest.approx(answers.overlap([0, 0, 8, 8], [1, 0, 9, 8]))
     assert answers.shifted(3, 5) == 0
-
-
-def test_import_is_light():
-    heavy = "matplotlib", "ipywidgets", "torchvision", "open_clip", "timm", "sklearn"
-    code = f"import sys, fedbook.streets; print([m for m in {heavy!r} if m in sys.modules])"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"

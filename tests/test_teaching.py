@@ -15,8 +15,8 @@ from fedbook import classroom, command, lab
 from fedbook.classroom import (Pupil, credit, exercises_of, grade, marks_of, slide_cells, tasks,
                                write_assignment)
 from fedbook.command import main
-from fedbook.lab import UserError, check, progress_file, solved_in
-from fedbook.runs import chapters, code_cells, module_name
+from fedbook.lab import check, progress_file, solved_in
+from fedbook.runs import chapters, module_name
 
 ROOT = Path(__file__).parent.parent
 COMMAND = chapters()["30_command"]

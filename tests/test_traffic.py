@@ -1,7 +1,5 @@
 """How one thing is drawn: perspective, covers, shapes, and boxes that are their extents."""
 import math
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -92,10 +90,3 @@ def test_answers():
     assert 180 * (foot - top) == pytest.approx(8)
     middles = (np.arange(7) + 0.5) / 7
     assert answers.row_of_cover(0.2, 0.66, 7) == pytest.approx(between(middles, 0.2, 0.66, 1 / 7).tolist())
-
-
-def test_import_is_light():
-    heavy = "matplotlib", "ipywidgets", "torchvision", "open_clip", "timm", "sklearn"
-    code = f"import sys, fedbook.traffic; print([m for m in {heavy!r} if m in sys.modules])"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"

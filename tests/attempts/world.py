@@ -44,11 +44,10 @@ def running_statistics__wrong_mean_of_means(images):
     return [torch.stack(column).mean(0).tolist() for column in zip(*each)]
 
 def running_statistics__wrong_sample_deviation(images):
-    n = 0
+    n, total, squares = 0, torch.zeros(1).double(), torch.zeros(1).double()
     for image in images:
         x = as_float(image).double().flatten(1)
-        n, total, squares = n + x.shape[1], x.sum(1) + (total if n
-                                                        else 0), (x * x).sum(1) + (squares if n else 0)
+        n, total, squares = n + x.shape[1], total + x.sum(1), squares + (x * x).sum(1)
     mean = total / n
     return mean.tolist(), ((squares - n * mean ** 2).clamp(min=0) / max(n - 1, 1)).sqrt().tolist()
 
