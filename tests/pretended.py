@@ -264,7 +264,7 @@ def cpu_seconds():
 def loop_seconds():
     """The CPU seconds of the calibration loop, of which the twentieth part is run: steps of a small network on
     the CPU, which take 1 second on one of two idle cores of 2026. What a chapter takes is counted in such
-    loops, so that a slow machine changes nothing."""
+    loops, so that a slow machine changes nothing. (A device must be there before autograd works.)"""
     model = build(small_cnn, 0)
     x, y = torch.linspace(0, 1, 16 * 784).reshape(16, 1, 28, 28), torch.arange(16) % 10
     step = torch.optim.SGD(model.parameters(), 0.01)
@@ -291,8 +291,8 @@ def run_cells(path, plain=False, **parameters):
     has some. Returns what came of it, `Ran`."""
     matplotlib.use("agg")
     failures, printed, names, taken = [], io.StringIO(), {"__name__": "__main__"}, 0.0
-    loop = loop_seconds()
     if not plain: install_in_fedbook()
+    loop = loop_seconds()
     exec("from IPython.display import display", names)
     before = generators()
     with spied() as spy:
@@ -330,7 +330,7 @@ def answer_into(pipe, job, args):
 def clean_processes():
     "The context of processes that are forked from a server, which imports the tests here, once."
     context, folder = multiprocessing.get_context("forkserver"), str(Path(__file__).parent)
-    context.set_forkserver_preload(["test_pretended"])
+    context.set_forkserver_preload(["preloaded"])
     path = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
     with patch.dict(os.environ, PYTHONPATH=path): forkserver.ensure_running()
     return context

@@ -1,0 +1,20 @@
+"""What the server of clean processes has imported before it forks them, so that no chapter pays for it. Nothing
+is computed here: autograd does not survive a fork once it has worked."""
+import importlib
+import pkgutil
+from contextlib import suppress
+
+import torch
+
+import fedbook
+import test_pretended  # noqa: F401
+
+OTHERS = ("IPython.display", "PIL.Image", "dp_accounting", "ipywidgets", "matplotlib.backends.backend_agg",
+          "matplotlib.pyplot", "nbformat", "open_clip", "opacus", "scipy.stats", "sklearn.cluster",
+          "sklearn.linear_model", "timm", "torchmetrics.detection", "torchvision")
+
+for name in [*OTHERS, *(f"fedbook.{module.name}" for module in pkgutil.iter_modules(fedbook.__path__))]:
+    if name != "fedbook.__main__":
+        with suppress(ImportError): importlib.import_module(name)
+
+torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], 0.1)     # the first optimiser imports a thousand modules
