@@ -1,5 +1,6 @@
 # NAME: a chapter, or all.  PROFILE: smoke, quick, full, paper.  PIP_ARGS: passed to pip, e.g. to choose another index for torch.
-# test-browser moves every slider of the course, and looks at the whole site; test does so in part.
+# test-fast leaves out chapters, nodes, kernels and the browser. test-browser runs chapters in JupyterLab, moves
+# every slider and looks at the whole site; test does so with one chapter. test-all does everything there is.
 # MINUTES: as many as `make gpu` may take; the next call goes on.
 PYTHON   ?= python3
 NAME     ?= all
@@ -10,18 +11,23 @@ MINUTES  ?= 30
 PIP_ARGS ?=
 BIN      := .venv/bin
 WITHOUT_FLOWER = { echo "Flower cannot be installed here: chapter 20 and what needs it are left out"; false; } || $(BIN)/python -m pip install $(PIP_ARGS)
+# Three workers on two cores: one of them holds the tests that wait for others (tests/conftest.py says which).
+PYTEST    = OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -q -n 3 --dist loadgroup --no-loadscope-reorder --durations=10
 export FEDBOOK_DEVICE = $(DEVICE)
 
-.PHONY: run test test-fast test-browser lab export book site bench gpu
+.PHONY: run test test-fast test-browser test-all lab export book site bench gpu
 
 run: .venv/installed
 	$(BIN)/fedbook run $(NAME) --profile $(PROFILE) --device $(DEVICE) $(ARGS)
 
 test: .venv/dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -q -n 2 --dist worksteal --durations=10
+	$(PYTEST)
 
 test-fast: .venv/dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -q -n 2 --dist worksteal --durations=10 --ignore tests/test_notebooks.py --ignore tests/test_nodes.py
+	$(PYTEST) -m "not slow"
+
+test-all: .venv/dev site
+	FEDBOOK_TESTS=all FEDBOOK_BROWSER=all $(PYTEST)
 
 test-browser: .venv/dev site
 	FEDBOOK_BROWSER=all OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_browser.py -q -rP --durations=10

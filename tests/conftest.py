@@ -1,6 +1,8 @@
 """What tests of several chapters share."""
 import importlib.util
 import itertools
+from collections import Counter
+from itertools import chain
 from pathlib import Path
 
 import matplotlib
@@ -14,14 +16,57 @@ from fedbook.engine import Checkpoint, Faults
 from fedbook.local import build, generator
 
 
-LONGEST = ("test_nodes", "test_containers", "test_pretended", "test_notebooks", "test_browser",
-           "test_engines_bench", "test_package", "test_flower", "test_command")
+CLASSES = {"nodes": ("test_nodes", "test_containers", "test_ray_machines", "test_flower"),
+           "chapters": ("test_pretended", "test_notebooks", "test_dry"), "browser": ("test_browser",),
+           "site": ("test_site",), "lint": ("test_house", "test_repo"), "exercises": ("test_exercises",),
+           "command": ("test_command", "test_package")}
+SLOW = ("nodes", "chapters", "browser", "command")      # what `make test-fast` leaves out
+# Tests that wait (for heartbeats, kernels, a browser) share a worker, while the others use the cores.
+TOGETHER = {"test_nodes": "waiting", "test_containers": "waiting", "test_ray_machines": "waiting",
+            "test_notebooks": "kernels", "test_command": "kernels",
+            "test_browser": "browser", "test_site": "browser"}
+ALONE = ("test_pretended", "test_dry", "test_house", "test_repo")    # their tests share nothing
+LONGEST = ("waiting", "kernels", "browser", "test_flower", "test_package", "test_engines_bench")
+
+
+def class_of(path):
+    "To which class of tests a file belongs: seconds are counted by class."
+    return next((name for name, files in CLASSES.items() if Path(path).stem in files), "library")
+
+
+def group_of(item):
+    """What runs on one worker: a file, whose fixtures are made once; or several that wait; or the attempts at
+    one chapter's exercises; or a test alone."""
+    file = item.path.stem
+    if file in ALONE: return item.nodeid
+    if file == "test_exercises": return f"{file} {item.callspec.params['module']}"
+    return TOGETHER.get(file, file)
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "slow: chapters, nodes, kernels and the browser")
 
 
 def pytest_collection_modifyitems(items):
-    "The longest files first, so that no worker is left with a long test at the end."
+    "Groups of tests, the longest first, so that no worker is left with a long one at the end."
+    groups = {item: group_of(item) for item in items}
     order = {name: i for i, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: order.get(item.path.stem, len(order)))
+    items.sort(key=lambda item: order.get(groups[item], len(order) + (class_of(item.path) != "chapters")))
+    for item, group in groups.items():
+        item.add_marker(pytest.mark.xdist_group(group))
+        if class_of(item.path) in SLOW: item.add_marker("slow")
+
+
+def pytest_terminal_summary(terminalreporter):
+    "The seconds of each class of tests."
+    spent, count = Counter(), Counter()
+    for report in chain(*terminalreporter.stats.values()):
+        if not isinstance(report, pytest.TestReport): continue
+        name = class_of(report.nodeid.partition("::")[0])
+        spent[name] += report.duration
+        count[name] += report.when == "call"
+    told = [f"{name} {seconds:.0f} s ({count[name]} tests)" for name, seconds in spent.most_common()]
+    terminalreporter.write_line(f"seconds by class: {', '.join(told)}")
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,5 @@
-"""What the server of clean processes has imported before it forks them, so that no chapter pays for it. Nothing
-is computed here: autograd does not survive a fork once it has worked."""
+"""What the server of clean processes has imported before it forks them, so that no chapter pays for it.
+Nothing is computed here: autograd does not survive a fork once it has worked."""
 import importlib
 import pkgutil
 from contextlib import suppress
@@ -17,4 +17,5 @@ for name in [*OTHERS, *(f"fedbook.{module.name}" for module in pkgutil.iter_modu
     if name != "fedbook.__main__":
         with suppress(ImportError): importlib.import_module(name)
 
-torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], 0.1)     # the first optimiser imports a thousand modules
+# PyTorch's first optimiser imports a thousand modules
+torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], 0.1)

@@ -1,5 +1,5 @@
-"""What a run reads of its sizes. A field that nothing reads is a promise that nobody keeps: `-p` of it changes
-the run's name and nothing else."""
+"""What a run reads of its sizes. A field that nothing reads is a promise that nobody keeps: `-p` of it
+changes the run's name and nothing else."""
 import dataclasses
 import sys
 from contextlib import contextmanager

@@ -71,6 +71,12 @@ def test_mypy_is_silent():
     assert done.returncode == 0, done.stdout[-3000:]
 
 
+def test_ruff_is_silent():
+    done = subprocess.run([sys.executable, "-m", "ruff", "check", "--output-format", "concise"], cwd=ROOT,
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:]
+
+
 def texts():
     for path in (ROOT / "nbs").rglob("*.ipynb"):
         if ".ipynb_checkpoints" in path.parts: continue

@@ -10,8 +10,8 @@ import fedbook
 MODULES = sorted(f"fedbook.{path.stem}" for path in Path(fedbook.__file__).parent.glob("*.py")
                  if path.stem not in ("__init__", "__main__", "_modidx", "flower"))
 HEAVY = ("IPython", "PIL", "cryptography", "dp_accounting", "flwr", "grpc", "huggingface_hub", "ipywidgets",
-         "matplotlib", "nbclient", "nbconvert", "nbdev", "nbformat", "open_clip", "opacus", "pandas", "papermill",
-         "ray", "scipy", "sklearn", "timm", "torchmetrics", "torchvision")
+         "matplotlib", "nbclient", "nbconvert", "nbdev", "nbformat", "open_clip", "opacus", "pandas",
+         "papermill", "ray", "scipy", "sklearn", "timm", "torchmetrics", "torchvision")
 DONE = {"the list of data sets": "from fedbook.world import inventory; inventory()",
         "a progress bar": "from fedbook.lab import progress; list(progress(range(3)))",
         "embedded pictures": "from fedbook.folders import pictures; pictures('fashion_mnist_small')"}
@@ -33,10 +33,10 @@ print(json.dumps(brought))
 
 
 def brought(heavy, modules, done):
-    "What each of the modules, and what is done then, brings of `heavy`: all in one process, one after the other."
+    "What each of the modules, and what is done then, brings of `heavy`: in one process, one after the other."
     env = {name: value for name, value in os.environ.items() if name != "FEDBOOK_DATA"}
-    asked = subprocess.run([sys.executable, "-c", ASKED % (heavy, modules, done)], capture_output=True, text=True,
-                           check=True, env=env)
+    asked = subprocess.run([sys.executable, "-c", ASKED % (heavy, modules, done)], capture_output=True,
+                           text=True, check=True, env=env)
     return json.loads(asked.stdout)
 
 

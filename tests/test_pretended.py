@@ -228,7 +228,7 @@ def test_chapter_runs_on_the_device(name, tmp_path):
     assert not ran.unread, f"nobody reads these sizes of {name}: {ran.unread}"
     assert not ran.drawn, f"{name} draws from the global generators of {ran.drawn}"
     if ran.loops > LOOPS: warnings.warn(f"{name} at smoke takes {ran.loops:.1f} loops, more than {LOOPS}")
-    assert ran.loops <= 2 * LOOPS, f"{name} at smoke takes {ran.loops:.1f} loops: smaller numbers in its smoke profile"
+    assert ran.loops <= 2 * LOOPS, f"{name} takes {ran.loops:.1f} loops: smaller numbers in its smoke profile"
 
 
 # Answers, benchmarks, and Flower
