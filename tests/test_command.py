@@ -1,5 +1,6 @@
-import errno
 import contextlib
+import errno
+import io
 import json
 import os
 import shutil
@@ -12,7 +13,7 @@ from pathlib import Path
 import nbformat
 import pytest
 import torch
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from fedbook import __version__, command, runs
 from fedbook.command import copy_outputs, main
@@ -34,6 +35,28 @@ def chapter(folder, *cells, name="99_demo"):
     book = new_notebook(cells=[*first, *map(new_code_cell, cells)], metadata=dict(kernelspec=KERNEL))
     nbformat.write(book, path)
     return path
+
+
+def execute_here(path, target, parameters, title="", stop=None, **names):
+    "Stands for `execute`, where a kernel is not the point: the cells run in this process, and only print."
+    book, known = nbformat.read(path, 4), {}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in names.items(): patch.setenv(name, value)
+        for number, cell in enumerate(book.cells, 1):
+            if cell.cell_type != "code": continue
+            printed = io.StringIO()
+            try:
+                with contextlib.redirect_stdout(printed): exec(compile(cell.source, path.name, "exec"), known)
+            except Exception as error: return f"cell {number} failed: {type(error).__name__}: {error}"
+            if "parameters" in cell.metadata.get("tags", ()): known |= parameters
+            if printed.getvalue(): cell.outputs = [new_output("stream", text=printed.getvalue())]
+    nbformat.write(book, target)
+
+
+@pytest.fixture
+def in_process(monkeypatch):
+    "Chapters run without kernels."
+    for module in (command, runs): monkeypatch.setattr(module, "execute", execute_here)
 
 
 ROWS = """from fedbook.evidence import Results
@@ -116,6 +139,7 @@ def test_a_folder_of_your_own_is_data(tmp_path):
         runs.check_needs(fedavg, fedavg.FedAvgSizes(data=str(tmp_path / "none")))
 
 
+@pytest.mark.usefixtures("in_process")
 def test_one_chapter_that_cannot_run_does_not_stop_the_others(tmp_path, monkeypatch, capsys):
     good = chapter(tmp_path, "print('hello')", name="98_good")
     bad = chapter(tmp_path, "#| default_exp no_such_module", name="99_bad")
@@ -202,6 +226,7 @@ def test_version(capsys):
     assert done.value.code == 0 and capsys.readouterr().out == f"fedbook {__version__}\n"
 
 
+@pytest.mark.usefixtures("in_process")
 def test_rows_are_kept_until_the_code_changes(tmp_path):
     log = tmp_path / "log"
     path = chapter(tmp_path, ROWS.replace("LOG", str(log)), 'results.finish("done")')
@@ -216,6 +241,7 @@ def test_rows_are_kept_until_the_code_changes(tmp_path):
     assert log.read_text() == "x" * 9
 
 
+@pytest.mark.usefixtures("in_process")
 def test_changed_numbers_get_a_folder_of_their_own(tmp_path):
     run = lambda **changes: run_chapter(path, "smoke", out=tmp_path / "runs", changes=changes)
     path = chapter(tmp_path,
@@ -228,6 +254,7 @@ def test_changed_numbers_get_a_folder_of_their_own(tmp_path):
     assert "lr=0.05" in changed and "lr" not in plain and len(keep(tmp_path / "runs", tmp_path / "kept")) == 2
 
 
+@pytest.mark.usefixtures("in_process")
 def test_a_missing_readme_is_one_sentence(tmp_path, capsys):
     run_chapter(chapter(tmp_path, ROWS.replace("LOG", str(tmp_path / "log"))), "smoke", out=tmp_path / "runs")
     assert main(["report", str(tmp_path / "runs"), "--readme", str(tmp_path / "none.md")]) == 2
@@ -298,6 +325,7 @@ def test_run_stamp_follows_imports(tmp_path, monkeypatch):
     assert run_stamp(path) != before[0] and run_stamp(plain) == before[1]
 
 
+@pytest.mark.usefixtures("in_process")
 def test_report_keep_and_fill(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run_chapter(chapter(tmp_path, ROWS.replace("LOG", str(tmp_path / "log")), "results.finish('done')"),
@@ -559,6 +587,7 @@ def test_keep_rows_measures_one_row_of_each_method_again(tmp_path):
                for kept in keep(tmp_path / "runs", tmp_path / "kept"))
 
 
+@pytest.mark.usefixtures("in_process")
 @pytest.mark.parametrize("value, name, said", [("2.5 if s < 0 else 2.5 + 1e-12", "99_demo", "and is"),
                                                ("float('nan')", "99_demo", "and is nan")])
 def test_keep_rows_changes_nothing_if_a_number_differs(value, name, said, tmp_path):
@@ -572,6 +601,7 @@ def test_keep_rows_changes_nothing_if_a_number_differs(value, name, said, tmp_pa
                      / "kept-rows").glob("*/results.json")), "rows of two programs must not lie about"
 
 
+@pytest.mark.usefixtures("in_process")
 def test_keep_rows_says_when_settings_differ_or_a_row_is_gone(tmp_path):
     file, log = booked(tmp_path), tmp_path / "log"
     source = nbformat.read(moved(tmp_path / "new", log, "99_demo"), 4).cells[2].source
@@ -583,6 +613,7 @@ def test_keep_rows_says_when_settings_differ_or_a_row_is_gone(tmp_path):
         assert said in ran["error"], ran["error"]
 
 
+@pytest.mark.usefixtures("in_process")
 def test_old_rows_are_taken_as_they_are_and_marked(tmp_path, monkeypatch, capsys):
     file, log = booked(tmp_path), tmp_path / "log"
     body = json.loads(file.read_text())
@@ -633,6 +664,7 @@ def test_old_rows_of_the_same_code_are_not_old(tmp_path):
 def test_the_same_code_may_look_otherwise(old, new, want): assert command.same_code(old, new) is want
 
 
+@pytest.mark.usefixtures("in_process")
 def test_as_before_takes_what_does_not_depend_on_the_size(tmp_path):
     log, cell = tmp_path / "log", lambda source, id: new_code_cell(source, id=id)
     def write(folder, *cells):
@@ -710,6 +742,7 @@ def growing(tmp_path, shift=1.0):
     return chapter(tmp_path, cells, 'results.finish("done")')
 
 
+@pytest.mark.usefixtures("in_process")
 def test_seeds_are_added_at_fixed_looks_until_it_is_decided(tmp_path):
     path, plan = growing(tmp_path), looks(16)
     first = next(command.until_decided(path, 3600, 16, "smoke", out=tmp_path / "runs", device="cpu"))
@@ -726,14 +759,18 @@ def test_seeds_are_added_at_fixed_looks_until_it_is_decided(tmp_path):
     assert 0 < mean - half == body["claims"][0]["low"]
 
 
-def test_looks_end_with_the_budget_with_the_seeds_or_with_an_error(tmp_path):
+@pytest.mark.usefixtures("in_process")
+def test_looks_end_with_the_budget_or_with_the_seeds(tmp_path):
     path, out = growing(tmp_path, shift=0.0), tmp_path / "runs"
     [ran] = command.until_decided(path, 0.001, 16, "smoke", out=out, device="cpu")
     assert "exceed the budget" in ran["measured"]
     *_, ran = command.until_decided(path, 3600, 5, "smoke", out=out, device="cpu")
     assert ran["measured"].startswith("5 seeds") and "1 claims open, no more seeds" in ran["measured"]
+
+
+def test_a_look_that_fails_is_the_last_one(tmp_path):
     path = chapter(tmp_path, GROWS.replace("LOG", "/"), name="98_demo")
-    [ran] = command.until_decided(path, 60, 16, "smoke", out=out, device="cpu")
+    [ran] = command.until_decided(path, 60, 16, "smoke", out=tmp_path / "runs", device="cpu")
     assert "IsADirectoryError" in ran["error"] and ran["measured"] == "FAILED"
 
 
