@@ -71,10 +71,25 @@ def test_mypy_is_silent():
     assert done.returncode == 0, done.stdout[-3000:]
 
 
+def ruff(*words, source=None):
+    "What the linter finds, and its exit code."
+    done = subprocess.run([sys.executable, "-m", "ruff", "check", "--output-format", "concise", *words], cwd=ROOT,
+                          capture_output=True, text=True, input=source)
+    return done.stdout, done.returncode
+
+
 def test_ruff_is_silent():
-    done = subprocess.run([sys.executable, "-m", "ruff", "check", "--output-format", "concise"], cwd=ROOT,
-                          capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-3000:]
+    found, code = ruff()
+    assert code == 0, found[-3000:]
+
+
+@pytest.mark.parametrize("rule, planted", [
+    ("F811", "def test_a(): assert f()\n\ndef test_a(): assert g()\n"), ("F401", "import math\n"),
+    ("F631", "assert (1 == 2, 'never')\n"), ("B015", "1 == 2\n"), ("F841", "def f():\n    x = 1\n"),
+    ("F821", "y = unknown\n")])
+def test_what_a_test_cannot_say_of_itself_is_found(rule, planted):
+    found, code = ruff("--stdin-filename", "tests/test_planted.py", "-", source=planted)
+    assert code == 1 and f": {rule} " in found
 
 
 def texts():
