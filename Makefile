@@ -14,6 +14,7 @@ WITHOUT_FLOWER = { echo "Flower cannot be installed here: chapter 20 and what ne
 # Three workers on two cores: one of them holds the tests that wait for others (tests/conftest.py says which).
 PYTEST    = OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -q -n 3 --dist loadgroup --no-loadscope-reorder --durations=10
 export FEDBOOK_DEVICE = $(DEVICE)
+unexport PYTHONDONTWRITEBYTECODE        # a kernel that compiles the package anew takes seconds
 
 .PHONY: run test test-fast test-browser test-all lab export book site bench gpu
 

@@ -29,9 +29,9 @@ ALONE = ("test_pretended", "test_dry", "test_house", "test_repo")    # their tes
 LONGEST = ("waiting", "kernels", "browser", "test_flower", "test_package", "test_engines_bench")
 
 
-def class_of(path):
-    "To which class of tests a file belongs: seconds are counted by class."
-    return next((name for name, files in CLASSES.items() if Path(path).stem in files), "library")
+def class_of(file):
+    "To which class of tests the file of this name belongs: seconds are counted by class."
+    return next((name for name, files in CLASSES.items() if file in files), "library")
 
 
 def group_of(item):
@@ -51,10 +51,10 @@ def pytest_collection_modifyitems(items):
     "Groups of tests, the longest first, so that no worker is left with a long one at the end."
     groups = {item: group_of(item) for item in items}
     order = {name: i for i, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: order.get(groups[item], len(order) + (class_of(item.path) != "chapters")))
+    items.sort(key=lambda item: order.get(groups[item], len(order) + (class_of(item.path.stem) != "chapters")))
     for item, group in groups.items():
         item.add_marker(pytest.mark.xdist_group(group))
-        if class_of(item.path) in SLOW: item.add_marker("slow")
+        if class_of(item.path.stem) in SLOW: item.add_marker("slow")
 
 
 def pytest_terminal_summary(terminalreporter):
@@ -62,7 +62,7 @@ def pytest_terminal_summary(terminalreporter):
     spent, count = Counter(), Counter()
     for report in chain(*terminalreporter.stats.values()):
         if not isinstance(report, pytest.TestReport): continue
-        name = class_of(report.nodeid.partition("::")[0])
+        name = class_of(Path(report.nodeid.partition("::")[0]).stem)
         spent[name] += report.duration
         count[name] += report.when == "call"
     told = [f"{name} {seconds:.0f} s ({count[name]} tests)" for name, seconds in spent.most_common()]

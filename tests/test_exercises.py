@@ -16,9 +16,9 @@ from pathlib import Path
 
 import matplotlib
 import matplotlib.pyplot
-import nbformat
 import pytest
 
+from books import book
 from fedbook.runs import chapters
 
 matplotlib.use("Agg")
@@ -28,7 +28,7 @@ PENDING = set()
 
 
 def module_name(path):
-    found = re.findall(r"^#\| default_exp (\S+)", "\n".join(c.source for c in nbformat.read(path, 4).cells),
+    found = re.findall(r"^#\| default_exp (\S+)", "\n".join(c.source for c in book(path).cells),
                        re.M)
     return found[0] if found else path.stem.partition("_")[2]
 
@@ -47,7 +47,7 @@ def is_import_cell(source):
 def exercise_cells(module):
     "The sources of the code cells of the section `## Exercises`."
     inside, sources = False, []
-    for cell in nbformat.read(CHAPTERS[module], 4).cells:
+    for cell in book(CHAPTERS[module]).cells:
         if cell.cell_type == "markdown":
             for heading in re.findall(r"^## (.*)", cell.source, re.M): inside = heading.strip() == "Exercises"
         elif inside: sources.append(cell.source)
@@ -78,7 +78,7 @@ def names_before(module):
         names |= {k: v for k, v in vars(importlib.import_module(f"fedbook.{module}")).items()
                   if not k.startswith("__")}
     with matplotlib.rc_context():
-        for cell in nbformat.read(CHAPTERS[module], 4).cells:
+        for cell in book(CHAPTERS[module]).cells:
             if cell.cell_type == "code" and (is_import_cell(cell.source)
                                              or "parameters" in cell.metadata.get("tags", [])):
                 exec(compile(cell.source, CHAPTERS[module].name, "exec"), names)

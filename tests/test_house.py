@@ -5,8 +5,9 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-import nbformat
 import pytest
+
+from books import book
 
 ROOT = Path(__file__).parent.parent
 MODULES = sorted(path for path in (ROOT / "fedbook").glob("*.py") if not path.stem.startswith("_"))
@@ -95,7 +96,7 @@ def test_what_a_test_cannot_say_of_itself_is_found(rule, planted):
 def texts():
     for path in (ROOT / "nbs").rglob("*.ipynb"):
         if ".ipynb_checkpoints" in path.parts: continue
-        yield path.name, "\n".join(cell.source for cell in nbformat.read(path, 4).cells if cell.cell_type
+        yield path.name, "\n".join(cell.source for cell in book(path).cells if cell.cell_type
                                    == "code")
     for path in (ROOT / "tests").rglob("*.py"): yield path.name, path.read_text()
 

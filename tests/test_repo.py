@@ -3,9 +3,9 @@ import ast
 import re
 from pathlib import Path
 
-import nbformat
 import pytest
 
+from books import book
 from fedbook.command import to_fold
 from fedbook.report import collect
 from fedbook.runs import chapters, notebook_stamp
@@ -19,7 +19,7 @@ chapter = pytest.mark.parametrize("path", CHAPTERS, ids=lambda p: p.stem)
 
 
 def module_of(path):
-    found = re.findall(r"^#\| default_exp (\S+)", "\n".join(c.source for c in nbformat.read(path, 4).cells),
+    found = re.findall(r"^#\| default_exp (\S+)", "\n".join(c.source for c in book(path).cells),
                        re.M)
     assert len(found) <= 1, f"{path.name} names {len(found)} modules"
     return found[0] if found else None
@@ -49,7 +49,7 @@ def test_each_module_has_one_notebook_and_each_notebook_one_module():
 
 @chapter
 def test_one_parameters_cell(path):
-    tagged = [c for c in nbformat.read(path, 4).cells if "parameters" in c.metadata.get("tags", [])]
+    tagged = [c for c in book(path).cells if "parameters" in c.metadata.get("tags", [])]
     assert len(tagged) == 1
     assert [line.split(" = ")[0] for line in tagged[0].source.splitlines()] == ["profile", "device", "seed",
                                                                                 "engine", "out", "changes"]
@@ -57,18 +57,18 @@ def test_one_parameters_cell(path):
 
 @named
 def test_outputs_are_of_this_code_and_clean(path):
-    book = nbformat.read(path, 4)
+    read = book(path)
     old = f"the outputs of {path.name} are older than its code: run make book NAME={path.stem}"
-    assert book.metadata.get("fedbook", {}).get("stamp") == notebook_stamp(path), old
-    assert set(book.metadata) <= {"fedbook", "kernelspec", "language_info"}
-    for cell in book.cells:
+    assert read.metadata.get("fedbook", {}).get("stamp") == notebook_stamp(path), old
+    assert set(read.metadata) <= {"fedbook", "kernelspec", "language_info"}
+    for cell in read.cells:
         assert set(cell.metadata) <= {"tags", "jupyter"}
         assert cell.metadata.get("jupyter", {}) == ({"source_hidden": True} if cell.cell_type == "code"
                                                     and to_fold(cell.source)
                                                     else {}), "fedbook book folds cells"
         for output in cell.get("outputs", []):
             assert output.output_type != "error" and output.get("name") != "stderr"
-    assert path in ANSWERS or any(cell.get("outputs") for cell in book.cells)
+    assert path in ANSWERS or any(cell.get("outputs") for cell in read.cells)
     text = path.read_text()
     assert str(Path.home()) not in text and str(ROOT) not in text
 
