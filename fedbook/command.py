@@ -17,6 +17,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import chain
@@ -29,9 +30,9 @@ from .classroom import doctor, grade, progress_rows, write_assignment, write_sli
 from .lab import (PROGRESS, UserError, needs, progress_file, run_dir, runs_folder, sizes_table,
                          torch_device, write_atomically)
 from .evidence import (headline_p_values, interval_text, looks, machine_name, measured_on, older_note,
-                              verdict_of)
-from .report import (SIZES, collect, failed_runs, fill, keep, message, read_results, row_cells,
-                            row_difference, result_name, write_report)
+                              results_text, verdict_of)
+from .report import (SIZES, collect, failed_runs, few_colours, fill, keep, message, read_results,
+                            row_cells, row_difference, result_name, write_report)
 from .runs import (answers_of, chapter_module, chapters, check_needs, code_cells, cores, execute,
                           find, in_order, module_name, notebook_stamp, notebooks_folder, read_changes,
                           run_chapter, run_chapters, run_stamp, sizes_of)
@@ -60,6 +61,9 @@ def _tidy(outputs: list) -> list:
         if "data" in o:
             o["data"] = {kind: body for kind, body in o["data"].items()
                          if kind != "application/vnd.jupyter.widget-view+json"}
+            if "image/png" in o["data"]:
+                png = few_colours(b64decode(o["data"]["image/png"]))
+                o["data"]["image/png"] = b64encode(png).decode()
         if "execution_count" in o: o["execution_count"] = None
         if "metadata" in o: o["metadata"] = {}
     return [o for o in tidy if o.get("data", True)]
@@ -140,7 +144,7 @@ def _seed_run(path: Path, body: dict, rows: list[dict], out: str | Path) -> Path
     except (UserError, OSError): begun = False
     if not begun:
         seeded = dict(body, name=path.stem, stamp=stamp, rows=rows, claims=[], headline="", seeded=True)
-        write_atomically(file, json.dumps(seeded, indent=1) + "\n")
+        write_atomically(file, results_text(seeded))
     return file
 
 def _recomputed(file: Path, body: dict, again: list[tuple]) -> dict | str:
@@ -176,7 +180,7 @@ def keep_rows(path: Path, rows_from: str | Path | None = None, out: str | Path =
 
 def _moved(ran: dict, file: Path, done: dict, final: Path) -> dict:
     "`ran` after its results, `done`, and its notebook went from the folder of `file` to the folder `final`."
-    write_atomically(final / "results.json", json.dumps(done, indent=1) + "\n")
+    write_atomically(final / "results.json", results_text(done))
     shutil.copy(ran["notebook"], final)
     shutil.rmtree(file.parent)
     return ran | dict(notebook=str(final / Path(ran["notebook"]).name))
@@ -296,7 +300,7 @@ def _hand_on(rows: list[dict], file: Path, facts: dict) -> None:
     before = old["rows"] if all(old.get(key) == facts[key] for key in ("stamp", "device")) else []
     known = {(row["what"], row["seed"]): row for row in [*rows, *before]}
     body = dict(facts, scale="", rows=list(known.values()), claims=[], headline="", seeded="more seeds")
-    write_atomically(file, json.dumps(body, indent=1) + "\n")
+    write_atomically(file, results_text(body))
 
 # %% ../nbs/30_command.ipynb #7a31c103
 def until_decided(path: Path, budget: float, most: int = 32, profile: str = "full", seed: int = 0,

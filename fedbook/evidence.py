@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['VERDICTS', 'OWN_VERDICTS', 'interval', 'Judgement', 'seeds_needed', 'judge', 'own_word', 'shaken', 'p_value', 'holm',
-           'looks', 'paper_effect', 'judged_claim', 'machine_name', 'Results', 'holds_if', 'paper_text',
+           'looks', 'paper_effect', 'judged_claim', 'machine_name', 'results_text', 'Results', 'holds_if', 'paper_text',
            'interval_text', 'verdict_of', 'claims_table', 'headline_p_values', 'chance_note', 'older_note',
            'measured_on', 'spread', 'verdict_counts', 'message', 'run_label', 'claims_figure']
 
@@ -19,6 +19,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -193,6 +194,15 @@ def machine_name(device: Any) -> str:
     cuda = sys.modules["torch"].cuda if str(device).startswith("cuda") else None
     return f"{device} ({cuda.get_device_name(device)})" if cuda and cuda.is_available() else str(device)
 
+def results_text(body: dict) -> str:
+    """The results `body` as the text of a `results.json`: without blanks, and with a line for each fact, row
+    and claim."""
+    line = partial(json.dumps, separators=(",", ":"))
+    rows = lambda value: "[\n" + ",\n".join(map(line, value)) + "\n]"
+    facts = (f"{line(key)}:{rows(value) if key in ('rows', 'claims') else line(value)}"
+             for key, value in body.items())
+    return "{\n" + ",\n".join(facts) + "\n}\n"
+
 class Results:
     """What a run measured: rows (a method and a seed, with their numbers) and claims, in
     `out/NAME-PROFILE-SEED/results.json`.
@@ -267,7 +277,7 @@ class Results:
     def save(self) -> None:
         "Write `results.json`, whole or not at all."
         body = dict(self.facts, headline=self.headline, clock=self.clock, rows=self.rows, claims=self.claims)
-        write_atomically(self.folder / "results.json", json.dumps(body, indent=1) + "\n")
+        write_atomically(self.folder / "results.json", results_text(body))
 
     def finish(self, headline: str) -> None:
         """Keep `headline`, the sentence that the command's table shows, and print it. Rows from before that

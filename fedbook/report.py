@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['SIZES', 'History', 'read_results', 'collect', 'result_name', 'failed_runs', 'keep', 'row_difference',
-           'overview_figure', 'page', 'digest', 'drawn_from', 'figures_of', 'write_report', 'as_html', 'row_cells',
-           'fill']
+           'overview_figure', 'page', 'digest', 'few_colours', 'drawn_from', 'figures_of', 'write_report', 'as_html',
+           'row_cells', 'fill']
 
 # %% ../nbs/workshop/w9_report.ipynb #9a01c3d3
 import hashlib
@@ -22,7 +22,7 @@ from typing import Any
 
 from .lab import COLOURS, UserError, needs, run_name, style, write_atomically
 from .evidence import (OWN_VERDICTS, VERDICTS, chance_note, claims_figure, claims_table, measured_on,
-                              message, older_note, run_label, verdict_counts)
+                              message, older_note, results_text, run_label, verdict_counts)
 
 # %% ../nbs/workshop/w9_report.ipynb #d09cc313
 def _plain(name, value):
@@ -184,7 +184,7 @@ def keep(folder: str | Path, results: str | Path = "results") -> list[Path]:
     "Copy each `results.json` below `folder` that makes claims to `results/RUN.json`. Returns the files."
     Path(results).mkdir(exist_ok=True)
     claiming = {Path(results) / f"{result_name(body)}.json": body for body in collect(folder) if body["claims"]}
-    for path, body in claiming.items(): write_atomically(path, json.dumps(body, indent=1) + "\n")
+    for path, body in claiming.items(): write_atomically(path, results_text(body))
     return list(claiming)
 
 # %% ../nbs/workshop/w9_report.ipynb #abe5a425
@@ -302,6 +302,33 @@ def digest(what: Any) -> str:
     "Hash of a value that JSON can hold."
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]
 
+def few_colours(png: bytes) -> bytes:
+    """The picture `png` with a palette of at most 256 colours, so few that no colour is off by more than eyes
+    see; a picture that fits no palette so well is dithered. What has a palette, or lets light through, or
+    would not get smaller stays byte for byte."""
+    needs("PIL")
+    from PIL import Image
+    from PIL.PngImagePlugin import PngInfo
+
+    texts, data = PngInfo(), BytesIO()
+    with Image.open(BytesIO(png)) as picture:
+        if picture.mode not in ("RGB", "RGBA"): return png
+        if picture.convert("RGBA").getextrema()[3][0] < 255: return png
+        for name, text in picture.text.items(): texts.add_text(name, text)  # type: ignore[attr-defined]
+        _palette(picture.convert("RGB")).save(data, "PNG", optimize=True, pnginfo=texts)
+    return min(png, data.getvalue(), key=len)
+
+def _palette(whole: Any) -> Any:
+    "The RGB picture `whole` in 32 to 256 colours."
+    from PIL import Image, ImageChops, ImageStat
+
+    for colours in (32, 64, 128, 256):
+        few = whole.quantize(colours, Image.Quantize.MAXCOVERAGE, kmeans=1, dither=Image.Dither.NONE)
+        apart = ImageChops.difference(few.convert("RGB"), whole)
+        most, mean = max(high for _, high in apart.getextrema()), max(ImageStat.Stat(apart).mean)
+        if most <= 12 and mean <= 0.5: return few
+    return whole.quantize(palette=few, dither=Image.Dither.FLOYDSTEINBERG) if mean > 0.8 else few
+
 def drawn_from(path: str | Path) -> str:
     "The `digest` that the figure at `path` was drawn from; empty if there is none."
     needs("PIL")
@@ -330,7 +357,7 @@ def write_report(folder: str | Path, bodies: Sequence[dict]) -> list[Path]:
         data = BytesIO()
         if drawn_from(folder / "figures" / name) == stamp: continue
         draw().savefig(data, format="png", dpi=90, metadata={"Software": None, "claims": stamp})
-        write_atomically(folder / "figures" / name, data.getvalue())
+        write_atomically(folder / "figures" / name, few_colours(data.getvalue()))
     for old in (folder / "figures").glob("*.png"):
         if old.name not in figures_of(bodies) and drawn_from(old): old.unlink()
     write_atomically(folder / "README.md", text)

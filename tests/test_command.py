@@ -512,6 +512,22 @@ def test_outputs_are_copied_back_by_cell_id(tmp_path):
     assert nbformat.read(path, 4).cells[0].source.count("*Outputs:") == 1
 
 
+def test_pictures_are_booked_in_few_colours_and_booked_ones_stay():
+    from base64 import b64decode, b64encode
+    from io import BytesIO
+    from PIL import Image
+    data = BytesIO()
+    Image.radial_gradient("L").convert("RGBA").save(data, "PNG")
+    png = b64encode(data.getvalue()).decode()
+    shown = lambda png: [dict(output_type="display_data", metadata={}, data={
+        "image/png": png, "text/plain": "<Figure>", "application/vnd.jupyter.widget-view+json": {}})]
+    (once,) = command._tidy(shown(png))
+    assert set(once["data"]) == {"image/png", "text/plain"} and once["data"]["text/plain"] == "<Figure>"
+    with Image.open(BytesIO(b64decode(once["data"]["image/png"]))) as few:
+        assert few.mode == "P" and few.size == (256, 256)
+    assert command._tidy(shown(once["data"]["image/png"])) == [once]
+
+
 @pytest.mark.parametrize("source, want", [
     ("#| hide\nimport os", True), ("#|hide", True), ("#| hidden", False),
     ('quiz("a", ("b", True, "c"))\nquiz("d")', True), ('quiz("a")\nx = 1', False), ("x = quiz('a')", False),

@@ -129,3 +129,13 @@ def test_package_holds_notebooks_and_data():
     assert "settings.ini" in manifest and "recursive-include nbs *.ipynb" in manifest
     assert all(folder in (ROOT / "setup.py").read_text() for folder in ('"*.ipynb"', '"answers/*.ipynb"',
                                                                         '"workshop/*.ipynb"'))
+
+
+def test_the_tree_is_light():
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+    paths = [ROOT / name for name in listed.decode().split("\0") if name and (ROOT / name).is_file()]
+    sizes = {path.relative_to(ROOT).as_posix(): path.stat().st_size / 1e6 for path in paths}
+    biggest = ", ".join(f"{name} {sizes[name]:.1f}" for name in sorted(sizes, key=sizes.get)[-5:])
+    assert sum(sizes.values()) < 35, f"{sum(sizes.values()):.1f} MB are tracked; the biggest, in MB: {biggest}"
+    heavy = [f"{name} {size:.1f} MB" for name, size in sizes.items() if name.endswith(".ipynb") and size > 2]
+    assert not heavy, f"above 2 MB: {', '.join(heavy)}; fedbook book stores pictures in few colours"

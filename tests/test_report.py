@@ -1,5 +1,6 @@
 import json
 import re
+from io import BytesIO
 
 import hypothesis.strategies as st
 import matplotlib
@@ -7,12 +8,14 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
+from matplotlib.figure import Figure
 
 from fedbook.answers import report as answers
 from fedbook.lab import COLOURS, UserError
-from fedbook.evidence import claims_figure, judged_claim, message, paper_effect, verdict_counts
-from fedbook.report import (History, as_html, collect, drawn_from, failed_runs, figures_of, fill, keep,
-                            overview_figure, page, row_difference, result_name, write_report)
+from fedbook.evidence import (claims_figure, judged_claim, message, paper_effect, results_text,
+                              verdict_counts)
+from fedbook.report import (History, as_html, collect, drawn_from, failed_runs, few_colours, figures_of, fill,
+                            keep, overview_figure, page, row_difference, result_name, write_report)
 
 matplotlib.use("Agg")
 
@@ -188,6 +191,55 @@ def test_a_report_is_written_whole_and_figures_stay_until_their_claims_change(tm
     assert not (tmp_path / "figures" / "overview.png").samefile(figure) and figure.exists(), "what is not ours stays"
     write_report(tmp_path, [body]), write_report(tmp_path, [result(SURE, data="other")])
     assert {path.name for path in figure.parent.iterdir()} == {"overview.png", "99_demo-full-0-other.png"}
+
+
+def png_of(array, mode="RGBA"):
+    from PIL import Image
+    data = BytesIO()
+    Image.fromarray(array.astype(np.uint8), mode).save(data, "PNG")
+    return data.getvalue()
+
+
+def pixels(png):
+    from PIL import Image
+    with Image.open(BytesIO(png)) as picture: return np.asarray(picture.convert("RGBA")).astype(int)
+
+
+def drawn():
+    "Curves with a legend, and a photograph (noise over slopes), each as PNG."
+    curves = Figure((8, 3))
+    ax = curves.subplots()
+    for k in range(4): ax.plot(np.sin(np.arange(40) / (k + 2)), label=f"curve {k}")
+    ax.legend()
+    data = BytesIO()
+    curves.savefig(data, format="png")
+    slope = np.stack([*np.meshgrid(np.arange(200), np.arange(200)), np.full((200, 200), 90)], 2)
+    photo = slope + np.random.default_rng(0).integers(0, 50, slope.shape)
+    return data.getvalue(), png_of(np.dstack([photo, np.full((200, 200), 255)]))
+
+
+def test_a_picture_in_few_colours_looks_the_same_and_twice_is_once():
+    chart, photo = drawn()
+    for png, most, mean in ((chart, 12, 0.5), (photo, 40, 6)):
+        few = few_colours(png)
+        off = abs(pixels(few) - pixels(png))
+        assert off.shape == pixels(png).shape and off.max() <= most and off.mean() <= mean
+        assert len(few) < 0.6 * len(png) and few_colours(few) == few
+        assert few_colours(png) == few
+
+
+def test_what_lets_light_through_or_would_grow_stays():
+    clear = np.dstack([np.random.default_rng(0).integers(0, 255, (50, 50, 3)), np.full((50, 50), 100)])
+    dot = png_of(np.full((1, 1, 3), 7), "RGB")
+    assert few_colours(png_of(clear)) == png_of(clear) and few_colours(dot) == dot
+
+
+def test_results_are_written_a_line_a_row_with_every_number():
+    body = result(SURE, NOISY) | dict(rows=[dict(what="a: b", seed=0, numbers=dict(x=[0.1, 1e-17, None]))] * 3)
+    text = results_text(body)
+    assert json.loads(text) == json.loads(json.dumps(body)) and list(json.loads(text)) == list(body)
+    assert len(text.splitlines()) == len(body) + 2 + 3 + 2 + 2 and len(text) < len(json.dumps(body)) + 20
+    assert json.loads(results_text(result())) == result()
 
 
 def test_html_is_escaped_and_has_all_parts():
