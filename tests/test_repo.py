@@ -1,6 +1,7 @@
 """What keeps notebooks, package and results in step."""
 import ast
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
