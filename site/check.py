@@ -1,5 +1,5 @@
 """After the build: every link inside the site leads to a page and a place on it, and no page is too heavy.
-`python site/check.py FOLDER` is the last part of `make site`: a sentence for each fault, and it ends with 1."""
+`python site/check.py FOLDER` is the last part of `make site`: a sentence for each fault, and 1 at the end."""
 import html
 import os
 import re
@@ -18,7 +18,7 @@ ATTRIBUTE = re.compile(r"\s(id|class|href|src|rel|loading)=(?:\"([^\"]*)\"|'([^'
 
 
 class Page:
-    "The ids of a page, its links with the cell that they follow, what a browser loads before anybody scrolls."
+    "The ids of a page, its links with the cell that they follow, what a browser loads before a scroll."
 
     def __init__(self, path: Path):
         self.path, self.ids, self.links, self.loaded, self.cell = path, set(), {}, {path}, ""
@@ -67,4 +67,7 @@ def faults(folder: Path) -> list:
     return found
 
 
-if __name__ == "__main__": sys.exit("\n".join(f"site: {fault}" for fault in faults(Path(sys.argv[1]))) or 0)
+if __name__ == "__main__":
+    found = faults(Path(sys.argv[1]))
+    more = [f"site: and {len(found) - 20} more"] if len(found) > 20 else []
+    sys.exit("\n".join([*(f"site: {fault}" for fault in found[:20]), *more]) or 0)

@@ -56,7 +56,7 @@ def as_written(app, doctree):
 @lru_cache(maxsize=None)
 def contents(builder, folder: str) -> str:
     "The list of all pages, as pages of `folder` link to it, with none of them marked as the current one."
-    tree = global_toctree_for_doc(builder.env, f"{folder}/-", builder, tags=builder.tags, collapse=False,
+    tree = global_toctree_for_doc(builder.env, posixpath.join(folder, "-"), builder, tags=builder.tags, collapse=False,
                                   titles_only=True, maxdepth=-1)
     return builder.render_partial(tree)["fragment"] if tree else ""
 
@@ -73,9 +73,9 @@ def marked(tree: str, link: str) -> str:
     start = before.rindex("<li")
     item = f'{before[start:]} current-page"><a class="current reference internal" href="#"'
     part = before[before.rindex('<li class="toctree-l1'):start]
-    item, opened = (re.sub(r'<li class="toctree-l\d', r"\g<0> current", each, count=1) for each in (item, part))
-    opened = opened.replace('class="toctree-checkbox"', 'checked="" class="toctree-checkbox"', 1)
-    if not part: after = re.sub(r'^([^<]*</a><input[^>]*?) (class="toctree-checkbox")', r'\1 checked="" \2', after)
+    item = re.sub(r'<li class="toctree-l\d', r"\g<0> current", item)
+    opened = part.replace('<li class="toctree-l1', '<li class="toctree-l1 current', 1).replace('class="toctree-checkbox"', 'checked="" class="toctree-checkbox"', 1)
+    if not part: after = re.sub(r'^([^<]*</a><input[^>]*?)( class="toctree-)', r'\1 checked=""\2', after)
     return before[:start - len(part)] + opened + item + after
 
 

@@ -1,4 +1,4 @@
-"""The links of the pages' sources, before Sphinx reads them: where each leads, and those that lead nowhere."""
+"""The links of the pages' sources, before Sphinx reads them, and those that lead nowhere."""
 import ast
 import fnmatch
 import html
@@ -29,7 +29,8 @@ def links(text: str) -> list:
     found = []
     for token in tokens(text):
         if token.type == "link_open": found.append(unquote(str(token.attrs["href"])))
-        if token.type.startswith("html_"): found += [html.unescape(a or b) for a, b in HREF.findall(token.content)]
+        if not token.type.startswith("html_"): continue
+        found += [html.unescape(single or double) for single, double in HREF.findall(token.content)]
     return [link for link in dict.fromkeys(found) if not re.match(r"[a-z]+:|//", link)]
 
 
@@ -60,7 +61,8 @@ def described(module: str) -> set:
     "The anchors of a module's page in the reference: what it exports that has a docstring, and methods."
     tree = ast.parse(Path(find_spec(f"fedbook.{module}").origin).read_text(encoding="utf-8"))
     kinds = ast.ClassDef, ast.FunctionDef
-    documented = lambda node: [each for each in node.body if isinstance(each, kinds) and ast.get_docstring(each)]
+    documented = lambda node: [each for each in node.body
+                               if isinstance(each, kinds) and ast.get_docstring(each)]
     top = [node for node in documented(tree) if not node.name.startswith("_")]
     inner = [(node.name, each.name) for node in top if isinstance(node, ast.ClassDef)
              for each in documented(node) if not each.name.startswith("_")]
@@ -69,7 +71,7 @@ def described(module: str) -> set:
 
 
 class Source:
-    "A page's source: `slugs` (what MyST links to, to ids), `ids`, and `links` with the cell that they follow."
+    "A page's source: `slugs` (what MyST links to, to ids), `ids`, `links` with the cell that they follow."
 
     def __init__(self, parts: list):
         "`parts`: the texts of the page from top to bottom, Markdown or HTML."
@@ -95,7 +97,8 @@ def faults(pages: dict, texts: dict, built: dict) -> list:
     `texts` (name with its ending to text), and the reference, from whose entries links lead to the cells that
     `built` names."""
     known = {name: Source(parts(page)) for name, page in pages.items()}
-    known |= {name.removesuffix(".md"): Source([text]) for name, text in texts.items() if name.endswith(".md")}
+    known |= {name.removesuffix(".md"): Source([text]) for name, text in texts.items()
+              if name.endswith(".md")}
     for name in (name.removesuffix(".rst") for name in texts if name.endswith(".rst")):
         known[name] = Source([])
         known[name].ids = described(name.removeprefix("api/"))
@@ -114,5 +117,5 @@ def faults(pages: dict, texts: dict, built: dict) -> list:
     found += [f"page {name}: its table of contents lists {entry}, which is no page"
               for name, text in texts.items() for entry in (entries(text) if name.endswith(".md") else [])
               if not fnmatch.filter(known, entry)]
-    return found + [f"page api/{full.split('.')[1]}, entry {full}: the cell {cell} that builds it is not on page {page}"
+    return found + [f"page api/{full.split('.')[1]}: the cell {cell}, which builds {full}, is not on page {page}"
                     for full, (page, cell) in built.items() if f"cell-{cell}" not in known[page].ids]

@@ -73,8 +73,8 @@ def bare(cell) -> str:
 
 
 def anchors(book) -> dict:
-    """What a link to a notebook may name, to ids on its page: headings, as MyST names them, and the code cells
-    that are shown, as JupyterLab names them (`cell-id=ID`)."""
+    """What a link to a notebook may name, to ids on its page: headings, as MyST names them, and the code
+    cells that are shown, as JupyterLab names them (`cell-id=ID`)."""
     titles = {slug: place for cell in book.cells if cell.cell_type == "markdown"
               for slug, place in headings(cell.source).items()}
     return titles | {f"cell-id={cell.id}": f"cell-{cell.id}" for cell in book.cells
@@ -83,8 +83,8 @@ def anchors(book) -> dict:
 
 class Course:
     """All notebooks of the folder `nbs`, and what a page must know of the others: `modules` (module to
-    notebook) and `built` (full name of what is exported to notebook and cell). What its pages have: `pictures`
-    (file name to PNG) and `dead` (a sentence for each dead link)."""
+    notebook) and `built` (full name of what is exported to notebook and cell). What its pages have:
+    `pictures` (file name to PNG) and `dead` (a sentence for each dead link)."""
 
     def __init__(self, nbs: Path):
         self.nbs, self.books, self.pictures, self.dead = nbs.resolve(), read(nbs), {}, []
@@ -95,7 +95,7 @@ class Course:
                       for name in definitions(cell)}
 
     def page(self, name: str) -> dict:
-        "The notebook `name` as its page. Raises `SiteError` for one without outputs. Dead links go to `dead`."
+        "The notebook `name` as its page. `SiteError` for one without outputs; dead links go to `dead`."
         book = self.books[name]
         if not name.startswith("answers/") and not any(cell.get("outputs") for cell in book.cells):
             command = f"make book NAME={Path(name).name}"
@@ -157,16 +157,19 @@ class Page:
         return [markdown(link), code, *self.library(cell)]
 
     def linked(self, cell, text: str, in_cell: bool = False) -> str:
-        """A text of a cell, or of its outputs, with its links as the site has them. Sphinx itself finds the page
-        of a notebook that a Markdown cell links to, but not a cell on it."""
+        """A text of a cell, or of its outputs, with its links as the site has them. Sphinx itself finds the
+        page of a notebook that a Markdown cell links to, but not a cell on it."""
         for link in links(text):
             to, written = self.course.target(self.name, link), re.escape(link)
             if not to:
-                self.course.dead.append(f"nbs/{self.name}.ipynb, cell {cell.id}: the link {link} leads nowhere")
+                place = f"nbs/{self.name}.ipynb, cell {cell.id}"
+                self.course.dead.append(f"{place}: the link {link} leads nowhere")
                 continue
             text = re.sub(rf"(\shref=['\"]){written}(?=['\"])", rf"\g<1>{to}", text)
-            if in_cell and "#cell-" in to: text = re.sub(rf"\[([^]]*)\]\({written}\)", rf"<a href='{to}'>\1</a>", text)
-            elif not in_cell or to.startswith(GITHUB): text = re.sub(rf"\]\({written}(?=[) ])", f"]({to}", text)
+            if in_cell and "#cell-" in to:
+                text = re.sub(rf"\[([^]]*)\]\({written}\)", rf"<a href='{to}'>\1</a>", text)
+            elif not in_cell or to.startswith(GITHUB):
+                text = re.sub(rf"\]\({written}(?=[) ])", f"]({to}", text)
         return text
 
     def library(self, cell) -> list:

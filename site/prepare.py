@@ -102,8 +102,8 @@ def encode(png: bytes, file: Path) -> None:
 
 
 def sources(course: Course, results: Path, pages: Path) -> dict:
-    """The sources of the site, by file name: the notebooks of a course, the claims of the folder `results` and
-    the Markdown files of the folder `pages`. Raises `SiteError` that names every link which leads nowhere."""
+    """The sources of the site, by file name: the notebooks of a course, the claims of the folder `results`
+    and the Markdown files of the folder `pages`. Raises `SiteError` that names every link which leads nowhere."""
     books = {name: course.page(name) for name in course.books}
     texts = {f"api/{module}.rst": module_page(module, name) for module, name in course.modules.items()
              if not module.startswith("answers.")}
