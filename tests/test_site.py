@@ -67,8 +67,8 @@ def test_answers_stand_on_a_page_of_their_own(site):
 
 def test_a_link_to_a_cell_is_written_as_jupyterlab_has_it_and_leads_to_the_cell_of_the_site(site):
     assert '<a href=\'answers/00_small.html#cell-a1\'>the <em>cell</em></a>' in page(site)
-    assert '<a href="#cell-c5">this cell</a>' in page(site)
-    assert '<a href="answers/00_small.html">those</a>' in page(site)
+    assert 'href="#cell-c5">this cell</a>' in page(site)
+    assert 'href="answers/00_small.html">those</a>' in page(site)
     assert "ipynb" not in re.sub(r'href="https://github.com/[^"]*"', "", page(site))
 
 
