@@ -47,6 +47,7 @@ book: .venv/dev
 site: .venv/site
 	$(BIN)/python site/prepare.py _docs/pages
 	$(BIN)/python -m sphinx -q -W --keep-going -j auto -c site -d _docs/doctrees _docs/pages _docs/html
+	@$(BIN)/python site/check.py _docs/html
 	@echo "The site is in _docs/html; open _docs/html/index.html"
 
 bench: .venv/dev

@@ -144,8 +144,9 @@ def would_turn(answer: Settled) -> str:
     return f"{answer.question.change} Or all {len(claim['values'])} seeds moved by {size}{unit}."
 
 def cell_link(question: Question) -> str:
-    "Where the answer to `question` was measured: `nbs/CHAPTER.ipynb#CELL`."
-    return f"nbs/{question.rests[0].chapter}.ipynb#{question.cell}"
+    """Where the answer to `question` was measured: `nbs/CHAPTER.ipynb#cell-id=CELL`. JupyterLab scrolls to that
+    cell, and so does the site; GitHub opens the notebook."""
+    return f"nbs/{question.rests[0].chapter}.ipynb#cell-id={question.cell}"
 
 def _linked(question):
     place = cell_link(question)

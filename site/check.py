@@ -1,9 +1,11 @@
-"""After the build: every link inside the site leads to a page and a place on it, and no page is too heavy."""
-from html.parser import HTMLParser
+"""After the build: every link inside the site leads to a page and a place on it, and no page is too heavy.
+`python site/check.py FOLDER` is the last part of `make site`: a sentence for each fault, and 1 at the end."""
+import html
+import os
+import re
+import sys
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
-
-from sphinx.errors import SphinxError
 
 MOST = 2_000_000
 MATHJAX = ("core.js", "input/tex.js", "output/chtml.js", "output/chtml/fonts/tex.js", "a11y/assistive-mml.js",
@@ -11,26 +13,32 @@ MATHJAX = ("core.js", "input/tex.js", "output/chtml.js", "output/chtml/fonts/tex
                "Main-Regular", "Main-Bold", "Math-Italic", "AMS-Regular", "Size1-Regular", "Size2-Regular")))
 
 
-class Page(HTMLParser):
-    "The ids of a page, its links, and what a browser loads with it before anybody scrolls."
+TAG = re.compile(r"<([a-z]\w*)(\s[^>]*)>")
+ATTRIBUTE = re.compile(r"\s(id|class|href|src|rel|loading)=(?:\"([^\"]*)\"|'([^']*)')")
+
+
+class Page:
+    "The ids of a page, its links with the cell that they follow, what a browser loads before a scroll."
 
     def __init__(self, path: Path):
-        super().__init__()
-        self.path, self.ids, self.links, self.loaded = path, set(), set(), {path}
-        self.feed(path.read_text(encoding="utf-8"))
+        self.path, self.ids, self.links, self.loaded, self.cell = path, set(), {}, {path}, ""
+        for tag, written in TAG.findall(path.read_text(encoding="utf-8")):
+            if "id=" in written or "href=" in written or "src=" in written: self.read(tag, written)
+
+    def read(self, tag: str, written: str) -> None:
+        "Keep what the tag `tag` with its attributes, as `written`, says."
+        attrs = {name: html.unescape(double or single) for name, double, single in ATTRIBUTE.findall(written)}
+        if attrs.get("class") == "cell": self.cell = attrs["id"]
+        if attrs.get("id"): self.ids.add(attrs["id"])
+        link = attrs.get("href") if tag in ("a", "link") else attrs.get("src")
+        if not link or re.match(r"[a-z]+:|//", link): return
+        self.links.setdefault(link, self.cell)
+        seen = tag == "img" and attrs.get("loading") != "lazy"
+        if tag == "script" or attrs.get("rel") == "stylesheet" or seen: self.loaded.add(self.file(link))
 
     def file(self, link: str) -> Path:
         path = unquote(urlsplit(link).path)
-        return (self.path.parent / path).resolve() if path else self.path
-
-    def handle_starttag(self, tag, attrs):
-        attrs = dict(attrs)
-        link = attrs.get("href") if tag in ("a", "link") else attrs.get("src")
-        if attrs.get("id"): self.ids.add(attrs["id"])
-        if not link or urlsplit(link).scheme or urlsplit(link).netloc: return
-        self.links.add(link)
-        seen = tag == "img" and attrs.get("loading") != "lazy"
-        if tag == "script" or attrs.get("rel") == "stylesheet" or seen: self.loaded.add(self.file(link))
+        return Path(os.path.normpath(self.path.parent / path)) if path else self.path
 
     def weight(self) -> int:
         "Bytes, not compressed, with what MathJax fetches once it has started."
@@ -46,18 +54,20 @@ def read(folder: Path) -> dict:
 
 def faults(folder: Path) -> list:
     "A sentence for each link of the built site that leads nowhere, and for each page above `MOST` bytes."
-    pages, found = read(folder), []
+    pages, found, there = read(folder), [], {}
     for path, page in pages.items():
         name = path.relative_to(folder.resolve())
-        for link in sorted(page.links):
+        for link, cell in sorted(page.links.items()):
             file, anchor = page.file(link), unquote(urlsplit(link).fragment)
             lost = anchor and file in pages and anchor not in pages[file].ids
-            if lost or not file.exists(): found.append(f"page {name}: the link {link} leads nowhere")
+            if file not in there: there[file] = file.exists()
+            below = f", below {cell}" if cell else ""
+            if lost or not there[file]: found.append(f"page {name}{below}: the link {link} leads nowhere")
         if page.weight() > MOST: found.append(f"page {name} weighs {page.weight():,} bytes, at most {MOST:,}")
     return found
 
 
-def finished(app, error):
-    if error or app.builder.name != "html": return
-    found = faults(Path(app.outdir))
-    if found: raise SphinxError("; ".join(found[:5]))
+if __name__ == "__main__":
+    found = faults(Path(sys.argv[1]))
+    more = [f"site: and {len(found) - 20} more"] if len(found) > 20 else []
+    sys.exit("\n".join([*(f"site: {fault}" for fault in found[:20]), *more]) or 0)

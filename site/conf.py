@@ -1,14 +1,15 @@
 """Sphinx's settings for the site. The sources are what `prepare.py` wrote; nothing comes from the network."""
+import posixpath
 import re
 import sys
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
 from docutils import nodes
+from sphinx.environment.adapters.toctree import global_toctree_for_doc
 
 sys.path.insert(0, str(Path(__file__).parent))
-
-import check
 
 project, author, copyright = "fedbook", "The fedbook authors", "2026 The fedbook authors"
 html_title, html_theme, html_favicon = "fedbook", "furo", "static/icon.svg"
@@ -52,10 +53,37 @@ def as_written(app, doctree):
         node["no-wrap"], node.children = True, [nodes.Text(f"\\[{node.astext()}\\]")]
 
 
+@lru_cache(maxsize=None)
+def contents(builder, folder: str) -> str:
+    "The list of all pages, as pages of `folder` link to it, with none of them marked as the current one."
+    tree = global_toctree_for_doc(builder.env, posixpath.join(folder, "-"), builder, tags=builder.tags, collapse=False,
+                                  titles_only=True, maxdepth=-1)
+    return builder.render_partial(tree)["fragment"] if tree else ""
+
+
+def shared(app, page, template, context, doctree):
+    "One list of pages for each folder: made anew for every page, it takes a third of the build."
+    context["toctree"] = lambda **options: contents(app.builder, posixpath.dirname(page))
+
+
+def marked(tree: str, link: str) -> str:
+    "The list of pages `tree`, with the page behind `link` marked as the current one, and what it is part of."
+    before, found, after = tree.partition(f'"><a class="reference internal" href="{link}"')
+    if not found: return tree
+    start = before.rindex("<li")
+    item = f'{before[start:]} current-page"><a class="current reference internal" href="#"'
+    part = before[before.rindex('<li class="toctree-l1'):start]
+    item = re.sub(r'<li class="toctree-l\d', r"\g<0> current", item)
+    opened = part.replace('<li class="toctree-l1', '<li class="toctree-l1 current', 1).replace('class="toctree-checkbox"', 'checked="" class="toctree-checkbox"', 1)
+    if not part: after = re.sub(r'^([^<]*</a><input[^>]*?)( class="toctree-)', r'\1 checked=""\2', after)
+    return before[:start - len(part)] + opened + item + after
+
+
 def spoken(app, page, template, context, doctree):
     """What a screen reader needs: the level of the sidebar's captions, which are headings, and that the
     parameters of a long signature, definitions without terms for Sphinx, are a list."""
-    tree, body = context.get("furo_navigation_tree", ""), context.get("body", "")
+    tree = marked(context.get("furo_navigation_tree", ""), f"{posixpath.basename(page)}.html")
+    body = context.get("body", "")
     context["furo_navigation_tree"] = tree.replace('role="heading"', 'role="heading" aria-level="2"')
     roles = {"<dl>": '<dl role="list">', "<dd>": '<dd role="listitem">'}
     listed = lambda found: re.sub("<d[ld]>", lambda tag: roles[tag[0]], found[0])
@@ -67,5 +95,5 @@ def setup(app):
     app.config.mathjax_path = "mathjax/startup.js"
     app.config.html_extra_path = [str(app.srcdir / "extra")]
     app.connect("doctree-read", as_written)
+    app.connect("html-page-context", shared, priority=100)
     app.connect("html-page-context", spoken, priority=900)
-    app.connect("build-finished", check.finished, priority=900)

@@ -3,17 +3,19 @@ import ast
 import base64
 import hashlib
 import html
+import os
+import posixpath
 import re
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
 
-from markdown_it import MarkdownIt
 from nbformat import from_dict
 from nbformat.v4 import reads_json
 from PIL import Image
 
-MARKDOWN = MarkdownIt()
+from links import headings, links
+
 GITHUB = "https://github.com/fedbook/fedbook/blob/main/"
 
 
@@ -65,54 +67,53 @@ def prose(book) -> str:
     return "\n".join(cell.source for cell in book.cells if cell.cell_type == "markdown")
 
 
-def anchors(book) -> set:
-    "What a link into the page of a notebook may point at: its headings, as MyST names them, and its cells."
-    slug = lambda heading: re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
-    headings = {slug(heading) for heading in re.findall(r"^#+ (.+)$", prose(book), re.M)}
-    return headings | {f"cell-{cell.id}" for cell in book.cells}
+def bare(cell) -> str:
+    "The source of a code cell without its directives; a cell that has nothing else is not shown."
+    return "\n".join(line for line in cell.source.splitlines() if not line.startswith("#|")).strip()
 
 
-def links(text: str) -> list:
-    "The targets of the links of a Markdown text, those to other sites left out."
-    tokens = [token for block in MARKDOWN.parse(text) for token in block.children or []]
-    targets = [str(token.attrs["href"]) for token in tokens if token.type == "link_open"]
-    return [target for target in targets if not re.match(r"[a-z]+:", target)]
+def anchors(book) -> dict:
+    """What a link to a notebook may name, to ids on its page: headings, as MyST names them, and the code
+    cells that are shown, as JupyterLab names them (`cell-id=ID`)."""
+    titles = {slug: place for cell in book.cells if cell.cell_type == "markdown"
+              for slug, place in headings(cell.source).items()}
+    return titles | {f"cell-id={cell.id}": f"cell-{cell.id}" for cell in book.cells
+                     if cell.cell_type == "code" and bare(cell)}
 
 
 class Course:
     """All notebooks of the folder `nbs`, and what a page must know of the others: `modules` (module to
-    notebook) and `built` (full name of what is exported to notebook and cell). Pictures go to `pictures`."""
+    notebook) and `built` (full name of what is exported to notebook and cell). What its pages have:
+    `pictures` (file name to PNG) and `dead` (a sentence for each dead link)."""
 
-    def __init__(self, nbs: Path, pictures: Path):
-        self.nbs, self.books, self.pictures = nbs.resolve(), read(nbs), pictures
-        self.pictures.mkdir(parents=True, exist_ok=True)
+    def __init__(self, nbs: Path):
+        self.nbs, self.books, self.pictures, self.dead = nbs.resolve(), read(nbs), {}, []
+        self.anchors = {name: anchors(book) for name, book in self.books.items()}
         self.modules = {module_of(book): name for name, book in self.books.items() if module_of(book)}
         self.built = {f"fedbook.{module}.{name}": (page, cell.id) for module, page in self.modules.items()
                       for cell in self.books[page].cells if "#| export" in cell.source
                       for name in definitions(cell)}
 
     def page(self, name: str) -> dict:
-        "The notebook `name` as its page. Raises `SiteError` for one without outputs, and for a dead link."
+        "The notebook `name` as its page. `SiteError` for one without outputs; dead links go to `dead`."
         book = self.books[name]
         if not name.startswith("answers/") and not any(cell.get("outputs") for cell in book.cells):
             command = f"make book NAME={Path(name).name}"
             raise SiteError(f"nbs/{name}.ipynb has no outputs: fill it with `{command}`")
         return Page(self, name).notebook()
 
-    def linked(self, name: str, cell) -> str:
-        "The text of a Markdown cell of the notebook `name`, once its links are known to lead somewhere."
-        text, folder = cell.source, (self.nbs / name).parent
-        for link in links(text):
-            path, _, anchor = link.partition("#")
-            file = (folder / path).resolve()
-            inside = path and file.is_relative_to(self.nbs)
-            other = file.relative_to(self.nbs).with_suffix("").as_posix() if inside else name
-            book = self.books.get(other) if inside or not path else None
-            if book is None and file.exists() and file.is_relative_to(self.nbs.parent):
-                text = text.replace(f"]({link})", f"]({GITHUB}{file.relative_to(self.nbs.parent)})")
-            elif book is None or anchor and anchor not in anchors(book):
-                raise SiteError(f"nbs/{name}.ipynb, cell {cell.id}: the link {link} leads nowhere")
-        return text
+    def target(self, name: str, link: str) -> str:
+        """Where a link in the notebook `name` leads on the site: to a page and a place on it, or to a file on
+        GitHub; "" for nowhere."""
+        path, _, anchor = link.partition("#")
+        file = (self.nbs / name).parent / path if path else self.nbs / f"{name}.ipynb"
+        other = Path(os.path.relpath(file.resolve(), self.nbs.parent)).as_posix()
+        book = other.removeprefix("nbs/").removesuffix(".ipynb")
+        if book not in self.books:
+            return GITHUB + other if file.exists() and not other.startswith("..") else ""
+        if anchor and anchor not in self.anchors[book]: return ""
+        page = posixpath.relpath(f"{book}.html", posixpath.dirname(name)) if path else ""
+        return f"{page}#{self.anchors[book][anchor]}" if anchor else page
 
     def equations(self) -> dict:
         "The numbered equations of each module's chapter: module to number to LaTeX."
@@ -147,13 +148,29 @@ class Page:
 
     def shown(self, cell) -> list:
         "The cells that the page shows for one of the notebook's."
-        if cell.cell_type != "code": return [markdown(self.course.linked(self.name, cell))]
-        source = "\n".join(line for line in cell.source.splitlines() if not line.startswith("#|")).strip()
+        if cell.cell_type != "code": return [markdown(self.linked(cell, cell.source, in_cell=True))]
+        source = bare(cell)
         if not source: return []
         link = f"<a class='cell' id='cell-{cell.id}' href='#cell-{cell.id}' title='A link to this cell'>#</a>"
         code = from_dict({"cell_type": "code", "execution_count": None, "metadata": {"tags": folded(cell)},
                           "source": source, "outputs": self.outputs(cell)})
         return [markdown(link), code, *self.library(cell)]
+
+    def linked(self, cell, text: str, in_cell: bool = False) -> str:
+        """A text of a cell, or of its outputs, with its links as the site has them. Sphinx itself finds the
+        page of a notebook that a Markdown cell links to, but not a cell on it."""
+        for link in links(text):
+            to, written = self.course.target(self.name, link), re.escape(link)
+            if not to:
+                place = f"nbs/{self.name}.ipynb, cell {cell.id}"
+                self.course.dead.append(f"{place}: the link {link} leads nowhere")
+                continue
+            text = re.sub(rf"(\shref=['\"]){written}(?=['\"])", rf"\g<1>{to}", text)
+            if in_cell and "#cell-" in to:
+                text = re.sub(rf"\[([^]]*)\]\({written}\)", rf"<a href='{to}'>\1</a>", text)
+            elif not in_cell or to.startswith(GITHUB):
+                text = re.sub(rf"\]\({written}(?=[) ])", f"]({to}", text)
+        return text
 
     def library(self, cell) -> list:
         "The line below an exported cell that leads to its names in the reference: those with a docstring."
@@ -179,18 +196,18 @@ class Page:
         if "image/png" in data: return as_html(self.picture(data["image/png"], title(cell)))
         if plain.startswith("[slider: "): return as_html(note(plain, shown_before(self.book, cell)))
         if plain.startswith("Answer: "): return as_html(self.answer(plain))
-        if "text/markdown" in data: return as_markdown(data["text/markdown"])
-        if markup and calls(cell, "quiz"):
-            bare = re.sub(r" style=(['\"]).*?\1", "", markup)
-            return as_html(f"<div class='quiz'>{bare}</div>")
-        return output
+        if "text/markdown" in data: return as_markdown(self.linked(cell, data["text/markdown"]))
+        if not markup: return output
+        markup = self.linked(cell, markup)
+        if not calls(cell, "quiz"): return from_dict({**output, "data": {**data, "text/html": markup}})
+        plainer = re.sub(r" style=(['\"]).*?\1", "", markup)
+        return as_html(f"<div class='quiz'>{plainer}</div>")
 
     def picture(self, png: str, alt: str) -> str:
-        "The `<img>` of a picture, which is kept in a file of its own: every bit of it, in 40 % of the bytes."
+        "The `<img>` of a picture, which is kept in a file of its own."
         data = base64.b64decode(png)
         image, name = Image.open(BytesIO(data)), hashlib.sha256(data).hexdigest()[:16] + ".webp"
-        file = self.course.pictures / name
-        if not file.exists(): image.save(file, lossless=True, exact=True, quality=50, method=2)
+        self.course.pictures[name] = data
         return (f"<img src='{self.up}pictures/{name}' width='{image.width}' height='{image.height}' "
                 f"loading='lazy' alt='{html.escape(alt, quote=True)}'>")
 
@@ -208,9 +225,7 @@ def markdown(text: str) -> dict: return from_dict({"cell_type": "markdown", "met
 
 
 def as_markdown(text: str) -> dict:
-    "An output in Markdown, whose links to notebooks lead to their pages."
-    told = re.sub(r"\]\(([\w/]+)\.ipynb", r"](\1.html", text)
-    return from_dict({"output_type": "display_data", "metadata": {}, "data": {"text/markdown": told}})
+    return from_dict({"output_type": "display_data", "metadata": {}, "data": {"text/markdown": text}})
 
 
 def as_html(markup: str) -> dict:

@@ -2,15 +2,20 @@
 gather from them. Nothing is executed. `python site/prepare.py OUT` is the first half of `make site`."""
 import fnmatch
 import json
+import os
 import posixpath
 import re
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
 from pathlib import Path
 
 from nbformat.v4 import writes_json
+from PIL import Image
 
 import claims
 from fedbook.report import collect
+from links import faults
 from notebooks import Course, SiteError, prose
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -88,25 +93,44 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def prepare(out: Path, nbs: Path, results: Path, pages: Path) -> None:
-    """Write the sources of the site to `out`: the notebooks of the folder `nbs`, the claims of the folder
-    `results` and the Markdown files of the folder `pages`. Raises `SiteError`."""
-    course = Course(nbs, out / "extra" / "pictures")
-    texts = {f"{name}.ipynb": writes_json(course.page(name)) for name in course.books}
-    texts |= {f"api/{module}.rst": module_page(module, name) for module, name in course.modules.items()
-              if not module.startswith("answers.")}
+def encode(png: bytes, file: Path) -> None:
+    "Write a picture to `file`, unless it is there: every bit of it, in 40 % of the bytes."
+    if file.exists(): return
+    half = file.with_suffix(".part")
+    Image.open(BytesIO(png)).save(half, "webp", lossless=True, exact=True, quality=50, method=2)
+    half.rename(file)
+
+
+def sources(course: Course, results: Path, pages: Path) -> dict:
+    """The sources of the site, by file name: the notebooks of a course, the claims of the folder `results`
+    and the Markdown files of the folder `pages`. Raises `SiteError` that names every link which leads nowhere."""
+    books = {name: course.page(name) for name in course.books}
+    texts = {f"api/{module}.rst": module_page(module, name) for module, name in course.modules.items()
+             if not module.startswith("answers.")}
     texts |= {page.name: page.read_text(encoding="utf-8") for page in pages.glob("*.md")}
-    readme = nbs.parent / "README.md"
+    readme = course.nbs.parent / "README.md"
     order = readme.read_text(encoding="utf-8") if readme.exists() else ""
     texts["index.md"] = contents(course, texts["index.md"], order)
     texts["results.md"] = claims.page(collect(results), course.books)
     texts["glossary.md"] = glossary(course)
+    dead = course.dead or faults(books, texts, course.built)
+    if dead: raise SiteError("\n".join(dead))
     texts["reference.json"] = json.dumps({"built": course.built, "equations": course.equations()}, indent=1)
-    written = [write(out / name, text) for name, text in texts.items()]
+    return texts | {f"{name}.ipynb": writes_json(page) for name, page in books.items()}
+
+
+def prepare(out: Path, nbs: Path, results: Path, pages: Path) -> None:
+    "Write the `sources` of the site to `out`, with the pictures of the notebooks of the folder `nbs`."
+    course, pictures = Course(nbs), out / "extra" / "pictures"
+    written = [write(out / name, text) for name, text in sources(course, results, pages).items()]
+    pictures.mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(encode, course.pictures.values(), (pictures / name for name in course.pictures)))
     for old in out.rglob("*.*"):
-        if old.is_file() and old not in written and old.parent != course.pictures: old.unlink()
+        kept = old in written or old.parent == pictures and old.name in course.pictures
+        if old.is_file() and not kept: old.unlink()
 
 
 if __name__ == "__main__":
     try: prepare(Path(sys.argv[1]).resolve(), ROOT / "nbs", ROOT / "results", ROOT / "site" / "pages")
-    except SiteError as error: sys.exit(f"site: {error}")
+    except SiteError as error: sys.exit("\n".join(f"site: {each}" for each in str(error).splitlines()))

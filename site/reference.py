@@ -7,8 +7,6 @@ import textwrap
 from functools import lru_cache
 from pathlib import Path
 
-from docutils import nodes
-
 from fedbook.lab import Profile, meanings
 
 PUBLIC = {"torch._C.Generator": "torch.Generator", "torch.nn.modules.module.Module": "torch.nn.Module",

@@ -101,6 +101,15 @@ def detector(encoder, seed=0, **options):
     return build(lambda: detect.faster_rcnn(encoder, 5, 16, 16, **options), seed)
 
 
+@pytest.fixture(scope="session")
+def little_site(tmp_path_factory):
+    "The folder of the pages of the site of a course of two notebooks."
+    pytest.importorskip("furo", reason="the site's packages are missing: pip install 'fedbook[site]'")
+    from small_site import built
+
+    return built(tmp_path_factory.mktemp("site"))
+
+
 @pytest.fixture(scope="module")
 def sure(encoder, data):
     "A detector that has learned a little, and is made to be sure of what it sees."

@@ -10,6 +10,7 @@ from PIL import Image
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "site"))
+import check
 import prepare
 
 
@@ -38,7 +39,10 @@ QUIZ = ("<div><b>Where do pictures stay?</b><details style='margin:4px 0 4px 16p
         "<summary>a) At home.</summary><i>Right.</i> Nothing but weights travels.</details></div>")
 NAMES = "## Names\n\n| in the text | in code | what |\n|---|---|---|\n| $\\alpha$ | `alpha` | how skewed |"
 PART = ("## A part\n\n$$a = b \\\\ c \\tag{1}$$\n\n"
-        "Back to [the names](#names), on to [the answers](answers/00_small.ipynb).")
+        "Back to [the names](#names), on to [the answers](answers/00_small.ipynb), "
+        "and [the *cell*](answers/00_small.ipynb#cell-id=a1) of one.")
+SHOWN = ("| claim |\n|---|\n| skew costs accuracy |\n\n"
+         "From [this cell](#cell-id=c5) to [those](answers/00_small.ipynb).")
 FIGURE = ("def figure(alpha, beta=1):\n    ax.set_title(f'skew at {alpha}')\n\n"
           "for alpha in (0.1, 0.5, 2.0): display(figure(alpha))")
 REVEALED = {"text/plain": "Answer: double in fedbook.answers.small",
@@ -53,7 +57,7 @@ CHAPTER = [
     code("c4", "play(figure, alpha=[0.1, 0.5], beta=(1, 5, 1))",
          {"text/plain": "[slider: alpha, beta. Run this cell in JupyterLab to move it.]"}),
     code("c8", f"wide = {'wide ' * 40!r}", {"text/plain": "wide " * 60}),
-    code("c5", "results", {"text/markdown": "| claim |\n|---|\n| skew costs accuracy |", "text/plain": ""}),
+    code("c5", "results", {"text/markdown": SHOWN, "text/plain": ""}),
     text("t3", "## Exercises"),
     code("c6", "reveal(answers.double)", REVEALED),
     code("c7", "quiz('Where do pictures stay?')", {"text/html": QUIZ, "text/plain": "Where"},
@@ -88,7 +92,7 @@ def course(folder, chapter=CHAPTER):
     "A course of one `chapter` and its answers in `folder`, with one result and a start page."
     notebook(folder / "nbs" / "00_small.ipynb", chapter)
     notebook(folder / "nbs" / "answers" / "00_small.ipynb", ANSWERS)
-    for name in ("results", "written"): (folder / name).mkdir()
+    for name in ("results", "written"): (folder / name).mkdir(parents=True)
     (folder / "results" / "00_small-full-0-none.json").write_text(json.dumps(RESULT))
     (folder / "written" / "index.md").write_text(INDEX)
     return folder
@@ -105,4 +109,5 @@ def built(folder):
     done = subprocess.run([sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", *places], text=True,
                           capture_output=True)
     assert done.returncode == 0, done.stderr[-3000:]
+    assert check.faults(folder / "html") == []
     return folder / "html"

@@ -1,8 +1,8 @@
 """What a reader sees: chapters in JupyterLab and the site, in a real browser.
 
-`make test` moves the sliders that are drawn within seconds, and looks at a small site, or at the whole one
-where `make site` has built it since the last change. `make test-browser` moves every slider, and looks at the
-whole site."""
+`make test` runs one chapter in JupyterLab, from top to bottom, and looks at a small site. With
+FEDBOOK_BROWSER=all, as `make test-browser` has it, two more chapters run, every slider of the others moves,
+and the site is the whole one, which `make site` has built."""
 import importlib.util
 import inspect
 import json
@@ -29,11 +29,10 @@ pytestmark = pytest.mark.skipif(not CHROMIUM,
                                 reason="no chromium is on the path (Debian: apt install chromium)")
 ROOT = Path(__file__).parent.parent
 ALL = os.environ.get("FEDBOOK_BROWSER") == "all"
+only_all = pytest.mark.skipif(not ALL, reason="make test-browser does it")
 WHOLE = ("00_start", "04_fedavg", "13_fedcbdr")  # run from top to bottom, their sliders with them
-LONG = {"07_continual", "08_detect", "08_painters", "09_reid", "09_teacher", "12_fedklpr", "14_fedgtea",
-        "22_attack"}
 ACTS = {"kept_and_dropped": 2}  # the knob to move, where at smoke the first leaves the picture as it is
-OTHERS = [name for name in chapters() if name not in WHOLE and (ALL or name not in LONG)]
+OTHERS = [name for name in chapters() if name not in WHOLE]
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +60,7 @@ def lab(chromium, course, tmp_path_factory):
         page.close()
 
 
+@only_all
 @pytest.mark.parametrize("name", [name for name in WHOLE if name != "04_fedavg"])
 def test_a_chapter_runs_from_top_to_bottom_and_its_slider_moves(name, lab):
     lab.open(f"{name}.ipynb")
@@ -146,42 +146,41 @@ def plays(name):
     return sum(len(re.findall(r"^play\(", source, re.M)) for source in sources)
 
 
+@only_all
 def test_every_slider_of_the_other_chapters_moves_and_its_picture_changes(lab, course):
-    """Each `play(...)` in a cell of one notebook, with what it needs of its chapter. The long ones are moved
-    by `make test-browser` alone."""
+    "Each `play(...)` in a cell of one notebook, with what it needs of its chapter."
     shown = [(f"{name} {f}", f, code) for name in OTHERS for f, code in sliders(chapters()[name]).items()]
     cells = [new_code_cell(f"exec(compile({code!r}, {name!r}, 'exec'), dict(__name__='__main__'))")
              for name, _, code in shown]
     kernel = dict(name="python3", display_name="Python 3", language="python")
     nbformat.write(new_notebook(cells=cells, metadata=dict(kernelspec=kernel)), course / "sliders.ipynb")
     lab.open("sliders.ipynb")
-    assert lab.run_all(minutes=30 if ALL else 15) == []
+    assert lab.run_all(minutes=30) == []
     found = lab.sliders()
     assert len(found) == len(shown) == sum(map(plays, OTHERS)) > 25
     for slider, (name, f, _) in zip(found, shown): noted(name, *slider.moved(ACTS.get(f, 0)))
     lab.close()
 
 
-def newest(*paths): return max(path.stat().st_mtime for path in paths)
-
-
-def up_to_date(pages):
-    "Whether the whole site has been built since the last change of what it is built from."
-    kinds = ("nbs/**/*.ipynb", "site/*.py", "site/pages/*.md", "site/static/*", "results/*.json",
-             "fedbook/*.py")
-    sources = (path for kind in kinds for path in ROOT.glob(kind))
-    return (pages / "index.html").exists() and newest(*pages.glob("*.html")) > newest(*sources)
+@only_all
+def test_a_link_in_an_output_leads_to_its_cell_in_another_notebook(lab):
+    "The address of a cell, `#cell-id=ID`, is JupyterLab's; the site has its own for it."
+    lab.open("16_left_open.ipynb")
+    link = lab.seen.locator("a[data-commandlinker-args*='10_fedreplay.ipynb']").first
+    cell = json.loads(link.get_attribute("data-commandlinker-args"))["id"].partition("=")[2]
+    link.click()
+    lab.page.wait_for_function("jupyterapp.shell.currentWidget.context.path == '10_fedreplay.ipynb'")
+    place = [each["id"] for each in lab.cells()].index(cell)
+    expect(lab.seen.locator(".jp-Cell").nth(place)).to_be_in_viewport()
+    for _ in range(2): lab.close()
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
+def site(request):
     "The address of the site."
-    pytest.importorskip("furo", reason="the site's packages are missing: pip install 'fedbook[site]'")
-    from small_site import built
-
     whole = ROOT / "_docs" / "html"
-    with served(whole if ALL or up_to_date(whole) else built(tmp_path_factory.mktemp("site"))) as address:
-        yield address
+    assert not ALL or (whole / "index.html").exists(), "the whole site is not there: make site"
+    with served(whole if ALL else request.getfixturevalue("little_site")) as address: yield address
 
 
 @pytest.fixture

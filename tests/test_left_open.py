@@ -112,14 +112,14 @@ def test_a_result_that_is_taken_away_takes_its_answer_along(question):
 
 @each
 def test_the_link_lands_on_a_code_cell(question):
-    file, _, cell = cell_link(question).partition("#")
+    file, _, cell = cell_link(question).partition("#cell-id=")
     if not (ROOT / file).exists():
         assert question.rests[0].chapter not in THERE, "measured by a notebook that is not here"
-        assert f"`{file}#{cell}`" in answer_text(answered(question, BODIES))
+        assert f"`{cell_link(question)}`" in answer_text(answered(question, BODIES))
         return
     found, = (each for each in nbformat.read(ROOT / file, 4).cells if each.id == cell)
     assert found.cell_type == "code" and ast.parse(found.source).body, "nothing to run"
-    assert f"({file.removeprefix('nbs/')}#{cell})" in answer_text(answered(question, BODIES))
+    assert f"({cell_link(question).removeprefix('nbs/')})" in answer_text(answered(question, BODIES))
 
 
 @each

@@ -2,6 +2,8 @@
 import base64
 import html
 import re
+import subprocess
+import sys
 from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,8 +14,9 @@ pytest.importorskip("furo", reason="the site's packages are missing: pip install
 from PIL import Image, ImageChops
 from sphinx.util.inventory import InventoryFile
 
-from small_site import CHAPTER, PICTURES, built, code, course, prepared, text
+from small_site import CHAPTER, PICTURES, code, course, prepared, text
 import check
+import links
 import notebooks
 import prepare
 import reference
@@ -21,8 +24,8 @@ import reference
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory): return built(tmp_path_factory.mktemp("site"))
+@pytest.fixture
+def site(little_site): return little_site
 
 
 def page(site, name="00_small"): return (site / f"{name}.html").read_text()
@@ -60,6 +63,21 @@ def test_answers_stand_on_a_page_of_their_own(site):
     assert "2 * x" not in words(page(site))
     assert "<a href='answers/00_small.html#cell-a1'>Answer: <code>double</code></a>" in page(site)
     assert "id='cell-a1'" in page(site, "answers/00_small")
+
+
+def test_a_link_to_a_cell_is_written_as_jupyterlab_has_it_and_leads_to_the_cell_of_the_site(site):
+    assert '<a href=\'answers/00_small.html#cell-a1\'>the <em>cell</em></a>' in page(site)
+    assert 'href="#cell-c5">this cell</a>' in page(site)
+    assert 'href="answers/00_small.html">those</a>' in page(site)
+    assert "ipynb" not in re.sub(r'href="https://github.com/[^"]*"', "", page(site))
+
+
+def test_what_the_sources_promise_stands_on_the_pages(site, tmp_path):
+    "The check of the sources knows anchors that Sphinx has yet to make."
+    small = notebooks.Course(course(tmp_path) / "nbs")
+    for name in small.books: assert set(small.anchors[name].values()) <= check.Page(site / f"{name}.html").ids
+    described = links.described("lab")
+    assert len(described) > 20 and described <= check.Page(site / "api/lab.html").ids
 
 
 def test_the_reference_leads_to_the_cell_and_the_chapter_back(site):
@@ -116,20 +134,65 @@ def test_nothing_comes_from_elsewhere_and_no_page_is_heavy(site):
 
 
 def test_the_check_finds_a_dead_anchor_a_missing_page_and_a_heavy_one(tmp_path, monkeypatch):
-    links = "".join(f"<a href='{link}'>x</a>" for link in ("b.html#there", "b.html#gone", "c.html"))
-    (tmp_path / "a.html").write_text(links)
+    dead = "".join(f"<a href='{link}'>x</a>" for link in ("b.html#there", "b.html#gone", "c.html"))
+    (tmp_path / "a.html").write_text(f"<a class='cell' id='cell-c9'>#</a>{dead}")
     (tmp_path / "b.html").write_text("<p id='there'>")
-    lost = [f"page a.html: the link {link} leads nowhere" for link in ("b.html#gone", "c.html")]
+    lost = [f"page a.html, below cell-c9: the link {link} leads nowhere"
+            for link in ("b.html#gone", "c.html")]
     assert check.faults(tmp_path) == lost
+    done = subprocess.run([sys.executable, check.__file__, tmp_path], capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr == "".join(f"site: {fault}\n" for fault in lost)
     monkeypatch.setattr(check, "MOST", 20)
     assert any("page a.html weighs" in fault for fault in check.faults(tmp_path))
 
 
-@pytest.mark.parametrize("link", ["05_gone.ipynb", "#gone", "answers/00_small.ipynb#cell-gone", "../gone.md"])
-def test_a_broken_link_stops_the_build_in_one_sentence(tmp_path, link):
-    broken = course(tmp_path, [*CHAPTER, text("broken", f"See [there]({link}).")])
+def planted(link):
+    "Cells with a link: in Markdown, in HTML between Markdown, and in what is shown by code, with its kind."
+    return {"markdown": text("planted", f"See [there]({link})."),
+            "markdown, html": text("planted", f"See <b>it</b> <a href='{link}'>there</a>."),
+            "output, markdown": code("planted", "1", {"text/markdown": f"| [there]({link}) |"}),
+            "output, html": code("planted", "1", {"text/html": f'<p><a href="{link}">there</a></p>'})}
+
+
+@pytest.mark.parametrize("kind", planted(""))
+@pytest.mark.parametrize("link", ["05_gone.ipynb", "#gone", "answers/00_small.ipynb#cell-id=gone", "#c5",
+                                  "../gone.md"])
+def test_a_broken_link_stops_the_build_in_one_sentence(tmp_path, link, kind):
+    broken = course(tmp_path, [*CHAPTER, planted(link)[kind]])
     with pytest.raises(notebooks.SiteError) as error: prepared(broken)
-    assert str(error.value) == f"nbs/00_small.ipynb, cell broken: the link {link} leads nowhere"
+    assert str(error.value) == f"nbs/00_small.ipynb, cell planted: the link {link} leads nowhere"
+
+
+@pytest.mark.parametrize("kind", planted(""))
+def test_a_link_that_leads_somewhere_does_not(tmp_path, kind):
+    for i, link in enumerate(("answers/00_small.ipynb#cell-id=a1", "#cell-id=c5", "#exercises", "../nbs")):
+        prepared(course(tmp_path / str(i), [*CHAPTER, planted(link)[kind]]))
+
+
+def test_all_broken_links_are_told_at_once(tmp_path):
+    lost = [code(f"d{i}", "1", {"text/markdown": f"[x](#{i})"}) for i in range(3)]
+    with pytest.raises(notebooks.SiteError) as error: prepared(course(tmp_path, [*CHAPTER, *lost]))
+    assert re.findall(r"cell (\w+)", str(error.value)) == ["d0", "d1", "d2"]
+
+
+def test_a_broken_link_of_a_page_that_nobody_wrote_stops_the_build(tmp_path):
+    folder = course(tmp_path)
+    start = (folder / "written" / "index.md").read_text()
+    more = "\n[there](results.md#gone) <a href='api/lab.html#gone'>x</a>"
+    (folder / "written" / "index.md").write_text(start.replace("glossary\n", "glossary\nlost\n") + more)
+    with pytest.raises(notebooks.SiteError) as error: prepared(folder)
+    assert str(error.value).splitlines() == [
+        "page index: the link results.md#gone leads nowhere",
+        "page index: the link api/lab.html#gone leads nowhere",
+        "page index.md: its table of contents lists lost, which is no page"]
+
+
+def test_an_exported_name_that_its_module_lacks_stops_the_build(tmp_path):
+    "The line `In the library` below a cell leads to the reference, which Sphinx makes from the module."
+    new = code("new", "#| export\ndef unheard_of(): 'It is not exported yet.'", {"text/plain": "ok"})
+    with pytest.raises(notebooks.SiteError) as error: prepared(course(tmp_path, [*CHAPTER, new]))
+    anchor = "api/lab.html#fedbook.lab.unheard_of"
+    assert str(error.value) == f"page 00_small, below cell new: the link {anchor} leads nowhere"
 
 
 def test_a_notebook_without_outputs_stops_the_build_in_one_sentence(tmp_path):
@@ -145,13 +208,14 @@ def test_an_answer_that_nobody_wrote_stops_the_build(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory): return notebooks.Course(ROOT / "nbs", tmp_path_factory.mktemp("pictures"))
+def whole(): return notebooks.Course(ROOT / "nbs")
 
 
-def test_every_link_of_the_course_leads_somewhere(whole):
-    for name, book in whole.books.items():
-        for cell in book.cells:
-            if cell.cell_type == "markdown": whole.linked(name, cell)
+def test_every_link_of_the_whole_site_leads_somewhere(whole):
+    """Of Markdown cells, of outputs, of results, glossary, start page and reference, from what is committed.
+    Only the build itself knows the links that Sphinx makes: sidebars, the search, signatures."""
+    made = prepare.sources(whole, ROOT / "results", ROOT / "site" / "pages")
+    assert {f"{name}.ipynb" for name in whole.books} | {"results.md", "glossary.md"} < made.keys()
 
 
 def placed(books):
