@@ -418,9 +418,9 @@ def _numbered(count: int, form: str) -> list[str]: return [form.format(k) for k 
 
 def _made_pictures(data: Path, rng: Any) -> None:
     "Sets of pictures: folders and zip files with a folder per class, lists of classes, and idx files of bytes."
-    ten = _numbered(10, "class {:02d}")
+    six, ten = (_numbered(n, "class {:02d}") for n in (6, 10))
     for split, many in (("train", 2), ("test", 1)):
-        _by_class(data / "CWD30" / split, rng, ten, _numbered(many, "{}.jpg"), 64)
+        _by_class(data / "CWD30" / split, rng, six, _numbered(many, "{}.jpg"), 64)
     for split, many in (("train", 12), ("test", 4)):
         _by_class(data / "cifar" / split, rng, ten, _numbered(many, "{}.jpg"))
     _zipped(data / "cifar", data / "cifar10-jpg.zip")
