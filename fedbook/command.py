@@ -537,7 +537,8 @@ def _run(args: argparse.Namespace) -> int:
 
 def _walks(args: argparse.Namespace, found: dict[str, Path], changes: dict) -> Iterator[dict]:
     "The dry runs of the chapters `found` that have the profile; one alone is refused if it cannot be walked."
-    for given, what in ((args.engine != "local", f"--engine {args.engine}"), (args.until_decided, "--until-decided")):
+    for given, what in ((args.engine != "local", f"--engine {args.engine}"),
+                        (args.until_decided, "--until-decided")):
         if given: raise UserError(f"--dry does not go with {what}")
     has = lambda stem: args.profile in getattr(chapter_module(found[stem]), "profiles", ())
     stems = [stem for stem in in_order(found) if len(found) == 1 or has(stem)]

@@ -363,8 +363,10 @@ def _unit(meaning: str) -> str:
     return min(places, key=lambda unit: places[unit], default="")
 
 def _number(value: Any, smoke: Any) -> Any:
-    "A whole number at most as large as `smoke`, and 0 only where it is 0; a tuple of them with as many."
+    """A whole number at most as large as `smoke`, and 0 only where it is 0; a tuple of them, its last entries left
+    out but one where it is longer than smoke's."""
     if isinstance(value, tuple):
+        if 1 < len(smoke) < len(value): value = (*value[:len(smoke) - 1], value[-1])
         return tuple(_number(v, smoke[min(i, len(smoke) - 1)] if smoke else 1) for i, v in enumerate(value))
     return min(value, max(smoke, 1)) if type(value) is int else value
 
@@ -381,7 +383,8 @@ def _rounds(counts: dict[str, int]) -> dict[str, int]:
 def shrunk(sizes: Profile, smoke: Profile) -> dict[str, Any]:
     """The rule of a dry run: the fields of `sizes` that shrink, and to what.
 
-    A whole number becomes that of `smoke`, if that is less, and 0 only where it is 0; a tuple keeps its length.
+    A whole number becomes that of `smoke`, if that is less, and 0 only where it is 0; a tuple is at most as long
+    as smoke's, and keeps its ends.
     Seeds and rounds stay in order among each other, so that no rule of the sizes breaks that they keep. What is
     no whole number stays, and so do an encoder's width and tokens; its pictures stay a multiple of its step."""
     from fedbook.encoders import ENCODERS
@@ -397,17 +400,22 @@ def shrunk(sizes: Profile, smoke: Profile) -> dict[str, Any]:
     return {name: value for name, value in small.items() if value != whole[name]}
 
 # %% ../nbs/workshop/w10_runs.ipynb #10c0a11c
-def _draw(path: Path, rng: Any, height: int = 32, width: int = 32) -> None:
-    "A picture of coloured patches, as the file `path`."
+def _draw(path: Path, rng: Any, height: int = 32, width: int = 32, patches: Any = 128) -> None:
+    "A picture of coloured patches, `patches` (4, 4, 3) and noise, as the file `path`."
     from PIL import Image
 
     path.parent.mkdir(parents=True, exist_ok=True)
     kind = path.suffix[1:].lower().replace("jpg", "jpeg")
-    patches = Image.fromarray(rng.integers(0, 256, (4, 4, 3), dtype="uint8"))
-    patches.resize((width, height), Image.Resampling.NEAREST).save(path, kind)
+    noisy = (patches + rng.integers(-60, 60, (4, 4, 3))).clip(0, 255).astype("uint8")
+    Image.fromarray(noisy).resize((width, height), Image.Resampling.NEAREST).save(path, kind)
 
 def _by_class(root: Path, rng: Any, classes: Sequence[str], names: Sequence[str], side: int = 32) -> None:
-    for kind, name in product(classes, names): _draw(root / kind / name, rng, side, side)
+    "Pictures in a folder per class, each like its class's own, so that a network can learn them."
+    import numpy as np
+
+    for kind in classes:
+        own = np.random.default_rng(list(kind.encode())).integers(0, 256, (4, 4, 3))
+        for name in names: _draw(root / kind / name, rng, side, side, own)
 
 def _zipped(folder: Path, target: Path) -> None:
     with zipfile.ZipFile(target, "w") as file:
@@ -544,30 +552,33 @@ def made_up(folder: Path, encoders: Iterable[str] = ()) -> Path:
 DRY = "a dry run: made-up data, random weights, the least of everything; it measures nothing"
 
 def encoders_of(path: Path) -> list[str]:
-    "The encoders that the chapter at `path`, or a module that it uses, names, and whose weights must be made up."
+    "The encoders that the chapter at `path`, or a module that it uses, names and that no package brings."
     from fedbook.encoders import ENCODERS, at_hand
 
-    text = "\n".join([*code_cells(path), *(text for name, text in used_modules(path).items() if name != "encoders")])
+    modules = used_modules(path)
+    text = "\n".join([*code_cells(path), *(modules[name] for name in modules if name != "encoders")])
     packaged = lambda name: "package" in ENCODERS[name] and at_hand(name)
     return [name for name in ENCODERS if f'"{name}"' in text and not packaged(name)]
 
 def dry_names(path: Path, profile: str, data: Path, changes: dict | None = None,
               whole: Sequence[str] = ()) -> dict[str, str]:
     """What the environment of a dry run of the chapter at `path` holds, on the made-up folder `data`: where that
-    is, and the sizes that `shrunk` gives, but for the fields `whole`. Raises `UserError` for sizes that do not fit together."""
+    is, and the sizes that `shrunk` gives, but for the fields `whole`. Raises `UserError` for sizes that do not
+    fit together."""
     module, sizes = chapter_module(path), sizes_of(path, profile, changes)
     if not sizes: raise UserError(f"chapter {Path(path).stem} has no sizes, so that --dry would change nothing")
     if getattr(sizes, "data", "") == "cifar100":
         raise UserError("data='cifar100' cannot be walked: torchvision reads files of the right checksum alone")
-    small = {name: value for name, value in shrunk(sizes, module.profiles["smoke"]).items()  # type: ignore[union-attr]
-             if name not in whole}
+    least = module.profiles["smoke"]  # type: ignore[union-attr]
+    small = {name: value for name, value in shrunk(sizes, least).items() if name not in whole}
     try: replace(sizes, **small)
     except UserError as error: raise UserError(f"profile={profile!r} cannot be walked, its sizes do not shrink: "
                                                f"{error}") from None
     return dict(FEDBOOK_DATA=str(data), FEDBOOK_CACHE=str(data), FEDBOOK_STAMP="", FEDBOOK_DRY=json.dumps(small))
 
 def sizes_read(sources: Sequence[str]) -> set[str]:
-    "The fields of `sizes` that the last of the cells `sources` reads, itself or by a name that an earlier cell made of them."
+    """The fields of `sizes` that the last of the cells `sources` reads, itself or by a name that an earlier cell
+    made of them."""
     made: dict[str, set[str]] = {}
     for source in sources:
         tree = ast.parse(re.sub(r"^\s*[%!].*$", "", source, flags=re.M))

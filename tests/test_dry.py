@@ -19,7 +19,8 @@ SECONDS = 20        # of a CPU, that a walk may take
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     "A folder of made-up sets, and of weights of all encoders of the papers."
-    return made_up(tmp_path_factory.mktemp("data"), {each for name in PAPERS for each in encoders_of(chapters()[name])})
+    encoders = {each for name in PAPERS for each in encoders_of(chapters()[name])}
+    return made_up(tmp_path_factory.mktemp("data"), encoders)
 
 
 def walked(name, profile, data, out, whole=()):
@@ -38,13 +39,14 @@ def test_a_paper_is_walked(name, profile, data, tmp_path):
     assert walked(name, profile, data, tmp_path).seconds <= SECONDS
 
 
-@pytest.mark.skipif(os.environ.get("FEDBOOK_TESTS") != "all", reason="takes minutes: FEDBOOK_TESTS=all, make test-all")
+@pytest.mark.skipif(os.environ.get("FEDBOOK_TESTS") != "all", reason="takes minutes: make test-all")
 def test_streets_are_walked_at_full_picture_size(data, tmp_path):
     walked("11_fedmox", "paper", data, tmp_path, ("high", "low", "anchors"))
 
 
 def test_the_command_walks_in_a_folder_of_its_own(tmp_path, capsys):
-    assert main(["run", "14_fedgtea", "--profile", "paper", "--dry", "--device", "cpu", "--out", str(tmp_path)]) == 0
+    arguments = ["14_fedgtea", "--profile", "paper", "--dry", "--device", "cpu", "--out", str(tmp_path)]
+    assert main(["run", *arguments]) == 0
     assert "measures nothing" in capsys.readouterr().out
     assert json.loads((tmp_path / "dry/14_fedgtea-paper-0/results.json").read_text())["dry"]
     assert not collect(tmp_path) and not collect(tmp_path / "dry")
