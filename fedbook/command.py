@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
@@ -33,9 +34,10 @@ from .evidence import (headline_p_values, interval_text, looks, machine_name, me
                               results_text, verdict_of)
 from .report import (SIZES, collect, failed_runs, few_colours, fill, keep, message, read_results,
                             row_cells, row_difference, result_name, write_report)
-from .runs import (answers_of, chapter_module, chapters, check_needs, code_cells, cores, execute,
-                          find, in_order, module_name, notebook_stamp, notebooks_folder, read_changes,
-                          run_chapter, run_chapters, run_stamp, sizes_of)
+from .runs import (DRY, answers_of, chapter_module, chapters, check_needs, code_cells, cores,
+                          encoders_of, execute, find, in_order, made_up, module_name, notebook_stamp,
+                          notebooks_folder, read_changes, run_chapter, run_chapters, run_stamp, sizes_of,
+                          walk_chapter)
 
 # %% ../nbs/30_command.ipynb #c526efda
 def to_fold(source: str) -> bool:
@@ -422,6 +424,8 @@ def _add_run(commands: Any) -> None:
                      help="chapters that run side by side (all, on a CPU of two cores or more: 2)")
     run.add_argument("--fresh", action="store_true",
                      help="forget what an earlier run with these settings has finished")
+    run.add_argument("--dry", action="store_true",
+                     help="walk the notebook on made-up data and the least of everything: measures nothing")
     run.add_argument("--until-decided", action="store_true",
                      help="add seeds at fixed looks until the claims of the headline are decided")
     run.add_argument("--budget", metavar="TIME", help="with --until-decided: at most about 2h, 90m or 45s")
@@ -521,6 +525,7 @@ def _run(args: argparse.Namespace) -> int:
     found = find(args.name)
     if args.device == "cpu": os.environ["CUDA_VISIBLE_DEVICES"] = ""
     torch_device(args.device)
+    if args.dry: return _finish(_walks(args, found, changes), len(found) > 1)
     refused = {stem: _refusal(path, args.profile, changes) for stem, path in found.items()}
     if len(found) == 1 and any(refused.values()): raise UserError(*refused.values())
     if args.engine != "local": return _finish(_on_flower(args, found, changes))
@@ -533,6 +538,22 @@ def _run(args: argparse.Namespace) -> int:
           for stem, why in refused.items() if why]
     paths = [found[stem] for stem in in_order(found) if not refused[stem]]
     return _finish(chain(no, run_chapters(paths, _at_once(args, len(found)), **options)), len(found) > 1)
+
+def _walks(args: argparse.Namespace, found: dict[str, Path], changes: dict) -> Iterator[dict]:
+    "The dry runs of the chapters `found` that have the profile; one alone is refused if it cannot be walked."
+    for given, what in ((args.engine != "local", f"--engine {args.engine}"),
+                        (args.until_decided, "--until-decided")):
+        if given: raise UserError(f"--dry does not go with {what}")
+    has = lambda stem: args.profile in getattr(chapter_module(found[stem]), "profiles", ())
+    stems = [stem for stem in in_order(found) if len(found) == 1 or has(stem)]
+    print(f"a dry run: {DRY}", flush=True)
+    with TemporaryDirectory() as folder:
+        data = made_up(Path(folder), {name for stem in stems for name in encoders_of(found[stem])})
+        for stem in stems:
+            try: yield walk_chapter(found[stem], args.profile, data, args.device, args.seed, args.out, changes)
+            except UserError as error:
+                if len(found) == 1: raise
+                yield dict(chapter=stem, measured="FAILED", seconds=0.0, notebook="", error=str(error))
 
 def _check_looks(args: argparse.Namespace, changes: dict) -> None:
     if not args.until_decided:

@@ -219,6 +219,7 @@ class Results:
                      changes=changes or {}, sizes=numbers,
                      stamp=os.environ.get("FEDBOOK_STAMP", ""),
                      level=float(os.environ.get("FEDBOOK_LEVEL", 0.95)))
+        if "FEDBOOK_DRY" in os.environ: facts["dry"] = True
         self.facts: dict[str, Any] = json.loads(json.dumps(facts))
         self.rows: list[dict] = []
         self.claims: list[dict] = []

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['EXTRAS', 'COLOURS', 'Count', 'Share', 'Positive', 'PROGRESS', 'UserError', 'needs', 'style', 'Bounds', 'is_path',
-           'limits', 'Profile', 'choose', 'Markdown', 'meanings', 'sizes_table', 'torch_device', 'clock', 'run_name',
-           'runs_folder', 'run_dir', 'write_atomically', 'Table', 'same', 'overwritten', 'try_case', 'progress_file',
-           'solved_in', 'check', 'reveal', 'quiz', 'guess', 'progress', 'play', 'bytes_text', 'flow']
+           'limits', 'Profile', 'tiny', 'choose', 'Markdown', 'meanings', 'sizes_table', 'torch_device', 'clock',
+           'run_name', 'runs_folder', 'run_dir', 'write_atomically', 'Table', 'same', 'overwritten', 'try_case',
+           'progress_file', 'solved_in', 'check', 'reveal', 'quiz', 'guess', 'progress', 'play', 'bytes_text', 'flow']
 
 # %% ../nbs/workshop/w1_lab.ipynb #48a372c3
 import copy
@@ -150,13 +150,18 @@ def _read(name: str, value: Any, now: Any) -> Any:
     raise UserError(f"{name}={value!r} is not a valid {type(now).__name__} (a value such as {now!r} was "
                     "expected)")
 
+def tiny(profile: str) -> bool:
+    "Whether cells without sizes of their own take the least of everything: at smoke, and in a dry run."
+    return profile == "smoke" or "FEDBOOK_DRY" in os.environ
+
 def choose(profiles: dict, name: str, changes: dict | None = None, settings: dict | None = None) -> Profile:
     """The `Profile` called `name` out of `profiles`, with the fields in `changes` (name to value, or to text)
     replaced. `settings` (name to fields) are the rows of a paper's table: the field `setting` picks one, and
     its fields are replaced first.
 
     Raises `UserError` for an unknown profile, field or setting, for a value that is not of the field's type,
-    and for more clients `per_round` than `clients`."""
+    and for more clients `per_round` than `clients`. In a dry run (`FEDBOOK_DRY` in the environment) the sizes
+    shrink last."""
     if name not in profiles:
         raise UserError(f"profile={name!r} is unknown; choose one of {', '.join(profiles)}")
     base = profiles[name]
@@ -172,6 +177,9 @@ def choose(profiles: dict, name: str, changes: dict | None = None, settings: dic
             raise UserError(f"setting={setting!r} is unknown; choose one of {', '.join(settings)}")
         row = {**settings[setting], "setting": setting}
     sizes = replace(base, **{**row, **wanted})
+    less = json.loads(os.environ.get("FEDBOOK_DRY", "{}"))
+    if less: sizes = replace(base, **{**row, **wanted, **{k: _read(k, v, getattr(base, k))
+                                                          for k, v in less.items() if k in known}})
     asked, clients = (getattr(sizes, name, None) for name in ("per_round", "clients"))
     if asked and clients and asked > clients:
         raise UserError(f"per_round={asked} must be at most clients={clients}")

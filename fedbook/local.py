@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['State', 'fixed_point', 'generator', 'build', 'torch_threads', 'batches', 'passes', 'train', 'picture_gradients',
-           'sample_gradients', 'outputs', 'predict', 'share_right', 'small_cnn', 'drift', 'proximal', 'control_update',
-           'momentum_step']
+           'sample_gradients', 'outputs', 'predict', 'share_right', 'small_cnn', 'narrow', 'drift', 'proximal',
+           'control_update', 'momentum_step']
 
 # %% ../nbs/01_local.ipynb #0d6e1e1e
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
@@ -125,6 +126,25 @@ def small_cnn(classes: int = 10, channels: int = 1, size: int = 28) -> nn.Sequen
     return nn.Sequential(nn.Conv2d(channels, 16, 5), nn.MaxPool2d(2), nn.ReLU(),
                          nn.Conv2d(16, 32, 5), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(),
                          nn.Linear(32 * side * side, 128), nn.ReLU(), nn.Linear(128, classes))
+
+# %% ../nbs/01_local.ipynb #1598aeb3
+def narrow(network: nn.Module, by: int = 16) -> int:
+    """In a dry run (`FEDBOOK_DRY` is in the environment) cut the channels of `network`'s convolutions and their
+    batch norms to the `by`-th part, in place, and return `by`; in any other leave it, and return 1. The tensors
+    are as many as before, with the same names."""
+    if "FEDBOOK_DRY" not in os.environ: return 1
+    kept = lambda n: n // by if n >= by else n
+    for part in network.modules():
+        if isinstance(part, nn.Conv2d):
+            part.out_channels, part.in_channels = kept(part.out_channels), kept(part.in_channels)
+            part.weight = nn.Parameter(part.weight[:part.out_channels, :part.in_channels].detach().clone())
+        elif isinstance(part, nn.BatchNorm2d):
+            part.num_features = kept(part.num_features)
+            for name in ("weight", "bias"):
+                setattr(part, name, nn.Parameter(getattr(part, name)[:part.num_features].detach().clone()))
+            for name in ("running_mean", "running_var"):
+                setattr(part, name, getattr(part, name)[:part.num_features].clone())
+    return by
 
 # %% ../nbs/01_local.ipynb #a0697bed
 def drift(start: State, states: list[State], weights: list[float]) -> float:

@@ -147,10 +147,10 @@ def read_results(path: str | Path) -> dict:
     raise UserError(f"file {str(path)!r} is not a results.json of fedbook; delete it or run its chapter again")
 
 def collect(folder: str | Path) -> list[dict]:
-    "All results below `folder`, as dicts, in the order of their chapters."
+    "All results below `folder`, as dicts, in the order of their chapters; those of a dry run are none."
     files = [*Path(folder).glob("*/results.json"),
              *(f for f in Path(folder).glob("*.json") if re.match(r"(\d\d|w\d+)_", f.name))]
-    bodies = [read_results(f) for f in sorted(files)]
+    bodies = [body for body in map(read_results, sorted(files)) if not body.get("dry")]
     order = lambda b: (b["name"], SIZES.index(b["profile"]), b["seed"], len(b["changes"]), result_name(b))
     return sorted(bodies, key=order)
 

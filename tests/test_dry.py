@@ -1,0 +1,115 @@
+"""Every paper's notebook is walked at `paper` and at `full`, on made-up data and the least of everything."""
+import json
+import os
+from dataclasses import dataclass, replace
+
+import pytest
+
+from fedbook.command import main
+from fedbook.lab import Count, Profile, UserError
+from fedbook.report import collect
+from fedbook.runs import chapter_module, chapters, encoders_of, made_up, shrunk, sizes_of, sizes_read
+from pretended import aside
+from walks import walk
+
+PAPERS = ("10_fedreplay", "11_fedmox", "12_fedklpr", "13_fedcbdr", "14_fedgtea")
+SECONDS = 20        # of a CPU, that a walk may take
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    "A folder of made-up sets, and of weights of all encoders of the papers."
+    encoders = {each for name in PAPERS for each in encoders_of(chapters()[name])}
+    return made_up(tmp_path_factory.mktemp("data"), encoders)
+
+
+def walked(name, profile, data, out, whole=()):
+    ran = aside(walk, chapters()[name], profile, data, out, None, whole)
+    assert not ran.failures, "\n".join(ran.failures)
+    file, = out.glob(f"{name}-{profile}-0/results.json")
+    body = json.loads(file.read_text())
+    assert body["claims"] and body["headline"] and body["dry"]
+    assert not collect(out), "a dry run is no result"
+    return ran
+
+
+@pytest.mark.parametrize("profile", ["paper", "full"])
+@pytest.mark.parametrize("name", PAPERS)
+def test_a_paper_is_walked(name, profile, data, tmp_path):
+    assert walked(name, profile, data, tmp_path).seconds <= SECONDS
+
+
+@pytest.mark.skipif(os.environ.get("FEDBOOK_TESTS") != "all", reason="takes minutes: make test-all")
+def test_streets_are_walked_at_full_picture_size(data, tmp_path):
+    walked("11_fedmox", "paper", data, tmp_path, ("high", "low", "anchors"))
+
+
+def test_the_command_walks_in_a_folder_of_its_own(tmp_path, capsys):
+    arguments = ["14_fedgtea", "--profile", "paper", "--dry", "--device", "cpu", "--out", str(tmp_path)]
+    assert main(["run", *arguments]) == 0
+    assert "measures nothing" in capsys.readouterr().out
+    assert json.loads((tmp_path / "dry/14_fedgtea-paper-0/results.json").read_text())["dry"]
+    assert not collect(tmp_path) and not collect(tmp_path / "dry")
+
+
+# The rule
+
+@dataclass(frozen=True)
+class Sizes(Profile):
+    more_seeds: Count = 3   # seeds of more rows
+    rounds: Count = 50      # rounds of a run
+    rest: int = 4           # rounds at the end
+    batch: Count = 128      # pictures in a step
+    none: int = 0           # steps before all else
+    sides: tuple[Count, ...] = (720, 1280)   # height and width, pixels
+    lr: float = 0.3         # learning rate
+
+
+SMOKE = Sizes(seeds=1, more_seeds=1, rounds=1, rest=0, batch=4, none=0, sides=(8, 16), lr=1.0)
+
+
+@pytest.mark.parametrize("seeds, more", [(3, 6), (6, 3), (3, 7), (1, 2), (2, 1), (4, 4), (1, 1)])
+def test_seeds_stay_in_order(seeds, more):
+    sizes = Sizes(seeds=seeds, more_seeds=more)
+    small = replace(sizes, **shrunk(sizes, SMOKE))
+    compare = lambda a, b: (a > b) - (a < b)
+    assert compare(small.seeds, small.more_seeds) == compare(seeds, more)
+    assert 1 <= small.seeds <= seeds and small.more_seeds <= 3
+
+
+def test_counts_shrink_and_all_else_stays():
+    small = replace(Sizes(), **shrunk(Sizes(), SMOKE))
+    assert small == Sizes(seeds=1, more_seeds=3, rounds=2, rest=1, batch=4, none=0, sides=(8, 16), lr=0.3)
+
+
+def test_what_shrinks_is_at_most_what_it_was():
+    for name in PAPERS:
+        for profile, sizes in chapter_module(chapters()[name]).profiles.items():
+            small = shrunk(sizes, chapter_module(chapters()[name]).profiles["smoke"])
+            for field, value in small.items():
+                was = getattr(sizes, field)
+                pairs = zip(value, was, strict=True) if isinstance(value, tuple) else [(value, was)]
+                assert all(0 < a <= b for a, b in pairs), (name, profile, field)
+
+
+# What cannot be walked
+
+def test_fields_are_found_behind_names():
+    cells = ["seeds, many = range(sizes.seeds), range(sizes.fed_seeds)", "gap = lambda: many", "rows = sizes.rounds",
+             "gap() - 1"]
+    assert sizes_read(cells) == {"seeds", "fed_seeds"}
+
+
+@pytest.mark.parametrize("arguments, words", [
+    (["00_start"], "has no sizes"), (["13_fedcbdr", "-p", "setting=cifar100-5"], "checksum"),
+    (["04_fedavg", "--engine", "flower"], "--engine flower")])
+def test_what_cannot_be_walked_is_one_sentence(arguments, words, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("fedbook.command.made_up", lambda folder, encoders: folder)
+    assert main(["run", *arguments, "--dry", "--profile", "paper", "--out", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert words in error and error.count("\n") == 1
+
+
+def test_a_profile_that_breaks_a_rule_is_refused_at_once(data):
+    with pytest.raises(UserError, match="late_join"):
+        sizes_of(chapters()["10_fedreplay"], "paper", {"late_join": "200"})
