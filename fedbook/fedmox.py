@@ -110,8 +110,8 @@ class FedMoxSizes(Profile):
             raise UserError(f"scales={self.scales!r} must be a smaller and a larger number")
         for name in ("fed_seeds", "label_seeds"):
             if getattr(self, name) > self.seeds:
-                raise UserError(f"{name}={getattr(self, name)} must be at most seeds={self.seeds}: its rows are "
-                                "compared, seed by seed, with heads that have `seeds`")
+                raise UserError(f"{name}={getattr(self, name)} must be at most seeds={self.seeds}: its rows "
+                                "are compared, seed by seed, with heads that have `seeds`")
 
 # %% ../nbs/11_fedmox.ipynb #9f3bdbe2
 def _as_tuple(name, values, count):
@@ -134,7 +134,8 @@ profiles = {
                          more_labels=(40,), tuning=0, reruns=0, segment_epochs=3,
                          segment_rounds=1, mosaic_seeds=3, mosaic_warmup=60, mosaic_rounds=8, sweeps=False),
     "full": FedMoxSizes(seeds=4, fed_seeds=4, label_seeds=3, rounds=10),
-    "paper": FedMoxSizes(seeds=3, fed_seeds=3, data="bdd100k", server_images=2000, client_images=2000, test_images=300,
+    "paper": FedMoxSizes(seeds=3, fed_seeds=3, data="bdd100k", server_images=2000,
+                         client_images=2000, test_images=300,
                          high=(720, 1280), low=(360, 640), encoder="dinov2-s", channels=256, box_dim=1024,
                          anchors=(32, 64, 128, 256, 512), limits="paper", experts=4, warmup=50, rounds=50,
                          warm_lr=1e-4, lr=1e-4, client_lr=1e-4, rpn=0.9, classes=0.9, variance=0.02,
