@@ -89,8 +89,8 @@ class FedMoxSizes(Profile):
     mu: float = 0.001  # weight of the penalty
     own_teacher: bool = False  # whether a client keeps its teacher from round to round
     iou: Share = 0.5  # overlap of the mean average precision (0: COCO's mean over .5 to .95)
-    fed_seeds: int = 6  # seeds of the rows that have rounds (side rows: half of them)
-    label_seeds: int = 3  # seeds of the rows with more labels, and of segmentation
+    fed_seeds: Count = 1  # seeds of the rows that have rounds (side rows: half of them), of `seeds`
+    label_seeds: int = 0  # seeds of the rows with more labels, and of segmentation, of `seeds`
     more_labels: tuple[Count, ...] = (1024,)  # labelled pictures of those rows
     tuning: int = 2  # seeds, from 1000 on, on which filters and rates are chosen
     short_rounds: Count = 3  # rounds of the rows with smaller answers
@@ -108,6 +108,10 @@ class FedMoxSizes(Profile):
         super().__post_init__()
         if self.scales[0] > self.scales[1]:
             raise UserError(f"scales={self.scales!r} must be a smaller and a larger number")
+        for name in ("fed_seeds", "label_seeds"):
+            if getattr(self, name) > self.seeds:
+                raise UserError(f"{name}={getattr(self, name)} must be at most seeds={self.seeds}: its rows "
+                                "are compared, seed by seed, with heads that have `seeds`")
 
 # %% ../nbs/11_fedmox.ipynb #9f3bdbe2
 def _as_tuple(name, values, count):
@@ -121,20 +125,21 @@ def _as_tuple(name, values, count):
     raise UserError(f"{name}={values!r} must be {count or 'some'} {wanted}")
 
 profiles = {
-    "smoke": FedMoxSizes(clients=3, server_images=4, client_images=2, test_images=2, high=(96, 160),
-                         low=(48, 80), channels=8, box_dim=8, experts=2, warmup=1, rounds=1, fed_seeds=1,
-                         label_seeds=0, more_labels=(8,), tuning=0, short_rounds=1, reruns=0,
-                         segment_epochs=1, segment_rounds=1, mosaic_seeds=1, mosaic_warmup=3,
-                         mosaic_rounds=2, sweeps=False),
-    "quick": FedMoxSizes(server_images=16, client_images=6, test_images=4, warmup=6, rounds=2, fed_seeds=1,
-                         label_seeds=0, more_labels=(40,), tuning=0, reruns=0, segment_epochs=3,
+    "smoke": FedMoxSizes(clients=3, server_images=2, client_images=2, test_images=1, high=(64, 96),
+                         low=(32, 48), channels=8, box_dim=8, experts=2, warmup=1, rounds=1,
+                         more_labels=(8,), jitters=2, tuning=0, short_rounds=1, reruns=0,
+                         segment_epochs=1, segment_rounds=1, mosaic_seeds=1, mosaic_warmup=1,
+                         mosaic_rounds=1, sweeps=False),
+    "quick": FedMoxSizes(server_images=16, client_images=6, test_images=4, warmup=6, rounds=2,
+                         more_labels=(40,), tuning=0, reruns=0, segment_epochs=3,
                          segment_rounds=1, mosaic_seeds=3, mosaic_warmup=60, mosaic_rounds=8, sweeps=False),
-    "full": FedMoxSizes(seeds=4, fed_seeds=4, rounds=10),
-    "paper": FedMoxSizes(seeds=3, data="bdd100k", server_images=2000, client_images=2000, test_images=300,
+    "full": FedMoxSizes(seeds=4, fed_seeds=4, label_seeds=3, rounds=10),
+    "paper": FedMoxSizes(seeds=3, fed_seeds=3, data="bdd100k", server_images=2000,
+                         client_images=2000, test_images=300,
                          high=(720, 1280), low=(360, 640), encoder="dinov2-s", channels=256, box_dim=1024,
                          anchors=(32, 64, 128, 256, 512), limits="paper", experts=4, warmup=50, rounds=50,
                          warm_lr=1e-4, lr=1e-4, client_lr=1e-4, rpn=0.9, classes=0.9, variance=0.02,
-                         label_seeds=0, more_labels=(4000,), tuning=0),
+                         more_labels=(4000,), tuning=0),
 }
 
 # %% ../nbs/11_fedmox.ipynb #1affad79

@@ -9,7 +9,7 @@ __all__ = ['profiles', 'STYLES', 'PeopleSizes', 'PersonCanvas', 'pixel_places', 
 
 # %% ../nbs/workshop/w5_people.ipynb #78e87512
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, NamedTuple

@@ -18,7 +18,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from .wire import Msg, Refused, accept_count, expect, labelled, part

@@ -1063,3 +1063,10 @@ def test_the_smoke_profile_runs():
 def test_the_profiles_are_of_one_kind():
     assert profiles.keys() == {"smoke", "quick", "full", "paper"}
     assert {type(p) for p in profiles.values()} == {FedMoxSizes}
+
+
+@pytest.mark.parametrize("name", ["fed_seeds", "label_seeds"])
+def test_rows_that_are_compared_seed_by_seed_need_seeds_that_both_have(name):
+    with pytest.raises(UserError, match=f"^{name}=7 must be at most seeds=3"):
+        FedMoxSizes(seeds=3, **{name: 7})
+    assert getattr(FedMoxSizes(seeds=7, **{name: 7}), name) == 7
