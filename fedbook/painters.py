@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['profiles', 'TARGET', 'LANDER', 'ACGANFedAvg', 'ACGANNoReplay', 'ACGANFedProx', 'FedCIL', 'GANSizes', 'PainterSizes',
            'painter', 'boundary_loss', 'BatchNormStatistics', 'best_batch', 'study', 'synthesise', 'untrained',
-           'target_images', 'PaintingServer', 'TARGETServer', 'TARGETClient', 'random_batch', 'orthogonal_anchors',
-           'bounding_loss', 'mapped', 'anchors_of', 'AnchorPainter', 'lander_images', 'LANDERServer', 'LANDERClient',
-           'Generator', 'Discriminator', 'ACGAN', 'half_of', 'ac_gan', 'discriminator_loss', 'generator_loss',
-           'ac_gan_losses', 'Duel', 'ACGANClient', 'consistency_loss', 'FedCILServer']
+           'target_images', 'PaintingServer', 'TARGETServer', 'TARGETClient', 'orthogonal_anchors', 'bounding_loss',
+           'mapped', 'anchors_of', 'AnchorPainter', 'lander_images', 'LANDERServer', 'LANDERClient', 'Generator',
+           'Discriminator', 'ACGAN', 'half_of', 'ac_gan', 'discriminator_loss', 'generator_loss', 'ac_gan_losses',
+           'Duel', 'ACGANClient', 'consistency_loss', 'FedCILServer']
 
 # %% ../nbs/08_painters.ipynb #c0a80212
 import copy
@@ -227,11 +227,11 @@ class TARGETClient(TaskClient):
 
     def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         if not self.old: return super().loss(x, y)
-        old = random_batch(self.store["memo"], self.beside, self.generator, self.device)
+        old = _random_batch(self.store["memo"], self.beside, self.generator, self.device)
         loss, z = super().loss(x, y), self.model(old["images"])
         return loss + self.strength / 4 * distillation_loss(old["logits"], z, 2.0)
 
-def random_batch(images: dict[str, torch.Tensor], batch: int, generator: torch.Generator,
+def _random_batch(images: dict[str, torch.Tensor], batch: int, generator: torch.Generator,
                  device: Any) -> dict[str, torch.Tensor]:
     """A random batch of `images` (name to tensor of n rows: pictures, and all else that is known of them), as
     floats."""
@@ -362,7 +362,7 @@ class LANDERClient(TaskClient):
             loss = loss + self.bound * bounding_loss(self.model.mapping(f), anchors, self.radius)
         if not self.old: return loss
         cur, pre = self.shares()
-        old = random_batch(self.store["memo"], self.beside, self.generator, self.device)
+        old = _random_batch(self.store["memo"], self.beside, self.generator, self.device)
         return cur * loss + pre * self.distillation(**old)
 
     def distillation(self, images: torch.Tensor, logits: torch.Tensor, latent: torch.Tensor) -> torch.Tensor:
