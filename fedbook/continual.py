@@ -4,15 +4,16 @@
 
 # %% auto #0
 __all__ = ['networks', 'profiles', 'FedAvg', 'experiment', 'Finetune', 'FedProx', 'GrownLinear', 'widen', 'blank_head',
-           'Expandable', 'expandable_cnn', 'expandable_resnet18', 'Stream', 'make_stream', 'ContinualSizes', 'snapshot',
-           'TaskClient', 'TaskServer', 'logits', 'unit_features', 'as_named', 'Method', 'Outcome', 'StreamExperiment',
-           'run_stream', 'stream_row', 'train_on_all', 'probe', 'holdings', 'Comparison', 'padded', 'plot_matrices',
-           'plot_bars', 'frozen', 'distillation_loss', 'TaughtClient', 'as_pixels']
+           'Expandable', 'expandable_cnn', 'expandable_resnet18', 'Stream', 'make_stream', 'TaskSizes',
+           'ComparisonSizes', 'ContinualSizes', 'snapshot', 'TaskClient', 'TaskServer', 'logits', 'unit_features',
+           'as_named', 'Method', 'Outcome', 'StreamExperiment', 'run_stream', 'stream_row', 'train_on_all', 'probe',
+           'holdings', 'Comparison', 'padded', 'plot_matrices', 'plot_bars', 'frozen', 'distillation_loss',
+           'TaughtClient', 'as_pixels']
 
 # %% ../nbs/07_continual.ipynb #b847ff12
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from typing import Annotated, Any, Literal, NamedTuple
@@ -31,7 +32,6 @@ from .local import build, generator, narrow, outputs, passes, proximal, train
 from .score import accuracy, average_incremental, final_accuracy, forgetting
 from .split import class_stream, dirichlet
 from .wire import Msg, accept_count, expect, labelled, pack, part, unpack
-from .world import Pictures, as_float
 from .folders import pictures
 
 # %% ../nbs/07_continual.ipynb #12d8632d
@@ -147,8 +147,8 @@ def _task(data, classes, rank, most):
     return x, rank[y]
 
 @lru_cache(maxsize=2)
-def make_stream(sizes: "ContinualSizes", seed: int) -> Stream:
-    """The `Stream` of `sizes` (`ContinualSizes`): tasks in an order drawn with `seed`, each shared among the
+def make_stream(sizes: "TaskSizes", seed: int) -> Stream:
+    """The `Stream` of `sizes` (`TaskSizes`): tasks in an order drawn with `seed`, each shared among the
     clients by a Dirichlet draw of its own. Made once in a process; nobody writes into it."""
     train, test = _pictures(sizes.data, "train"), _pictures(sizes.data, "test")
     tasks = class_stream(len(train.classes), sizes.tasks, sizes.order, seed)
@@ -161,8 +161,8 @@ def make_stream(sizes: "ContinualSizes", seed: int) -> Stream:
 
 # %% ../nbs/07_continual.ipynb #398c9717
 @dataclass(frozen=True)
-class ContinualSizes(Profile):
-    "Every number of the runs of this chapter and of the three after it."
+class TaskSizes(Profile):
+    "A stream of tasks, and FedAvg over it."
     data: str = "fashion_mnist_small"  # name of the pictures, as `world.pictures` knows them
     network: Literal["cnn", "resnet18"] = "cnn"  # body of the network, a key of `networks`
     pictures: Count = 1000      # training pictures of a class, all clients together
@@ -170,35 +170,32 @@ class ContinualSizes(Profile):
     tasks: Count = 5            # tasks that the classes are dealt to
     order: Literal["sorted", "random", "icarl", "superclass"] = "random"  # of classes (`class_stream`)
     clients: Count = 5          # clients, all in every round
-    alpha: float = 0.5          # Dirichlet skew of each task's share among the clients
+    alpha: Positive = 0.5       # Dirichlet skew of each task's share among the clients
     rounds: Count = 8           # rounds of a task
     epochs: Count = 2           # passes of a client over its pictures in a round
     batch: Count = 16           # pictures in a step
     lr: float = 0.02            # learning rate of SGD
     momentum: float = 0.9       # momentum of SGD
-    mu: float = 0.01            # weight of FedProx's proximal term
-    memory: Count = 60          # exemplars that a client may keep
-    iterations: Count = 20      # steps of an AC-GAN's client in a round
-    gan_batch: Count = 16       # pictures in a step of an AC-GAN
-    consolidation: Count = 20   # steps of FedCIL's server in a round
-    synthetic: Count = 256      # pictures that TARGET and LANDER paint before a task
-    proxy_steps: Count = 200    # steps in which GLFC's proxy rebuilds pictures
+
+@dataclass(frozen=True)
+class ComparisonSizes:
+    "What a `Comparison` of methods needs beside a stream."
     judge_epochs: Count = 5     # passes in the training on all pictures at once
-    critic_lr: Positive = 5e-4  # Adam's rate of an AC-GAN's discriminator
-    generator_lr: Positive = 1e-3                # and of its generator
     others: int = 1             # seeds of rows that are not a chapter's main ones
-    tries: int = 0              # rates tried for each method, on two seeds that no claim uses
+    tries: Annotated[int, Bounds(low=0, high=3)] = 0  # rates tried for each method, on a seed or two of their own
+
+@dataclass(frozen=True)
+class ContinualSizes(ComparisonSizes, TaskSizes):
+    "Every number of this chapter's runs."
+    mu: float = 0.01            # weight of FedProx's proximal term
 
 profiles = {
-    "smoke": ContinualSizes(pictures=40, test_pictures=20, tasks=3, clients=3, rounds=1, epochs=1, memory=12,
-                            iterations=2, gan_batch=4, consolidation=2, synthetic=64, proxy_steps=3,
+    "smoke": ContinualSizes(pictures=12, test_pictures=6, tasks=3, clients=3, rounds=1, epochs=1,
                             judge_epochs=1, tries=1),
-    "quick": ContinualSizes(pictures=250, rounds=3, iterations=9, consolidation=6, proxy_steps=60, others=0,
-                            judge_epochs=8),
+    "quick": ContinualSizes(pictures=250, rounds=3, others=0, judge_epochs=8),
     "full": ContinualSizes(seeds=3, others=3, tries=3),
     "paper": ContinualSizes(seeds=3, data="cifar10", network="resnet18", pictures=5000, test_pictures=1000,
-                            rounds=100, batch=128, lr=0.01, memory=300, iterations=100, gan_batch=64,
-                            consolidation=50, synthetic=2560, others=3, tries=3),
+                            rounds=100, batch=128, lr=0.01, others=3, tries=3),
 }
 
 # %% ../nbs/07_continual.ipynb #616a9ba5
@@ -389,8 +386,9 @@ class Outcome(NamedTuple):
 @dataclass(frozen=True)
 class StreamExperiment(Experiment):
     """`method` over the stream that `streams(sizes, seed)` makes, a function that any process can call.
-    Raises `UserError` where a client has no picture of some task."""
-    sizes: ContinualSizes
+    `sizes` have `rounds`, what `streams` asks for, and the fields that the method takes; without `network`,
+    the usual one is the small CNN. Raises `UserError` where a client has no picture of some task, and for
+    sizes that lack what the method takes."""
     method: Method = FedAvg
     streams: Callable[..., Stream] = make_stream
 
@@ -407,15 +405,18 @@ class StreamExperiment(Experiment):
     def rounds(self) -> int: return self.sizes.rounds * len(self.stream.tasks)
 
     def network(self) -> nn.Module:
-        of = networks[self.sizes.network], self.stream.classes[0], self.stream.shape
+        of = networks[getattr(self.sizes, "network", "cnn")], self.stream.classes[0], self.stream.shape
         make = partial(self.method.network, *of, **self.named(self.method.network_takes))
         return build(make, self.seed).to(self.device)
 
     @cached_property
     def lent(self) -> nn.Module: return self.network()
 
-    def named(self, fields: Iterable[str]) -> dict[str, Any]:
-        return {name: getattr(self.sizes, name) for name in fields}
+    def named(self, fields: Sequence[str]) -> dict[str, Any]:
+        "The `fields` of the sizes, by name. Raises `UserError` for one that they lack."
+        lacking = next((name for name in fields if not hasattr(self.sizes, name)), "")
+        if not lacking: return {name: getattr(self.sizes, name) for name in fields}
+        raise UserError(f"{type(self.sizes).__name__} has no field {lacking!r}; {self.method.name} takes it")
 
     def client(self, id: int) -> TaskClient:
         "Client `id`; those of one process are lent the same network."
@@ -446,10 +447,10 @@ class StreamExperiment(Experiment):
 experiment = StreamExperiment
 
 # %% ../nbs/07_continual.ipynb #8accf304
-def run_stream(method: Method, stream: Stream, sizes: ContinualSizes, seed: int, device: Any = "cpu",
+def run_stream(method: Method, stream: Stream, sizes: Any, seed: int, device: Any = "cpu",
                **options: Any) -> Outcome:
-    """Run `method` (a `Method`) over `stream` (a `Stream`) with `sizes` (`ContinualSizes`): an `Outcome`.
-    `options` are those of `engine.trial`."""
+    """Run `method` (a `Method`) over `stream` (a `Stream`) with the `sizes` of a
+    `StreamExperiment`: an `Outcome`. `options` are those of `engine.trial`."""
     experiment = StreamExperiment(sizes, seed, device, method, lambda sizes, seed: stream)
     return experiment.outcome(trial(experiment, label=f"{method.name}, seed {seed}", **options))
 
@@ -470,10 +471,9 @@ Finetune = Method("Finetune", partial(TaskClient, new_only=True))
 FedProx = Method("FedProx", TaskClient, takes=(*_SGD, "mu"))
 
 # %% ../nbs/07_continual.ipynb #c0a7000b
-def train_on_all(stream: Stream, sizes: ContinualSizes, seed: int,
-                 device: Any = "cpu") -> tuple[nn.Module, float]:
+def train_on_all(stream: Stream, sizes: Any, seed: int, device: Any = "cpu") -> tuple[nn.Module, float]:
     """A network trained on all pictures of `stream` at once, without tasks and clients, for
-    `sizes.judge_epochs`, and its accuracy: an upper bound, and a judge of painted pictures."""
+    `judge_epochs` of the `sizes`, and its accuracy: an upper bound, and a judge of painted pictures."""
     pairs = [client[t] for client in stream.clients for t in range(sizes.tasks)]
     x, y = (torch.cat([pair[i] for pair in pairs]) for i in (0, 1))
     make = partial(networks[sizes.network], sum(stream.classes), stream.shape)
@@ -508,10 +508,10 @@ def holdings(ended: Trial, classes: int) -> dict:
 _FACTORS, _TUNING_SEEDS = (1.0, 0.5, 2.0), (1000, 1001)
 
 class Comparison:
-    """Methods over the same streams: their rows in `results`, the servers as their runs left them, a table
-    and figures."""
+    """Methods over the same streams, with `sizes` (`TaskSizes`, `ComparisonSizes`): their rows in `results`,
+    the servers as their runs left them, a table and figures."""
 
-    def __init__(self, results: Results, sizes: ContinualSizes, seed: int, device: Any = "cpu"):
+    def __init__(self, results: Results, sizes: Any, seed: int, device: Any = "cpu"):
         self.results, self.sizes, self.seed, self.device = results, sizes, seed, device
         self.stream = make_stream(sizes, seed)
 
@@ -525,7 +525,7 @@ class Comparison:
         for method in methods:
             for factor in _FACTORS[:self.sizes.tries]:
                 named = method._replace(name=f"{method.name}, rates × {factor:g}")
-                for seed in _TUNING_SEEDS: stream_row(self.results, self._at(factor, named, seed))
+                for seed in _TUNING_SEEDS[:self.sizes.tries]: stream_row(self.results, self._at(factor, named, seed))
 
     def tried(self, method: Method) -> dict[float, float]:
         "Mean accuracy in the tries of `method`, by the factor of its rates."
@@ -538,9 +538,9 @@ class Comparison:
         return max(tried, key=lambda f: tried[f], default=1.0)
 
     def _at(self, factor, method, seed):
-        own = [rate for rate in ("lr", "critic_lr", "generator_lr") if rate in method.takes]
-        sizes = replace(self.sizes, **{rate: factor * getattr(self.sizes, rate) for rate in own})
-        return StreamExperiment(sizes, seed, self.device, method)
+        usual = StreamExperiment(self.sizes, seed, self.device, method)
+        own = usual.named([rate for rate in ("lr", "critic_lr", "generator_lr") if rate in method.takes])
+        return replace(usual, sizes=replace(self.sizes, **{rate: factor * r for rate, r in own.items()}))
 
     def experiment(self, method: Method, seed: int) -> StreamExperiment:
         return self._at(self.factor(method), method, seed)

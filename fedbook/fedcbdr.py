@@ -21,23 +21,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .continual import (ContinualSizes, Expandable, Method, StreamExperiment, TaskServer, logits,
-                               snapshot)
+from .continual import (Expandable, Method, StreamExperiment, TaskServer, TaskSizes, logits, snapshot)
 from .exemplars import annealed_rate
 from .wire import Msg, Refused, expect, labelled, part
 from .fedavg import Federation, Here, Mean, Step
 from .lab import Count, Positive, Share, UserError, choose
 from .report import History
-from .leverage import (BlockDiagonal, LeverageScoreCalculator, Policy, ReplayBuffer, class_quota,
-                              draw_samples, features, mask, random_orthogonal, repo_local,
-                              sampling_probabilities)
+from .leverage import (BlockDiagonal, LeverageScoreCalculator, Policy, ReplayBuffer, class_quota, draw_samples,
+                               features, mask, random_orthogonal, repo_local, sampling_probabilities)
 from .local import batches, build, generator, train
 from .score import accuracy
 from .world import as_float
 
 # %% ../nbs/13_fedcbdr.ipynb #59435d48
 @dataclass(frozen=True)
-class TrainingSizes(ContinualSizes):
+class TrainingSizes(TaskSizes):
     "The numbers of training on new and kept pictures."
     rounds: Count = 8                      # rounds of a task
     batch: Count = 32                      # pictures in a step
@@ -56,8 +54,7 @@ class TrainingSizes(ContinualSizes):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.replay_ratio == 1:
-            raise UserError("replay_ratio=1.0 must be below 1, for new pictures are part of each batch")
+        if self.replay_ratio == 1: raise UserError("replay_ratio=1.0 must be below 1, new pictures need room")
 
 # %% ../nbs/13_fedcbdr.ipynb #13b00002
 @dataclass(frozen=True)
@@ -65,10 +62,12 @@ class FedCBDRSizes(TrainingSizes):
     "The numbers of this chapter's runs, and the configuration of `FedCBDRServer`."
     setting: str = ""                      # row of the paper's table (`settings`); empty: fields as they are
     memory: int = 0                        # pictures a baseline's client may hold; 0: its part of M
+    synthetic: Count = 256                 # pictures that TARGET and LANDER paint before a task
+    proxy_steps: Count = 200               # steps in which GLFC's proxy rebuilds pictures
+    others: int = 1                        # seeds of the rows of methods that keep no picture
     buffer_size: Count = 60                # M, pictures kept of each task, all clients together
     use_replay: bool = True                # whether there is a buffer at all
-    # who is kept
-    gdr_mode: Literal["global_leverage", "repo_local", "uniform", "class_quota"] = "global_leverage"
+    gdr_mode: Literal["global_leverage", "repo_local", "uniform", "class_quota"] = "global_leverage"  # who is kept
     norm: Literal["global", "per_client"] = "global"   # over whose sum scores become chances
     replace: bool = True                   # whether a picture may be drawn twice
     mask_block: int = 0                    # rows in a block of P; 0: P is whole
@@ -85,7 +84,8 @@ class FedCBDRSizes(TrainingSizes):
 
     @property
     def completed(self) -> "FedCBDRSizes":
-        "These sizes with `memory` filled in: the part that a client has in M pictures of all tasks."
+        "These sizes with `memory` filled in: a client's part of M of each task. `UserError` for a single task."
+        if self.tasks < 2: raise UserError(f"tasks={self.tasks} must be at least 2, or nothing is forgotten")
         if self.memory: return self
         return replace(self, memory=max(1, self.buffer_size * self.tasks // self.clients))
 
@@ -100,8 +100,8 @@ settings: dict[str, dict] = {
 }
 
 profiles = {
-    "smoke": FedCBDRSizes(pictures=40, test_pictures=20, tasks=3, clients=3, rounds=1, epochs=1,
-                          buffer_size=10, others=0, synthetic=64, proxy_steps=3, ablations=1, feature_seeds=1,
+    "smoke": FedCBDRSizes(pictures=16, test_pictures=6, tasks=2, clients=2, rounds=1, epochs=1,
+                          buffer_size=10, synthetic=4, proxy_steps=1, ablations=1, feature_seeds=1,
                           digit_seeds=1, map_seeds=1, digit_rounds=1, reruns=2, rates=(0.02,), tuning=1),
     "quick": FedCBDRSizes(pictures=200, rounds=4, batch=16, others=0, digit_seeds=2, map_seeds=1,
                           digit_rounds=4),

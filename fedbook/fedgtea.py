@@ -15,31 +15,36 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .continual import (ContinualSizes, Method, Stream, StreamExperiment, TaskClient, TaskServer,
+from .continual import (Method, Stream, StreamExperiment, TaskClient, TaskServer, TaskSizes,
                                distillation_loss, expandable_cnn, frozen, make_stream, snapshot)
-from .painters import Discriminator, Generator, discriminator_loss, generator_loss
+from .painters import Discriminator, GANSizes, Generator, discriminator_loss, generator_loss
 from .wire import Msg, Refused, accept_count, expect, labelled
-from .lab import Count, Positive, UserError
+from .lab import Bounds, Count, UserError
 from .local import generator, outputs
 from .wasserstein import Gaussian, pairwise_wasserstein2, wasserstein_loss
 from .world import as_float
 
 # %% ../nbs/14_fedgtea.ipynb #d30abaea
 @dataclass(frozen=True)
-class FedGTEASizes(ContinualSizes):
+class FedGTEASizes(GANSizes, TaskSizes):
     "The numbers of this chapter's runs."
     setting: str = ""               # one of the paper's sequences (`settings`); empty: the fields as they are
     order: Literal["sorted", "random", "icarl", "superclass"] = "sorted"  # of classes; random: with the seed
     rounds: Count = 4               # rounds of a task
     iterations: Count = 15          # steps of a client's AC-GAN in a round
     consolidation: Count = 15       # steps of FedCIL's server
+    mu: float = 0.01                # weight of FedProx's proximal term
+    memory: Count = 60              # exemplars that a client of iCaRL, DER or GLFC may keep
+    proxy_steps: Count = 200        # steps in which GLFC's proxy rebuilds pictures
+    others: int = 1                 # seeds of rows that are not the main ones
+    tries: Annotated[int, Bounds(low=0, high=3)] = 0  # rates tried for each method, on a seed that no claim uses
     length: Literal["root_d", "unit", "free"] = "root_d"  # of an embedding: the root of its entries, 1, any
     distillation: float = 0.3       # weight of the server's distillation (the paper's alpha)
     wasserstein: float = 0.3        # weight of the server's Wasserstein loss (beta)
@@ -61,18 +66,16 @@ settings: dict[str, dict] = {
     "cifar10-5x2": dict(data="cifar10", tasks=5, order="random", clients=5, pictures=5000, test_pictures=1000,
                         rounds=60, iterations=100, critic_lr=1e-4, generator_lr=1e-4),
     "cifar100-10x10": dict(data="cifar100", tasks=10, order="icarl", clients=10, pictures=500,
-                           test_pictures=100,
-                           rounds=40, iterations=400, critic_lr=1e-3, generator_lr=1e-3),
+                           test_pictures=100, rounds=40, iterations=400, critic_lr=1e-3, generator_lr=1e-3),
     "cifar100-20x5": dict(data="cifar100", tasks=20, order="superclass", clients=10, pictures=500,
                           test_pictures=100, rounds=40, iterations=400, critic_lr=1e-3, generator_lr=1e-3),
 }
 
 profiles = {
-    "smoke": FedGTEASizes(pictures=40, test_pictures=12, tasks=3, clients=3, rounds=1, epochs=1, memory=12,
-                          iterations=1, gan_batch=2, consolidation=1, proxy_steps=2, server_steps=2,
+    "smoke": FedGTEASizes(pictures=16, test_pictures=6, tasks=3, clients=2, rounds=1, epochs=1, memory=12,
+                          iterations=1, gan_batch=2, consolidation=1, proxy_steps=1, server_steps=1,
                           server_batch=4, painted=4, tries=1),
-    "quick": FedGTEASizes(pictures=250, rounds=2, iterations=9, consolidation=6, server_steps=6, painted=32,
-                          others=0),
+    "quick": FedGTEASizes(pictures=250, rounds=2, iterations=9, consolidation=6, server_steps=6, painted=32, others=0),
     "full": FedGTEASizes(seeds=5, others=5, question_seeds=5, tries=3),
     "paper": FedGTEASizes(seeds=3, others=3, question_seeds=3, tries=3, setting="cifar10-5x2",
                           network="resnet18", alpha=1.0, batch=128, lr=0.01, memory=300, gan_batch=64,
@@ -470,11 +473,12 @@ def walk(loss: ServerLoss, theta: GTEA, generator: torch.Generator,
 def _noted_walk(loss: ServerLoss, theta: GTEA, generator: torch.Generator,
                 same_pictures: Callable[[], torch.Generator]) -> dict[str, Any]:
     "Take `theta` down `loss`, and tell what a `FedGTEAServer` keeps in its `log`."
-    pull = forces(loss, theta, same_pictures())
+    draws = min(4, loss.how.server_steps)
+    pull = forces(loss, theta, same_pictures(), draws)
     if loss.how.weighing == "balanced": loss.balance(pull)
-    began = measured(loss, theta, same_pictures())["sum"]
+    began = measured(loss, theta, same_pictures(), draws)["sum"]
     walk(loss, theta, generator)
-    return {"began": began, "forces": pull, **measured(loss, theta, same_pictures())}
+    return {"began": began, "forces": pull, **measured(loss, theta, same_pictures(), draws)}
 
 # %% ../nbs/14_fedgtea.ipynb #6c2e9ea7
 modes = ("per_sample", "gaussian", "task_batch")

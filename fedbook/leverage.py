@@ -12,28 +12,29 @@ __all__ = ['profiles', 'RANK_CUT', 'GRAM_CUT', 'Policy', 'policies', 'LeverageSi
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from .continual import ContinualSizes
+from .continual import TaskSizes
 from .exemplars import herding
-from .lab import Count, Positive, UserError
+from .lab import Bounds, Count, Positive, UserError
 from .local import outputs
 
 # %% ../nbs/09_leverage.ipynb #4dde41cc
 @dataclass(frozen=True)
-class LeverageSizes(ContinualSizes):
+class LeverageSizes(TaskSizes):
     """The numbers of this chapter's runs: a stream of pictures, FedAvg on its first task, and a buffer to
     fill."""
+    tasks: Annotated[int, Bounds(low=3)] = 5  # tasks that the classes are dealt to
     rounds: Count = 6        # rounds of a task
     batch: Count = 32        # pictures in a step
     lr: Positive = 0.01      # learning rate of SGD
     buffer_size: Count = 60  # pictures that are kept of a task, all clients together
 
 profiles = {
-    "smoke": LeverageSizes(pictures=40, test_pictures=20, tasks=3, clients=3, rounds=1, epochs=1,
+    "smoke": LeverageSizes(pictures=40, test_pictures=6, tasks=3, clients=3, rounds=1, epochs=1,
                            buffer_size=10),
     "quick": LeverageSizes(pictures=200, rounds=3, batch=16),
     "full": LeverageSizes(seeds=3),

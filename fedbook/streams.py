@@ -23,14 +23,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .continual import ContinualSizes, Expandable, Method, Stream, StreamExperiment
+from .continual import Expandable, Method, Stream, StreamExperiment
 from .encoders import image_encoder
 from .fedavg import Replies, Step
 from .folders import pictures
 from .lab import Bounds, Count, Positive, Profile, UserError, needs
 from .leaves import LEAF_CLASSES, leaves
 from .local import generator
-from .painters import Generator
+from .painters import GANSizes, Generator
 from .sensors import Series, kernel_features, machine_sensors, own_sensors, random_kernels
 from .split import class_stream
 from .streets import WEATHERS, streets
@@ -41,7 +41,7 @@ from .world import SETS, Pictures, as_float
 _Alpha = Annotated[float, Bounds(above=0, high=1e6)]
 
 @dataclass(frozen=True)
-class SourceSizes(ContinualSizes):
+class SourceSizes(Profile):
     "The numbers of a stream of several sources, and of training on it."
     sources: tuple[str, ...] = ("fashion", "digits", "leaves", "weather", "cifar10", "fruits360")  # if there
     turns: Literal["in turn", "one by one"] = "in turn"   # how the sources follow each other
@@ -56,16 +56,23 @@ class SourceSizes(ContinualSizes):
     alpha: _Alpha = 0.1          # Dirichlet skew of each task's share among the clients
     rounds: Count = 2            # rounds of a task
     epochs: Count = 3            # passes of a client over its pictures in a round
+    batch: Count = 16            # pictures in a step
     lr: Positive = 0.3           # learning rate of SGD
-    critic_lr: Positive = 0.005  # Adam's rate of an AC-GAN's discriminator
-    generator_lr: Positive = 0.01  # and of its generator
+    momentum: float = 0.9        # momentum of SGD
     buffer_size: Count = 20      # M, pictures that FedCBDR keeps of each task, all clients together
     shrink: Annotated[float, Bounds(above=0, high=1)] = 0.1  # of discriminant analysis, towards a ball
 
 # %% ../nbs/15_streams.ipynb #29a0000b
 @dataclass(frozen=True)
-class StreamSizes(SourceSizes):
+class StreamSizes(GANSizes, SourceSizes):
     "Every number of this chapter's runs."
+    critic_lr: Positive = 0.005  # Adam's rate of an AC-GAN's discriminator
+    generator_lr: Positive = 0.01  # and of its generator
+    consolidation: Count = 20    # steps of FedCIL's server in a round
+    mu: float = 0.01             # weight of FedProx's proximal term
+    synthetic: Count = 256       # inputs that TARGET and LANDER make before a task
+    proxy_steps: Count = 200     # steps in which GLFC's proxy rebuilds inputs
+    others: int = 1              # seeds of rows that are not the main ones
     crowd: Count = 50            # clients of the larger federation
     even: _Alpha = 1.0           # Dirichlet skew of the more even federation
     every: bool = True           # whether all methods run, or only those of the main table
@@ -84,11 +91,11 @@ class StreamSizes(SourceSizes):
 
 # %% ../nbs/15_streams.ipynb #29a0000d
 profiles = {
-    "smoke": StreamSizes(sources=("digits", "leaves"), conditions=2, pixels=32, width=64, pictures=8,
-                         test_pictures=4, tasks=3, clients=3, rounds=1, epochs=1, iterations=1, gan_batch=2,
-                         consolidation=1, synthetic=64, proxy_steps=2, buffer_size=6, crowd=4, server_steps=1,
-                         server_batch=4, painted=4, tuning=1, factors=(1.0,), sensor_seeds=1, minutes=6,
-                         test_minutes=2, steps=32, sensor_rounds=1, kernels=8),
+    "smoke": StreamSizes(sources=("digits", "leaves"), conditions=2, pixels=32, width=32, pictures=4,
+                         test_pictures=2, pool=1, tasks=2, clients=2, rounds=1, epochs=1, iterations=1,
+                         gan_batch=2, consolidation=1, synthetic=4, proxy_steps=1, buffer_size=4, crowd=3,
+                         server_steps=1, server_batch=2, painted=2, tuning=1, factors=(1.0,), sensor_seeds=1,
+                         minutes=3, test_minutes=1, steps=32, sensor_rounds=1, kernels=4),
     "quick": StreamSizes(sources=("fashion", "digits", "leaves"), conditions=3, pictures=24, test_pictures=12,
                          tasks=10, clients=5, rounds=2, iterations=6, every=False, crowd=10, server_steps=4,
                          tuning=0, sensor_seeds=1, minutes=16, test_minutes=8, sensor_rounds=2),

@@ -9,6 +9,7 @@ from fedbook import lab
 from fedbook.lab import Profile
 
 CHOOSE, LAB = lab.choose.__code__, lab.choose.__code__.co_filename
+PACKAGE = LAB.removesuffix("lab.py")     # what the library itself chooses, as a server its defaults, is no profile
 
 
 class Spy:
@@ -31,7 +32,8 @@ class Spy:
         frame = sys._getframe(2)
         while frame.f_code.co_name in ("__post_init__", "__init__"): frame = frame.f_back
         carried = self.moved.pop(id(frame), set())
-        if frame.f_code.co_name == "replace" and frame.f_back.f_code is CHOOSE and not carried:
+        by_a_choice = frame.f_code.co_name == "replace" and frame.f_back.f_code is CHOOSE
+        if by_a_choice and not carried and not frame.f_back.f_back.f_code.co_filename.startswith(PACKAGE):
             self.chosen.add(type(sizes))
             carried = {field.name for field in fields(sizes)}
         vars(sizes)["_carried"] = carried

@@ -1,9 +1,12 @@
 """Federated class-incremental learning: streams, heads that grow, and every method of four chapters over the
 same streams."""
+import importlib
 import itertools
 import math
 import pickle
-from dataclasses import replace
+import subprocess
+import sys
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -25,14 +28,20 @@ from fedbook.continual import (Comparison, FedAvg, FedProx, Finetune, Stream, St
 from fedbook.engine import prove, trial
 from fedbook.exemplars import DER, GLFC, ICaRL, ReFed
 from fedbook.evidence import Results
-from fedbook.lab import UserError
+from fedbook.lab import UserError, choose
 from fedbook.local import build, generator
 from fedbook.painters import (ACGAN, ACGANFedAvg, ACGANFedProx, ACGANNoReplay, FedCIL, LANDER, LANDERClient,
-                              TARGET,
-                              ac_gan, mapped)
+                              PainterSizes, TARGET, ac_gan, mapped)
 from fedbook.penalties import CGoFed, FLwF2T, FedEWC, FedLwF
 
-SMOKE = continual.profiles["smoke"]
+@dataclass(frozen=True)
+class EverySizes(PainterSizes):
+    "What the methods of four chapters take."
+    memory: int = 12
+    proxy_steps: int = 3
+
+SMOKE = EverySizes(pictures=40, test_pictures=20, tasks=3, clients=3, rounds=1, epochs=1, iterations=2, gan_batch=4,
+                   consolidation=2, synthetic=64, judge_epochs=1, tries=1)
 METHODS = (Finetune, FedAvg, FedProx, FedEWC, FedLwF, FLwF2T, ICaRL, DER, ReFed, CGoFed, ACGANNoReplay,
            ACGANFedAvg,
            ACGANFedProx, FedCIL, GLFC, TARGET, LANDER)
@@ -224,6 +233,24 @@ def test_tasks_may_have_one_class_or_seven(method):
     uneven = Stream(names, clients, joined(groups, whole.test), "uneven")
     outcome = run_stream(method, uneven, narrow, 0, workers=1)
     assert uneven.classes == [1, 2, 7] and np.isfinite(outcome.accuracy)
+
+
+def test_sizes_need_only_what_their_method_takes():
+    few = continual.TaskSizes(pictures=8, test_pictures=4, tasks=2, clients=2, rounds=1, epochs=1)
+    assert np.isfinite(run_stream(FedAvg, make_stream(few, 0), few, 0, workers=1).accuracy)
+    with pytest.raises(UserError, match="^TaskSizes has no field 'mu'; FedProx takes it$"):
+        StreamExperiment(few, method=FedProx).client(0)
+    with pytest.raises(UserError, match="has no field 'proxy_steps'; GLFC takes it"):
+        StreamExperiment(few, method=GLFC).server()
+
+
+@pytest.mark.parametrize("name, field", [("continual", "gan_batch"), ("penalties", "mu"), ("exemplars", "synthetic"),
+                                         ("painters", "memory"), ("leverage", "others"), ("fedcbdr", "gan_batch"),
+                                         ("fedgtea", "synthetic"), ("streams", "data")])
+def test_a_chapter_refuses_a_field_that_it_does_not_read(name, field):
+    profiles = importlib.import_module(f"fedbook.{name}").profiles
+    with pytest.raises(UserError, match=f"^'{field}' is not a parameter of this chapter; choose one of seeds, "):
+        choose(profiles, "smoke", {field: 9})
 
 
 def test_holdings_count_what_is_in_the_states(stream):

@@ -13,20 +13,20 @@ from torch import nn
 
 from conftest import equal
 
-from fedbook.continual import (ContinualSizes, Finetune, StreamExperiment, expandable_cnn, frozen, logits,
-                               make_stream,
-                               profiles, run_stream, unit_features)
+from fedbook.continual import (Finetune, Stream, StreamExperiment, expandable_cnn, frozen, logits, make_stream,
+                               run_stream, unit_features)
 from fedbook.engine import prove, trial
-from fedbook.exemplars import (DER, DERClient, GLFC, GLFCClient, ICaRL, ICaRLClient, ReFed, add_exemplars,
-                               annealed, annealed_rate, compensation, gradient_network, herding, importance,
-                               rebuild)
+from fedbook.exemplars import (DER, DERClient, ExemplarSizes, GLFC, GLFCClient, ICaRL, ICaRLClient, ReFed,
+                               add_exemplars, annealed, annealed_rate, compensation, expect_room,
+                               gradient_network, herding, importance, rebuild)
 from fedbook.fedavg import Client
 from fedbook.lab import UserError
 from fedbook.local import build, generator, picture_gradients
 from fedbook.wire import Msg, Refused, unpack
 from fedbook.world import as_float
 
-SMOKE = profiles["smoke"]
+SMOKE = ExemplarSizes(pictures=40, test_pictures=20, tasks=3, clients=3, rounds=1, epochs=1, memory=12,
+                      proxy_steps=3, judge_epochs=1, tries=1)
 
 
 @pytest.fixture(scope="module")
@@ -176,8 +176,16 @@ def test_hostile_replies_are_refused():
     with pytest.raises(Refused, match="larger"): glfc.accept("prototypes", 0, Msg(huge, reply.meta))
 
 
+def test_a_memory_must_hold_one_picture_of_each_class_of_a_client():
+    def has(*labels): return [(torch.zeros(len(labels), 1, 4, 4), torch.tensor(labels))]
+    stream = Stream([["a", "b", "c"]], [has(0, 0, 1), has(2)], has(0, 1, 2), "made up")
+    expect_room(2, stream)
+    with pytest.raises(UserError, match="^memory=1 must be at least 2, the classes that a client has$"):
+        expect_room(1, stream)
+
+
 @dataclass(frozen=True)
-class FallingSizes(ContinualSizes):
+class FallingSizes(ExemplarSizes):
     lr_end: float = 0.01
 
 FALLING = FallingSizes(**{**asdict(SMOKE), "rounds": 3, "lr": 0.05})

@@ -9,16 +9,17 @@ from torch import nn
 
 from conftest import equal
 
-from fedbook.continual import StreamExperiment, make_stream, profiles, run_stream, snapshot
+from fedbook.continual import StreamExperiment, make_stream, run_stream, snapshot
 from fedbook.lab import UserError
 from fedbook.local import build, generator
 from fedbook.painters import (ACGAN, ACGANClient, ACGANFedAvg, ACGANFedProx, ACGANNoReplay,
                               BatchNormStatistics,
                               FedCIL, FedCILServer, Generator, ac_gan_losses, best_batch, boundary_loss,
-                              bounding_loss, orthogonal_anchors)
+                              bounding_loss, orthogonal_anchors, profiles)
 from fedbook.wire import Msg, Refused
 
-SMOKE = profiles["smoke"]
+SMOKE = replace(profiles["smoke"], pictures=40, test_pictures=20, clients=3, iterations=2, gan_batch=4,
+                consolidation=2, synthetic=64)
 ONE = replace(SMOKE, tasks=1, rounds=2, clients=2, pictures=20, mu=0.0, consolidation=1)
 
 

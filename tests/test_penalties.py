@@ -9,16 +9,15 @@ from torch import nn
 
 from conftest import equal
 
-from fedbook.continual import (Finetune, StreamExperiment, expandable_cnn, frozen, make_stream, profiles,
-                               run_stream,
+from fedbook.continual import (Finetune, StreamExperiment, expandable_cnn, frozen, make_stream, run_stream,
                                snapshot)
 from fedbook.local import build, generator, picture_gradients
 from fedbook.penalties import (FLwF2TClient, FedEWC, FedEWCClient, FedLwF, FedLwFClient, extend_basis,
-                               fisher_diagonal, layer_gradient, layer_inputs, project_gradient)
+                               fisher_diagonal, layer_gradient, layer_inputs, profiles, project_gradient)
 from fedbook.wire import Msg, Refused
 from fedbook.world import as_float
 
-SMOKE = profiles["smoke"]
+SMOKE = replace(profiles["smoke"], pictures=40, test_pictures=20)
 
 
 def linear_model(dim=12, classes=4):
