@@ -4,8 +4,6 @@ import importlib
 import itertools
 import math
 import pickle
-import subprocess
-import sys
 from dataclasses import dataclass, replace
 from functools import partial
 
