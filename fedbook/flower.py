@@ -76,7 +76,7 @@ class FlowerSizes(Profile):
     megabytes: Positive = 2.0    # size of each of them
 
 profiles = {
-    "smoke": FlowerSizes(few=3, few_rounds=3, pictures=60, kinds=2, chapters=1, nodes=0, clock=20.0),
+    "smoke": FlowerSizes(few=3, few_rounds=3, pictures=60, kinds=2, chapters=1, nodes=0, clock=40.0),
     "quick": FlowerSizes(kinds=5, chapters=1, nodes=0, clock=60.0),
     "full": FlowerSizes(seeds=3, replies=(10, 100, 300), megabytes=20.0),
     "paper": FlowerSizes(seeds=3, replies=(10, 100, 300), megabytes=20.0),
