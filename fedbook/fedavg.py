@@ -518,19 +518,18 @@ class FedAvgSizes(Profile):
     clients: Count = 20          # clients that hold a part of the pictures
     per_round: Count = 10        # clients that are asked in a round
     rounds: Count = 16           # rounds of a run
-    contest_rounds: Count = 4    # rounds of each run that compares methods
     epochs: Count = 1            # passes of a client over its pictures in a round
     batch: Count = 16            # pictures in a step
     lr: Positive = 0.15          # learning rate of SGD
-    mu: float = 0.0              # weight of FedProx's proximal term; 0: FedAvg
+    mu: float = 0.0              # weight of FedProx's proximal term; 0: no FedProx
 
 # %% ../nbs/04_fedavg.ipynb #5e8b02fa
 profiles = {
-    "smoke": FedAvgSizes(clients=20, per_round=4, rounds=2, contest_rounds=2),
-    "quick": FedAvgSizes(seeds=3, rounds=8, contest_rounds=3),
-    "full": FedAvgSizes(seeds=3, rounds=30, contest_rounds=20),
-    "paper": FedAvgSizes(seeds=3, data="fashion_mnist", clients=100, rounds=500, contest_rounds=200,
-                         batch=10),
+    "smoke": FedAvgSizes(alpha=0.1, clients=100, per_round=2, rounds=2, batch=32, lr=0.05),
+    "quick": FedAvgSizes(seeds=3, alpha=0.1, rounds=3, lr=0.05),
+    "full": FedAvgSizes(seeds=3, alpha=0.1, rounds=20, lr=0.05),
+    "paper": FedAvgSizes(seeds=3, data="fashion_mnist", alpha=0.1, clients=100, rounds=200, batch=10,
+                         lr=0.05),
 }
 
 # %% ../nbs/04_fedavg.ipynb #3d90c4f8
@@ -542,7 +541,7 @@ def _pictures(name, part): return pictures(name, part)
 class FedAvgExperiment(Experiment):
     """Pictures by name, dealt to clients with the skew `sizes.alpha`, and `small_cnn`. `client_kind` and
     `server_kind` are the classes (or functions with their arguments) of the two sides: FedAvg's, unless
-    others are given; FedProx's client where `sizes.mu` is positive."""
+    others are given. Where `sizes.mu` is positive, FedProx's client takes the place of FedAvg's."""
     client_kind: Callable = Client
     server_kind: Callable = Server
 
@@ -565,7 +564,8 @@ class FedAvgExperiment(Experiment):
 
     def client(self, id: int) -> Client:
         x, y = self.pictures("train").take(self.parts[id]).tensors()
-        kind = partial(FedProxClient, mu=self.sizes.mu) if self.sizes.mu else self.client_kind
+        kind, mu = self.client_kind, self.sizes.mu
+        if kind is Client and mu: kind = partial(FedProxClient, mu=mu)
         return kind(id, self.lent, x, y, self.seed, self.sizes.epochs, self.sizes.batch, self.sizes.lr)
 
     def server(self) -> Server: return self.server_kind(self.network(), self.sizes.per_round, self.seed)

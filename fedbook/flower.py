@@ -12,6 +12,7 @@ import hashlib
 import logging
 import math
 import os
+import random
 import re
 import secrets
 import shlex
@@ -49,8 +50,8 @@ except ImportError as error:
                       f"'fedbook[flower]' ({error})") from None
 
 from .engine import Checkpoint, default_workers
-from .fedavg import Answer, Call, Experiment, Failure, FedAvgSizes, Federation, run
-from .lab import (Bounds, Count, Positive, UserError, bytes_text, run_dir, torch_device,
+from .fedavg import Answer, Call, Experiment, Failure, Federation, run
+from .lab import (Bounds, Count, Positive, Profile, UserError, bytes_text, run_dir, torch_device,
                          write_atomically)
 from .evidence import Results
 from .local import torch_threads
@@ -58,8 +59,11 @@ from .wire import Refused, forget, marks, pack, unpack
 
 # %% ../nbs/20_flower.ipynb #43cfd46f
 @dataclass(frozen=True)
-class FlowerSizes(FedAvgSizes):
-    "The numbers of this chapter's runs, those of FedAvg among them."
+class FlowerSizes(Profile):
+    "Every number of this chapter's runs."
+    data: str = "fashion_mnist_small"  # name of the pictures, as `world.pictures` knows them
+    batch: Count = 16            # pictures in a step
+    lr: Positive = 0.15          # learning rate of SGD
     few: Annotated[int, Bounds(low=2)] = 5           # clients of the runs with failures
     few_rounds: Annotated[int, Bounds(low=3)] = 5    # rounds of these runs
     pictures: Count = 600        # pictures of each of these clients, at most
@@ -93,13 +97,15 @@ def local_ray(cores: int, tries: int = 3) -> Iterator[None]:
     """Ray with `cores` workers that find the modules which this process finds, on 127.0.0.1 alone and silent.
     For that Ray 2.55 has to be outwitted twice: it replaces 127.0.0.1 by an address that others can reach,
     and its dashboard asks the cloud's metadata services where it runs, now by a proxy that does not exist.
-    Where the environment's RAY_ADDRESS names a Ray that runs (`ray start`), that one, with what it has."""
+    Where the environment's RAY_ADDRESS names a Ray that runs (`ray start`), that one, with what it has. The
+    global generator `random`, from which Ray and Flower draw, is put back."""
     import ray
     from ray._private import services
 
     if ray.is_initialized():
         raise UserError("Ray runs in this process already; call ray.shutdown() first, for a simulation "
                         "starts its own")
+    drawn = random.getstate()
     reachable, services.resolve_ip_for_localhost = services.resolve_ip_for_localhost, lambda host: host
     nowhere = dict(http_proxy="http://127.0.0.1:9", no_proxy="127.0.0.1,localhost")
     try:
@@ -109,6 +115,7 @@ def local_ray(cores: int, tries: int = 3) -> Iterator[None]:
     finally:
         services.resolve_ip_for_localhost = reachable
         ray.shutdown()
+        random.setstate(drawn)
 
 def _start_ray(ray, cores, tries):
     "Ray gives itself 30 s to start; on a busy machine it needs another try."

@@ -24,7 +24,8 @@ from fedbook.fedavg import (Client, FedAvgExperiment, Federation, FedProxClient,
                             Step, TooFewReplies, run, weighted_average)
 from fedbook.lab import UserError
 from fedbook.local import build, generator
-from fedbook.wire import Msg
+from fedbook.runs import chapters, code_cells
+from fedbook.wire import Msg, labelled, pack, part
 
 
 WORKERS = [1, 2] if engine._can_fork() else [1]
@@ -581,3 +582,50 @@ def test_a_pick_is_that_of_the_numbers_themselves():
         wanted = np.random.default_rng([4, 2]).choice(ids, count, replace=False).tolist()
         picked = server.pick(ids, 2)
         assert picked == sorted(wanted) and {*map(type, picked)} == {int}
+
+
+# ---- chapter 04 trains what its sizes say
+
+CONTEST = ("sizes, device = choose(", "class NovaClient(", "def zeros(", "class Scaffold(", "def contest(")
+
+
+def contest(tmp_path, **changes):
+    "The experiments of chapter 04 by their rows, as its own cells make them at smoke with `changes`."
+    rows, names = {}, {**vars(fedavg), "labelled": labelled, "part": part, "changes": changes, "seed": 0}
+    class Rows:
+        def __init__(self, *_): pass
+        def row(self, what, seed, measure): rows[what] = measure.args[0]
+    names |= dict(profile="smoke", device="cpu", out=str(tmp_path), Results=Rows)
+    cells = [source for source in code_cells(chapters()["04_fedavg"]) if source.startswith(CONTEST)]
+    assert len(cells) == len(CONTEST)
+    for source in cells: exec(source, names)
+    return rows
+
+
+def after_a_round(experiment):
+    server = experiment.server()
+    run(server, Federation(Here(experiment.client), experiment.ids), 1)
+    return pack(server.state())
+
+
+def test_mu_adds_one_row_to_chapter_04_and_leaves_the_others_as_they_are(tmp_path):
+    plain, more = contest(tmp_path), contest(tmp_path, mu="1")
+    assert list(more) == [*plain, "FedProx"]
+    assert all(after_a_round(more[what]) == after_a_round(plain[what]) for what in plain)
+    assert isinstance(more["FedProx"].client(0), FedProxClient)
+    assert after_a_round(more["FedProx"]) != after_a_round(more["FedAvg"])
+
+
+def test_mu_does_not_replace_a_client_that_was_handed_in():
+    sizes = replace(fedavg.profiles["smoke"], mu=1.0)
+    assert type(FedAvgExperiment(sizes, 0).client(0)) is FedProxClient
+    class Own(Client): pass
+    assert type(FedAvgExperiment(sizes, 0, client_kind=Own).client(0)) is Own
+
+
+def test_chapter_04_trains_with_the_lr_the_alpha_and_the_rounds_of_the_command(tmp_path):
+    usual, changed = contest(tmp_path), contest(tmp_path, lr="0.2", alpha="5", rounds="4")
+    for what, experiment in changed.items():
+        assert (experiment.client(0).lr, experiment.rounds) == (0.2, 4)
+        assert list(map(len, experiment.parts)) != list(map(len, usual[what].parts))
+    assert {(e.client(0).lr, e.sizes.alpha, e.rounds) for e in usual.values()} == {(0.05, 0.1, 2)}
