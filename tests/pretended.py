@@ -246,9 +246,9 @@ def install_in_fedbook():
     return device
 
 class Ran(NamedTuple):
-    """What came of a notebook's cells: `failures` as texts, what they `printed`, their CPU `seconds` and those
-    as `loops` of the calibration, imports left out; the sizes that nobody read, by their class; and the global
-    generators that are not as they were."""
+    """What came of a notebook's cells: `failures` as texts, what they `printed`, their CPU `seconds` and
+    those as `loops` of the calibration, imports left out; the sizes that nobody read, by their class; and the
+    global generators that are not as they were."""
     failures: list
     printed: str
     seconds: float
@@ -262,8 +262,8 @@ def cpu_seconds():
     return times.user + times.system + times.children_user + times.children_system
 
 def loop_seconds():
-    """The CPU seconds of the calibration loop, of which the twentieth part is run: steps of a small network on
-    the CPU, which take 1 second on one of two idle cores of 2026. What a chapter takes is counted in such
+    """The CPU seconds of the calibration loop, of which the twentieth part is run: steps of a small network
+    on the CPU, which take 1 second on one of two idle cores of 2026. What a chapter takes is counted in such
     loops, so that a slow machine changes nothing. (A device must be there before autograd works.)"""
     model = build(small_cnn, 0)
     x, y = torch.linspace(0, 1, 16 * 784).reshape(16, 1, 28, 28), torch.arange(16) % 10
@@ -360,5 +360,5 @@ if __name__ == "__main__":
             ran = aside(run_chapter, chapters()[chapter], folder, "smoke", plain)
             told = [f"{kind}: nobody reads {', '.join(names)}" for kind, names in ran.unread.items()]
             told += [f"it draws from the global generator of {whose}" for whose in ran.drawn]
-            print(f"{chapter}: {ran.loops:.1f} loops, {ran.seconds:.1f} s", *ran.failures, *told, sep="\n    ",
-                  flush=True)
+            print(f"{chapter}: {ran.loops:.1f} loops, {ran.seconds:.1f} s", *ran.failures, *told,
+                  sep="\n    ", flush=True)
