@@ -20,7 +20,7 @@ from fedbook.fedreplay import FedReplayExperiment, World
 from fedbook.fedreplay import profiles as replay_profiles
 from fedbook.lab import UserError
 from fedbook.local import build
-from fedbook.secagg import (Additive, SecureClient, SecureExperiment, SecureServer, join_secret, keystream,
+from fedbook.secagg import (Additive, SecureClient, SecureExperiment, join_secret, keystream,
                             moment_sums, moments_of_sums, profiles, split_secret)
 from fedbook.wasserstein import Gaussian
 from fedbook.wire import Msg, Refused, pack, unpack
