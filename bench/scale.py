@@ -22,14 +22,14 @@ os.environ.setdefault("TQDM_DISABLE", "1")
 
 import torch
 
-from fedbook.scale import CrowdExperiment, ScaleSizes, crowd_round
+from fedbook.scale import CrowdExperiment, CrowdSizes, crowd_round
 from bar import bar
 
 
 def row(clients, asked, rounds):
     "Seconds of a round, bytes held in it, and bytes resident at most."
     torch.set_num_threads(1)
-    experiment = CrowdExperiment(ScaleSizes(clients=clients, per_round=asked))
+    experiment = CrowdExperiment(CrowdSizes(clients=clients, per_round=asked))
     with tempfile.TemporaryDirectory() as folder: seconds, held = crowd_round(experiment, folder, rounds)
     return seconds, held, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 

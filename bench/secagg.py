@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from bar import bar
-from fedbook.engine import line_of, trial
+from fedbook.engine import line_of
 from fedbook.fedavg import Failure, Federation, Server, run
 from fedbook.secagg import Additive, SecureClient, SecureServer
 from fedbook.wire import Msg

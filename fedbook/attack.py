@@ -13,9 +13,9 @@ __all__ = ['profiles', 'AttackSizes', 'FewPictures', 'Letter', 'Recorder', 'Reco
 # %% ../nbs/22_attack.ipynb #22a00003
 import math
 from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from torch.func import functional_call
 from .continual import as_pixels
 from .engine import trial
 from .fedavg import Answer, Call, Client, Experiment, FedAvgExperiment, FedAvgSizes, Here, Line
-from .lab import Bounds, Count, Positive, Share, Table, UserError, needs
+from .lab import Count, Positive, Share, Table, UserError, needs
 from .local import State, batches, build, generator, outputs
 from .private import clip_update, guess_labels
 from .wire import Entry, Ledger, Msg, unpack
@@ -68,9 +68,9 @@ class AttackSizes(FedAvgSizes):
 
 # %% ../nbs/22_attack.ipynb #22a00202
 profiles = {
-    "smoke": AttackSizes(clients=3, per_round=3, rounds=2, counts=(1, 2), steps=(1,), iterations=8,
-                         victims=1, bins=20, crowds=(1, 4), candidates=40, public_leaves=2, private_leaves=4,
-                         leaf_size=48, decoder_epochs=1, shadows=8, head_steps=5, fpr=0.1,
+    "smoke": AttackSizes(clients=200, per_round=2, rounds=1, counts=(1, 2), steps=(1,), iterations=2,
+                         victims=1, bins=20, crowds=(1, 4), candidates=32, public_leaves=2, private_leaves=4,
+                         leaf_size=48, decoder_epochs=1, shadows=8, head_steps=1, fpr=0.1,
                          moments=(1, 2, 20), street_iterations=2, claim_seeds=1, noises=(0.2,)),
     "quick": AttackSizes(clients=10, per_round=3, rounds=2, counts=(1, 4), steps=(1, 5), iterations=120,
                          victims=1, crowds=(1, 16, 256), candidates=200, public_leaves=10,

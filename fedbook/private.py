@@ -10,6 +10,7 @@ __all__ = ['KEY_SEEDS', 'profiles', 'PrivateSizes', 'guess_labels', 'whole_numbe
 # %% ../nbs/21_private.ipynb #c4b8efc5
 import logging
 import math
+import random
 from collections.abc import Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ class PrivateSizes(FedAvgSizes):
     clients: Count = 100  # clients that hold a part of the pictures
     per_round: Count = 20  # clients that are expected in a round
     rounds: Count = 5  # rounds of a run
+    watched: Count = 100  # clients whose answers to a first round the server reads
     batch: Count = 10  # pictures in a step
     clip: Positive = 1.0  # largest norm of an update
     clips: tuple[float, ...] = (0.3, 1.0)  # norms that are tried
@@ -52,7 +54,7 @@ class PrivateSizes(FedAvgSizes):
 KEY_SEEDS = 2**28
 
 profiles = {
-    "smoke": PrivateSizes(clients=50, per_round=2, rounds=2, clips=(1.0,), noises=(1.0,), secagg_clients=3,
+    "smoke": PrivateSizes(clients=100, per_round=2, rounds=1, watched=4, clips=(1.0,), noises=(1.0,), secagg_clients=3,
                           secagg_rounds=1, stages=1, search=2**16),
     "quick": PrivateSizes(),
     "full": PrivateSizes(seeds=3, rounds=8, clips=(0.1, 0.3, 1.0), secagg_clients=6, secagg_rounds=3,
@@ -150,6 +152,15 @@ def _protocol(message, context, call_next):
     return secaggplus_mod(message, context, call_next)
 
 @contextmanager
+def _dice_kept():
+    "The global generators of Python and numpy, from which Flower draws, are afterwards what they were."
+    of_python, of_numpy = random.getstate(), np.random.get_state()
+    try: yield
+    finally:
+        random.setstate(of_python)
+        np.random.set_state(of_numpy)
+
+@contextmanager
 def _quiet(*names):
     loggers = [logging.getLogger(name) for name in names]
     before = [logger.level for logger in loggers]
@@ -221,7 +232,7 @@ def secagg_runs(sizes: FedAvgSizes, jobs: Sequence[Job], shield: float = 8.0,
 
     clients = ClientApp(client_fn=lambda context: _numpy_client(context, sizes), mods=[_protocol])
     resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0}}
-    with quiet_home(), local_ray(cores), _quiet("flwr"):
+    with quiet_home(), local_ray(cores), _quiet("flwr"), _dice_kept():
         run_simulation(server, clients, sizes.clients, backend_config=resources)
     return outcome
 

@@ -13,6 +13,7 @@ import math
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any
 
 import numpy as np
@@ -57,8 +58,8 @@ class RobustSizes(FedAvgSizes):
 
 # %% ../nbs/22_robust.ipynb #22c00102
 profiles = {
-    "smoke": RobustSizes(clients=7, per_round=7, pictures=70, tests=100, rounds=1, liars=1,
-                         liar_counts=(0, 1), backdoor_epochs=2, alphas=(math.inf,),
+    "smoke": RobustSizes(clients=6, per_round=6, pictures=30, tests=20, rounds=1, liars=1,
+                         liar_counts=(0, 1), backdoor_epochs=1, alphas=(math.inf,),
                          paper_seeds=1, claim_seeds=1),
     "quick": RobustSizes(clients=10, per_round=10, pictures=300, tests=500, rounds=3, liars=2,
                          liar_counts=(0, 1, 3), backdoor_epochs=5, alphas=(math.inf, 0.5),
@@ -101,11 +102,14 @@ class LyingExperiment(FedAvgExperiment):
     liars: int = 0
     lie: Lie | None = None
 
-    def pictures(self, part: str) -> Pictures:
-        every = super().pictures(part)
-        if part != "train": return every.take(np.arange(min(self.sizes.tests, len(every))))
-        order = torch.randperm(len(every), generator=generator(self.seed, 22))
-        return every.take(order[:self.sizes.pictures].numpy())
+    @cached_property
+    def chosen(self) -> dict[str, Pictures]:
+        train, test = (super(LyingExperiment, self).pictures(part) for part in ("train", "test"))
+        order = torch.randperm(len(train), generator=generator(self.seed, 22))
+        return {"train": train.take(order[:self.sizes.pictures].numpy()),
+                "test": test.take(np.arange(min(self.sizes.tests, len(test))))}
+
+    def pictures(self, part: str) -> Pictures: return self.chosen[part]
 
     def client(self, id: int) -> Any:
         honest = super().client(id)

@@ -11,14 +11,14 @@ import pytest
 import torch
 from torch import nn
 
-from fedbook.buffered import (Buffered, BufferedServer, BufferedSizes, OnNodes, Speeds, Synchronous, TimedExperiment,
+from fedbook.buffered import (Buffered, BufferedServer, TimedSizes, OnNodes, Speeds, Synchronous, TimedExperiment,
                               Updates, first_to_come, staleness_weight, stepped)
 from fedbook.engine import Checkpoint, Faults, prove, trial
 from fedbook.fedavg import Answer, Call, Client, Failure, Federation, Here, run
 from fedbook.lab import UserError
 from fedbook.wire import Msg, pack, unpack
 
-SIZES = BufferedSizes(clients=10, per_round=6, pictures=100, tests=40, rounds=6, times=3.0)
+SIZES = TimedSizes(clients=10, per_round=6, pictures=100, tests=40, rounds=6, times=3.0)
 
 
 class Clerk:

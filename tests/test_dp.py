@@ -157,7 +157,7 @@ class Plain(Tiny):
     def server(self): return TurnServer(build(tiny, 0), 3, self.seed)
 
 def of(kind, rounds=4):
-    return kind(replace(choose(profiles, "smoke"), clients=6, per_round=3, rounds=rounds), 3)
+    return kind(choose(profiles, "smoke").narrow(clients=6, per_round=3, rounds=rounds), 3)
 
 
 # A budget
@@ -589,7 +589,7 @@ def test_fedreplays_client_trains_its_head_privately_and_donates_only_when_that_
 
 
 def test_pictures_held_back_are_with_no_client():
-    sizes = replace(choose(profiles, "smoke"), clients=3)
+    sizes = choose(profiles, "smoke").narrow(clients=3)
     on_test, on_held = NarrowExperiment(sizes, 0), NarrowExperiment(sizes, 0, on_held=True)
     held, train = on_held.pictures("test"), on_held.pictures("train")
     assert (len(held), len(train)) == (sizes.held, sizes.pictures) and len(on_test.pictures("test")) == 2000

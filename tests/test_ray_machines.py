@@ -12,21 +12,21 @@ pytest.importorskip("ray", reason="Ray, which comes with Flower's simulation, is
                     "'fedbook[flower]'")
 
 from fedbook.engine import trial
-from fedbook.scale import CrowdExperiment, ScaleSizes
+from fedbook.scale import CrowdExperiment, CrowdSizes
 from fedbook.wire import unpack
 from namespaces import command, refused
 
-SIZES = ScaleSizes(clients=6, per_round=4, pictures=10, rounds=2, tests=20)
+SIZES = CrowdSizes(clients=6, per_round=4, pictures=10, rounds=2, tests=20)
 DRIVER = """
 import sys
 from pathlib import Path
 import ray
 from fedbook.fedavg import run
 from fedbook.flower import simulate
-from fedbook.scale import CrowdExperiment, ScaleSizes
+from fedbook.scale import CrowdExperiment, CrowdSizes
 from fedbook.wire import Msg, pack
 
-made = CrowdExperiment(ScaleSizes(clients=6, per_round=4, pictures=10, rounds=2, tests=20), 0)
+made = CrowdExperiment(CrowdSizes(clients=6, per_round=4, pictures=10, rounds=2, tests=20), 0)
 
 def job(federation):
     server = made.server()

@@ -12,12 +12,12 @@ from fedbook.engine import Checkpoint, Faults, trial
 from fedbook.fedavg import Client, Federation, Here, Mean, Place, Server, run
 from fedbook.lab import UserError
 from fedbook.report import History
-from fedbook.scale import (CostLaw, CrowdExperiment, FolderCheckpoint, Ready, ScaleSizes, StateFolder,
+from fedbook.scale import (CostLaw, CrowdExperiment, FolderCheckpoint, Ready, CrowdSizes, StateFolder,
                            TwoLevel, alike_groups, crowd_round, drawn_part, fit_law, forecast, mixed_groups, on_disk,
                            peak_memory, server_seconds)
 from fedbook.wire import Msg, gather, pack
 
-SIZES = ScaleSizes(clients=12, per_round=5, rounds=4, pictures=8, tests=40)
+SIZES = CrowdSizes(clients=12, per_round=5, rounds=4, pictures=8, tests=40)
 LABELS = np.arange(600) % 10
 BY_CLASS = [np.flatnonzero(LABELS == c) for c in range(10)]
 
