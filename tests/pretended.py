@@ -33,6 +33,7 @@ import traceback
 import warnings
 from multiprocessing import forkserver
 from pathlib import Path
+from time import process_time
 from typing import NamedTuple
 from unittest.mock import patch
 
@@ -256,11 +257,6 @@ class Ran(NamedTuple):
     unread: dict
     drawn: list
 
-def cpu_seconds():
-    "Of this process and of those that it started and waited for."
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
-
 def loop_seconds():
     """The CPU seconds of the calibration loop, of which the twentieth part is run: steps of a small network
     on the CPU, which take 1 second on one of two idle cores of 2026. What a chapter takes is counted in such
@@ -274,9 +270,9 @@ def loop_seconds():
             F.cross_entropy(model(x), y).backward()
             step.step()
     steps(3)
-    start = cpu_seconds()
+    start = process_time()
     steps(STEPS // 20)
-    return 20 * (cpu_seconds() - start)
+    return 20 * (process_time() - start)
 
 def generators():
     "The states of the global generators, by whose they are."
@@ -297,7 +293,7 @@ def run_cells(path, plain=False, **parameters):
     before = generators()
     with spied() as spy:
         for i, source in enumerate(code_cells(path)):
-            start = cpu_seconds()
+            start = process_time()
             try:
                 linecache.cache[f"cell {i}"] = len(source), None, source.splitlines(True), f"cell {i}"
                 tree = ast.parse(source)
@@ -308,7 +304,7 @@ def run_cells(path, plain=False, **parameters):
                           traceback.extract_tb(error.__traceback__) if re.search(r"fedbook|^cell", f.filename)]
                 failures.append(f"code cell {i}: {type(error).__name__}: {str(error)[:300]} "
                                 f"({' > '.join(frames[-4:])})")
-            if not all(isinstance(node, IMPORTS) for node in tree.body): taken += cpu_seconds() - start
+            if not all(isinstance(node, IMPORTS) for node in tree.body): taken += process_time() - start
             if re.search(r'^profile = "quick"', source, re.M): names |= parameters
             if not plain: stand_in(names)
     drawn = [whose for whose, state in generators().items() if state != before[whose]]
