@@ -144,8 +144,8 @@ def would_turn(answer: Settled) -> str:
     return f"{answer.question.change} Or all {len(claim['values'])} seeds moved by {size}{unit}."
 
 def cell_link(question: Question) -> str:
-    """Where the answer to `question` was measured: `nbs/CHAPTER.ipynb#cell-id=CELL`. JupyterLab scrolls to that
-    cell, and so does the site; GitHub opens the notebook."""
+    """Where the answer to `question` was measured: `nbs/CHAPTER.ipynb#cell-id=CELL`. The site scrolls to that
+    cell, and JupyterLab does where the notebook is open; else it opens it, as GitHub does."""
     return f"nbs/{question.rests[0].chapter}.ipynb#cell-id={question.cell}"
 
 def _linked(question):
