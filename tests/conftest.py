@@ -1,6 +1,8 @@
 """What tests of several chapters share."""
 import importlib.util
 import itertools
+import os
+import sys
 from collections import Counter
 from itertools import chain
 from pathlib import Path
@@ -20,6 +22,7 @@ CLASSES = {"nodes": ("test_nodes", "test_containers", "test_ray_machines", "test
            "chapters": ("test_pretended", "test_notebooks", "test_dry"), "browser": ("test_browser",),
            "site": ("test_site",), "lint": ("test_house", "test_repo"), "exercises": ("test_exercises",),
            "command": ("test_command", "test_package")}
+CLOCK = pytest.StashKey()
 SLOW = ("nodes", "chapters", "browser", "command")      # what `make test-fast` leaves out
 # Tests that wait (for heartbeats, kernels, a browser) share a worker, while the others use the cores.
 TOGETHER = {"test_nodes": "waiting", "test_containers": "waiting", "test_ray_machines": "waiting",
@@ -57,16 +60,34 @@ def pytest_collection_modifyitems(items):
         if class_of(item.path.stem) in SLOW: item.add_marker("slow")
 
 
+def cpu_seconds():
+    "Of this process, of those that it waited for, and of those that `pretended.aside` ran."
+    times, pretended = os.times(), sys.modules.get("pretended")
+    aside = sum(pretended.spent) if pretended else 0
+    return times.user + times.system + times.children_user + times.children_system + aside
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item):
+    "Each report carries the CPU seconds since the one before it."
+    report, now = (yield), cpu_seconds()
+    report.cpu = now - item.config.stash.get(CLOCK, now)
+    item.config.stash[CLOCK] = now
+    return report
+
+
 def pytest_terminal_summary(terminalreporter):
-    "The seconds of each class of tests."
-    spent, count = Counter(), Counter()
+    "The seconds of each class of tests, and those of a CPU."
+    spent, cpu, count = Counter(), Counter(), Counter()
     for report in chain(*terminalreporter.stats.values()):
         if not isinstance(report, pytest.TestReport): continue
         name = class_of(Path(report.nodeid.partition("::")[0]).stem)
         spent[name] += report.duration
+        cpu[name] += getattr(report, "cpu", 0)
         count[name] += report.when == "call"
-    told = [f"{name} {seconds:.0f} s ({count[name]} tests)" for name, seconds in spent.most_common()]
-    terminalreporter.write_line(f"seconds by class: {', '.join(told)}")
+    told = [f"{name} {spent[name]:.0f} ({cpu[name]:.0f} CPU, {count[name]} tests)"
+            for name, _ in cpu.most_common()]
+    terminalreporter.write_line(f"seconds by class: {', '.join(told)}; {sum(cpu.values()):.0f} CPU in all")
 
 
 @pytest.fixture(autouse=True)

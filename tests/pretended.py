@@ -59,6 +59,7 @@ WAITS = ("aten::nonzero", "aten::masked_select", "aten::_unique2", "aten::unique
 INDEXING = re.compile("aten::(_unsafe_|_)?index(_put)?(_impl)?_?(\\.|$)")
 numbers: dict = {}      # a shell's storage: (weak reference to it, the CPU tensor with its numbers)
 counts: list = []       # the `Count`s that are open
+spent: list = []        # the CPU seconds of each process aside
 
 
 class Count:
@@ -320,7 +321,7 @@ def answer_into(pipe, job, args):
     try: answer = True, job(*args)
     except BaseException as error:
         answer = False, f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
-    pipe.send(answer)
+    pipe.send((*answer, process_time()))
     pipe.close()
 
 def clean_processes():
@@ -341,8 +342,9 @@ def aside(job, *args):
         warnings.simplefilter("ignore")
         process.start()
     there.close()
-    try: fine, answer = here.recv()
-    except EOFError: fine, answer = False, "the process ended without an answer"
+    try: fine, answer, seconds = here.recv()
+    except EOFError: fine, answer, seconds = False, "the process ended without an answer", 0.0
+    spent.append(seconds)
     process.join()
     assert fine, answer
     return answer
