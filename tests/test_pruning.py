@@ -451,7 +451,8 @@ def test_shares_sum_to_one_however_large_the_numbers_are():
 @pytest.mark.parametrize("name, changes",
                          {"always": {}, "plain": {}, "dense": dict(step=0.0)}.items())
 def test_a_run_is_a_function_of_sizes_and_seed(name, changes):
-    experiment = PruningExperiment(replace(SIZES, **changes), 0, average="plain" if name == "plain" else "sparse")
+    average = "plain" if name == "plain" else "sparse"
+    experiment = PruningExperiment(replace(SIZES, **changes), 0, average=average)
     prove(experiment, kills=2)
     done = trial(experiment)
     assert not done.federation.ledger.absent and 0.5 < done.history.last("accuracy") <= 1
