@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['Weighting', 'profiles', 'experiment', 'METHODS', 'DIGIT_SIZES', 'RoundSizes', 'FedKLPRSizes', 'make_sites',
            'world_of', 'kl_regularization', 'cosine_change', 'kl_weight', 'pruning_weight', 'combine_weights',
-           'CrossRoundRecovery', 'FedKLPRClient', 'FedKLPRServer', 'LotteryFLClient', 'SubFedAvgClient', 'score_round',
-           'FedKLPRExperiment', 'DigitsClient', 'DigitsExperiment', 'drop_channels']
+           'CrossRoundRecovery', 'FedKLPRClient', 'FedKLPRServer', 'LotteryFLClient', 'SubFedAvgClient', 'last_rounds',
+           'score_round', 'FedKLPRExperiment', 'DigitsClient', 'DigitsExperiment', 'drop_channels']
 
 # %% ../nbs/12_fedklpr.ipynb #43cf1793
 import copy
@@ -48,8 +48,7 @@ class RoundSizes(SiteSizes):
     rounds: Count = 24          # rounds of a run
     last_epochs: int = 0        # epochs of the last round; 0: as many as in the others
     lr: Positive = 2e-3         # learning rate of Adam in the first round
-    annealing: Literal["cosine", "step"] = "cosine"  # how the rate falls over the rounds
-    lr_drop: int = 5            # annealing="step": rounds after which the rate is a tenth
+    lr_drop: int = 0            # rounds after which the rate is a tenth; 0: it falls by a cosine
     regulariser: Literal["kl", "cosine", "none"] = "kl"  # what keeps features near those of the model sent
     delta: float = 0.13         # weight of the regulariser, from the second round on
     norms: Literal["alike", "apart"] = "alike"  # KLL's networks: both in train mode, or one in eval
@@ -58,7 +57,7 @@ class RoundSizes(SiteSizes):
     kl_input: Literal["neck", "unit"] = "neck"  # features of KL: of the neck, or brought to length 1
     weighting: Weighting = "klpwa"  # of clients in the average; alone: no federation
     gamma: Share = 0.5          # share of KLAW in KLPWA, the rest is PRAW
-    test_every: Count = 99      # the test is taken every so many rounds, and in the last three
+    test_every: Count = 99      # the test is taken every so many rounds, and in those at the end that count
 
 # %% ../nbs/12_fedklpr.ipynb #25120002
 @dataclass(frozen=True)
@@ -90,6 +89,11 @@ class FedKLPRSizes(RoundSizes):
         if self.weighting == "alone" and self.pruning != "never":
             raise UserError(f"pruning={self.pruning!r} needs a server that knows masks; "
                             "weighting='alone' goes with pruning='never'")
+        if self.pruning != "never" and self.warmup + self.rest > self.rounds:
+            raise UserError(f"rounds={self.rounds} must be at least warmup + rest = {self.warmup} + {self.rest}; "
+                            "else nothing is ever pruned")
+        if self.data == "reid" and self.clients > len(self.sets):
+            raise UserError(f"clients={self.clients} is more than the {len(self.sets)} sites of data='reid'")
         try: object.__setattr__(self, "baselines", tuple(map(float, self.baselines)))
         except ValueError:
             raise UserError(f"baselines={self.baselines!r:.60} must be numbers, one per client") from None
@@ -99,23 +103,24 @@ class FedKLPRSizes(RoundSizes):
 
 # %% ../nbs/12_fedklpr.ipynb #25120004
 profiles = {
-    "smoke": FedKLPRSizes(clients=3, largest=48, smallest=32, control_identities=2, test_identities=4,
-                          channels=4, pretrain_steps=3, rounds=3, steps=2, warmup=1, rest=0, k1=4, k2=2,
-                          digits_seeds=1, digits_rounds=3, crowd=5, crowd_images=32),
+    "smoke": FedKLPRSizes(clients=2, largest=32, smallest=24, control_identities=2, test_identities=3,
+                          height=32, width=16, channels=4, pretrain_identities=4, pretrain_cameras=2,
+                          pretrain_steps=1, rounds=2, steps=1, batch=16, warmup=1, rest=0, k1=4, k2=2,
+                          digits_seeds=1, digits_rounds=3, crowd=2, crowd_images=16),
     "quick": FedKLPRSizes(rounds=5, steps=8, step=0.3, warmup=1, rest=1, digits_seeds=2, digits_rounds=12,
                           crowd=6),
     "full": FedKLPRSizes(seeds=8, pretrain_steps=400, test_identities=150, tuning=2, others=3, sweep_seeds=5,
                          reruns=4),
     "paper": FedKLPRSizes(seeds=3, data="reid", clients=8, height=256, width=128, network="resnet50",
                           weights="auto", pretrain_steps=0, validation=0.1, rounds=20, epochs=5,
-                          last_epochs=50, steps=400, lr=3.5e-4, annealing="step", k1=20, k2=6, step=0.1,
+                          last_epochs=50, steps=400, lr=3.5e-4, lr_drop=5, k1=20, k2=6, step=0.1,
                           rest=4, test_every=5),
 }
 
 # %% ../nbs/12_fedklpr.ipynb #205333c2
 def make_sites(sizes: FedKLPRSizes, seed: int) -> list[Holding]:
     "The `Holding` of each client: rendered sites by `seed`, the real sets, or yours."
-    real = [] if sizes.data == "people" else real_sites(sizes)
+    real = real_sites(sizes)
     if real and sizes.clients > len(real):
         raise UserError(f"clients={sizes.clients} is more than the {len(real)} sites of data={sizes.data!r}")
     counts = (rendered_sizes(sizes.clients, sizes.largest, sizes.smallest) if sizes.data == "people"
@@ -282,7 +287,7 @@ class FedKLPRClient(MaskedClient):
 
     def pace(self) -> float:
         "The learning rate of this round, as a share of `sizes.lr`."
-        if self.sizes.annealing == "step": return 0.1 if self._round >= self.sizes.lr_drop else 1.0
+        if self.sizes.lr_drop: return 0.1 if self._round >= self.sizes.lr_drop else 1.0
         return annealed_rate(1.0, 0.02, self._round / self.sizes.rounds)
 
     def regularise(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor | float:
@@ -413,6 +418,10 @@ class SubFedAvgClient(FedKLPRClient):
         return event
 
 # %% ../nbs/12_fedklpr.ipynb #ffaa62ed
+def last_rounds(rounds: int) -> int:
+    "How many rounds at the end of a run its row is the mean of: an eighth of `rounds`, from 1 to 3."
+    return min(3, max(1, rounds // 8))
+
 def score_round(server: Any, model: nn.Module, world: list[Holding], test: bool = True) -> dict:
     """What a round came to: for each client its pruning ratio and what it answered; and with `test`, Rank-1
     and mAP of its own model after local training (`rank1`, `mAP`; means over clients) and Rank-1 of the
@@ -475,8 +484,8 @@ class FedKLPRExperiment(Experiment):
         return server
 
     def test(self, server: Any) -> dict:
-        r = server.round + 1
-        due = r % self.sizes.test_every == 0 or r > self.sizes.rounds - 3
+        r, rounds = server.round + 1, self.sizes.rounds
+        due = r % self.sizes.test_every == 0 or r > rounds - last_rounds(rounds)
         return score_round(server, self.lent[0], self.world, due)
 
 experiment = FedKLPRExperiment

@@ -125,7 +125,7 @@ def _as_tuple(name, values, count):
     raise UserError(f"{name}={values!r} must be {count or 'some'} {wanted}")
 
 profiles = {
-    "smoke": FedMoxSizes(clients=3, server_images=2, client_images=2, test_images=1, high=(64, 96),
+    "smoke": FedMoxSizes(clients=2, server_images=2, client_images=2, test_images=1, high=(64, 96),
                          low=(32, 48), channels=8, box_dim=8, experts=2, warmup=1, rounds=1,
                          more_labels=(8,), jitters=2, tuning=0, short_rounds=1, reruns=0,
                          segment_epochs=1, segment_rounds=1, mosaic_seeds=1, mosaic_warmup=1,

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -40,10 +40,9 @@ class PruningSizes(Profile):
     warmup: int = 2        # rounds before the first weight is pruned
     step: Share = 0.15     # share of the weights left that goes in a round; 0: nothing is pruned
     target: Share = 0.7    # share of a layer's weights that goes at most
-    average: Literal["sparse", "plain"] = "sparse"  # sparse divides by those who kept a weight
 
 profiles = {
-    "smoke": PruningSizes(rounds=4, warmup=1),
+    "smoke": PruningSizes(rounds=3, warmup=1, batch=64),
     "quick": PruningSizes(seeds=3, rounds=12),
     "full": PruningSizes(seeds=5),
     "paper": PruningSizes(seeds=5, rounds=50),
@@ -486,9 +485,10 @@ def digits_scores(server: MaskedServer, model: nn.Module, data: list[DigitsData]
 @dataclass(frozen=True)
 class PruningExperiment(Experiment):
     """Clients with masks of their own on `digits_world`; `pruned`: the share of its weights that all of them
-    are without from the first round on."""
+    are without from the first round on; `average`: that of the `MaskedServer`, sparse or plain."""
     sizes: PruningSizes
     pruned: float = 0.0
+    average: str = "sparse"
 
     @cached_property
     def data(self) -> list[DigitsData]: return digits_world(self.seed, self.sizes.clients)
@@ -503,7 +503,7 @@ class PruningExperiment(Experiment):
         return MaskedClient(id, self.model, self.data[id], self.sizes, self.seed)
 
     def server(self) -> MaskedServer:
-        server = MaskedServer(build(digits_net, self.seed), None, self.seed, self.sizes.average)
+        server = MaskedServer(build(digits_net, self.seed), None, self.seed, self.average)
         if self.pruned: server.start_from(magnitude_prune(server.weights, {}, 1.0, self.pruned), self.ids)
         return server
 

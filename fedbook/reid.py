@@ -67,12 +67,20 @@ class SiteSizes(Profile):
         super().__post_init__()
         if self.batch % 4:
             raise UserError(f"batch={self.batch} must be a multiple of 4: there are 4 pictures of a proxy")
+        if self.data != "reid" and self.sets != _SETS:
+            raise UserError(f"sets={','.join(self.sets)} goes with data='reid'; data={self.data!r} has sites of "
+                            "its own")
 
 # %% ../nbs/09_reid.ipynb #234b440d
 @dataclass(frozen=True)
 class ReIDSizes(SiteSizes):
     "Every number of this chapter's runs."
     sites: Count = 2            # sites that are measured
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.data == "reid" and self.sites > len(self.sets):
+            raise UserError(f"sites={self.sites} is more than the {len(self.sets)} sites of data='reid'")
 
 profiles = {
     "smoke": ReIDSizes(sites=1, largest=48, cameras=3, test_identities=12, height=32, width=16, channels=4,
@@ -304,8 +312,10 @@ def own_sites(path: str | Path) -> list[Path]:
     return sites
 
 def real_sites(sizes: SiteSizes) -> Sequence[str | Path]:
-    "The real site of each place: `sizes.sets`, or the folders of `own_sites` where `data` is a path."
-    return sizes.sets if sizes.data == "reid" else own_sites(sizes.data)
+    """The real site of each place: none where people are rendered, `sizes.sets`, or the folders of `own_sites`
+    where `data` is a path."""
+    known = {"people": (), "reid": sizes.sets}
+    return known[sizes.data] if sizes.data in known else own_sites(sizes.data)
 
 def _real_site(place):
     if isinstance(place, str): return reid_set(place)
@@ -316,8 +326,8 @@ def _real_site(place):
 def site_of(number: int, sizes: SiteSizes, seed: int, images: int | None = None) -> Holding:
     """The `Holding` of site `number`: rendered by `seed` with about `images` train pictures
     (`sizes.largest`, if None), or the one of that place in `real_sites`."""
+    places = real_sites(sizes)
     if sizes.data != "people":
-        places = real_sites(sizes)
         if number >= len(places):
             raise UserError(f"number={number} is beyond the {len(places)} sites of data={sizes.data!r}")
         return make_holding(_real_site(places[number]), sizes, seed)

@@ -25,7 +25,7 @@ from fedbook.fedavg import Federation, Here, LocalOnly, TooFewReplies, run, weig
 from fedbook.fedklpr import (DIGIT_SIZES, METHODS, CrossRoundRecovery, DigitsExperiment, FedKLPRClient,
                              FedKLPRExperiment, FedKLPRServer, FedKLPRSizes, LotteryFLClient, SubFedAvgClient,
                              combine_weights, cosine_change, drop_channels, kl_regularization, kl_weight,
-                             make_sites, profiles, pruning_weight, world_of)
+                             last_rounds, make_sites, profiles, pruning_weight, world_of)
 from fedbook.lab import UserError
 from fedbook.local import build, outputs
 from fedbook.pruning import compress, magnitude_prune, masked, prunable, pruning_ratio, restore, sparse_average
@@ -36,8 +36,8 @@ from fedbook.world import as_float
 pytestmark = pytest.mark.usefixtures("one_process")
 
 TINY = replace(profiles["smoke"], height=16, width=8, clients=2, largest=32, smallest=32, test_identities=2,
-               batch=8, rounds=4)
-ONE = replace(TINY, steps=2, warmup=1, lr=1e-3, rounds=20, annealing="step", lr_drop=1000, step=0.1)
+               batch=8, steps=2, rounds=4)
+ONE = replace(TINY, warmup=1, lr=1e-3, rounds=20, lr_drop=1000, step=0.1)
 
 def world(clients=2): return world_of(replace(TINY, clients=clients), 0)
 
@@ -336,7 +336,7 @@ def test_the_rate_drops_and_the_last_round_is_longer(monkeypatch):
     monkeypatch.setattr(torch.optim, "Adam", lambda p, lr,
                         **options: rates.append((lr, options["weight_decay"])) or adam(p, lr, **options))
     client = client_of(rounds=3, epochs=2, last_epochs=4, lr=0.01, lr_drop=1, weight_decay=0.5, steps=1,
-                       annealing="step", pruning="never")
+                       pruning="never")
     monkeypatch.setattr(fedbook.reid, "remember", lambda *args: passes.append(client.rounds)
                         or remember(*args))
     for _ in range(3): client.fit(sent())
@@ -347,7 +347,7 @@ def test_the_rate_drops_and_the_last_round_is_longer(monkeypatch):
     assert Counter(passes)[2] == 4 + 2
 
 def test_the_rate_falls_by_a_cosine():
-    client = client_of(annealing="cosine", rounds=4)
+    client = client_of(lr_drop=0, rounds=4)
     paces = []
     for client._round in range(4): paces.append(client.pace())
     half = lambda share: 0.02 + 0.98 * (1 + math.cos(math.pi * share)) / 2
@@ -705,7 +705,8 @@ def test_methods_differ_where_they_should():
 
 def test_test_every_so_many_rounds_and_in_the_last():
     rows = tried(rounds=5, test_every=2)[1].rows
-    assert ["rank1" in row for row in rows] == [False, True, True, True, True]
+    assert ["rank1" in row for row in rows] == [False, True, False, True, True]
+    assert [last_rounds(n) for n in (1, 15, 16, 24, 99)] == [1, 1, 2, 3, 3]
     assert all(len(row["clients"]) == 2 for row in rows)
 
 def test_a_run_depends_on_the_seed():
@@ -853,6 +854,16 @@ BAD = dict(data="cifar", network="vgg", regulariser="l2", kind="laplace", prunin
 def test_sizes_that_cannot_be(name):
     with pytest.raises(UserError, match=f"^{name}=") as error: FedKLPRSizes(**{name: BAD[name]})
     assert "\n" not in str(error.value)
+
+@pytest.mark.parametrize("name, sizes", {"rounds": dict(rounds=7, warmup=2, rest=6),
+                                         "clients": dict(data="reid", sets=("duke", "viper"), clients=3),
+                                         "sets": dict(sets=("duke", "viper"))}.items())
+def test_sizes_that_do_not_go_together(name, sizes):
+    with pytest.raises(UserError, match=f"^{name}=") as error: FedKLPRSizes(**sizes)
+    assert "\n" not in str(error.value)
+
+def test_a_dense_run_may_be_as_short_as_it_likes():
+    assert FedKLPRSizes(rounds=5, rest=6, pruning="never").rounds == 5
 
 def test_pruning_without_a_server_is_refused_or_runs():
     try: federation = tried(weighting="alone", pruning="always", rounds=3)[2]
