@@ -46,7 +46,7 @@ class PainterSizes(GANSizes, ComparisonSizes, TaskSizes):
     mu: float = 0.01            # weight of FedProx's proximal term
 
 profiles = {
-    "smoke": PainterSizes(pictures=6, test_pictures=4, tasks=3, clients=2, rounds=1, epochs=1, iterations=1,
+    "smoke": PainterSizes(pictures=6, test_pictures=4, tasks=2, clients=2, rounds=1, epochs=1, iterations=1,
                           gan_batch=2, consolidation=1, synthetic=4, judge_epochs=1, tries=1),
     "quick": PainterSizes(pictures=250, rounds=2, iterations=10, consolidation=6, others=0, judge_epochs=8),
     "full": PainterSizes(seeds=3, others=3, tries=3),

@@ -82,7 +82,9 @@ class StreamSizes(GANSizes, SourceSizes):
     painted: Count = 32          # pictures of each task for its Wasserstein loss
     tuning: int = 1              # seeds of the tries of rates; 0: nothing is tuned
     factors: tuple[float, ...] = (1.0, 0.3, 0.1, 3.0, 10.0)  # of all rates of a method, one try each
+    tuned: tuple[str, ...] = ()  # methods whose rates are tried; empty: all
     sensor_seeds: Count = 5      # seeds of the rows on sensors, and of claims on a paper's parts
+    sensor_clients: Count = 5    # clients with sensors
     minutes: Count = 100         # training series of a class of machines
     test_minutes: Count = 40     # test series of a class
     steps: Annotated[int, Bounds(low=32)] = 64  # readings of a sensor in a series, a multiple of 32
@@ -92,10 +94,11 @@ class StreamSizes(GANSizes, SourceSizes):
 # %% ../nbs/15_streams.ipynb #29a0000d
 profiles = {
     "smoke": StreamSizes(sources=("digits", "leaves"), conditions=2, pixels=32, width=32, pictures=4,
-                         test_pictures=2, pool=1, tasks=2, clients=2, rounds=1, epochs=1, iterations=1,
-                         gan_batch=2, consolidation=1, synthetic=4, proxy_steps=1, buffer_size=4, crowd=3,
-                         server_steps=1, server_batch=2, painted=2, tuning=1, factors=(1.0,), sensor_seeds=1,
-                         minutes=3, test_minutes=1, steps=32, sensor_rounds=1, kernels=4),
+                         test_pictures=2, pool=1, tasks=2, clients=1, rounds=1, epochs=1, iterations=1,
+                         gan_batch=2, consolidation=1, synthetic=4, proxy_steps=1, buffer_size=4, crowd=2,
+                         server_steps=1, server_batch=2, painted=2, tuning=1, factors=(1.0,),
+                         tuned=("federated LDA", "Finetune"), sensor_seeds=1, sensor_clients=1, minutes=3,
+                         test_minutes=1, steps=32, sensor_rounds=1, kernels=4),
     "quick": StreamSizes(sources=("fashion", "digits", "leaves"), conditions=3, pictures=24, test_pictures=12,
                          tasks=10, clients=5, rounds=2, iterations=6, every=False, crowd=10, server_steps=4,
                          tuning=0, sensor_seeds=1, minutes=16, test_minutes=8, sensor_rounds=2),
@@ -578,7 +581,7 @@ def _machines(minutes: int, tested: int, steps: int, seed: int) -> tuple[Series,
 def _machine_stream(sizes: StreamSizes, seed: int, tuning: bool, lay: Callable,
                     settle: Callable = list) -> Stream:
     both = _machines(sizes.minutes, sizes.test_minutes, sizes.steps, seed)
-    tasks = machine_tasks(*both, seed, lay)
+    tasks = machine_tasks(*both, seed, lay)[:sizes.tasks]
     tasks = settle([*map(held_out, tasks)] if tuning else tasks)
     return stream_of(tasks, sizes.clients, sizes.alpha, seed)
 

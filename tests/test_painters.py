@@ -18,8 +18,8 @@ from fedbook.painters import (ACGAN, ACGANClient, ACGANFedAvg, ACGANFedProx, ACG
                               bounding_loss, orthogonal_anchors, profiles)
 from fedbook.wire import Msg, Refused
 
-SMOKE = replace(profiles["smoke"], pictures=40, test_pictures=20, clients=3, iterations=2, gan_batch=4,
-                consolidation=2, synthetic=64)
+SMOKE = replace(profiles["smoke"], tasks=3, pictures=40, test_pictures=20, clients=3, iterations=2,
+                gan_batch=4, consolidation=2, synthetic=64)
 ONE = replace(SMOKE, tasks=1, rounds=2, clients=2, pictures=20, mu=0.0, consolidation=1)
 
 

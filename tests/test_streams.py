@@ -243,7 +243,7 @@ def test_the_mixed_stream_is_made_of_its_sources():
                if task.source == "leaves")
     assert len(crops) == 2
     stream = mixed_stream(SIZES, 0)
-    assert stream.shape == (4, 4, 4) and len(stream.clients) == 3
+    assert stream.shape == (SIZES.width // 16, 4, 4) and len(stream.clients) == 3
     assert sorted(set(torch.cat([y for _, y in stream.test]).tolist())) == list(range(sum(stream.classes)))
 
 

@@ -7,7 +7,6 @@ __all__ = ['prox_point', 'local_steps', 'full_gradient']
 
 # %% ../../nbs/answers/01_local.ipynb #69b41c0e
 import numpy as np
-import torch
 import torch.nn.functional as F
 
 # %% ../../nbs/answers/01_local.ipynb #3b238e3b

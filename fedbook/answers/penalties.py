@@ -5,9 +5,6 @@
 # %% auto #0
 __all__ = ['strengths', 'soften', 'left']
 
-# %% ../../nbs/answers/08_penalties.ipynb #c0ab0103
-import numpy as np
-
 # %% ../../nbs/answers/08_penalties.ipynb #87520701
 def strengths(lost, alpha, threshold):
     """mu of equation (2) for each task from the second on; `lost[t - 1]` is what was found lost when task t
