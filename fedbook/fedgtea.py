@@ -72,7 +72,7 @@ settings: dict[str, dict] = {
 }
 
 profiles = {
-    "smoke": FedGTEASizes(pictures=16, test_pictures=6, tasks=3, clients=2, rounds=1, epochs=1, memory=12,
+    "smoke": FedGTEASizes(pictures=16, test_pictures=6, tasks=2, clients=2, rounds=1, epochs=1, memory=12,
                           iterations=1, gan_batch=2, consolidation=1, proxy_steps=1, server_steps=1,
                           server_batch=4, painted=4, tries=1),
     "quick": FedGTEASizes(pictures=250, rounds=2, iterations=9, consolidation=6, server_steps=6, painted=32, others=0),
