@@ -27,7 +27,7 @@ from .continual import (Method, Stream, StreamExperiment, TaskClient, TaskServer
 from .painters import Discriminator, GANSizes, Generator, discriminator_loss, generator_loss
 from .wire import Msg, Refused, accept_count, expect, labelled
 from .lab import Bounds, Count, UserError
-from .local import generator, outputs
+from .local import generator, narrow, outputs
 from .wasserstein import Gaussian, pairwise_wasserstein2, wasserstein_loss
 from .world import as_float
 
@@ -54,8 +54,8 @@ class FedGTEASizes(GANSizes, TaskSizes):
     softmax: Literal["old", "all"] = "old"               # classes over which the distillation compares
     norm: Literal["plain", "squared"] = "plain"          # of the anchor
     walk: Literal["falling", "constant", "proximal"] = "falling"  # the server's steps: `walk`
-    server_steps: Count = 20        # steps of the server in a round in which it optimises
-    server_every: Count = 1         # it does so in every such round of a task, and in the last
+    server_steps: Count = 20        # steps of the server each time that it optimises
+    server_every: Count = 1         # of so many times only the last, and the last of a task
     server_batch: Count = 32        # old pictures in a step of its distillation
     painted: Count = 64             # pictures of each task for its Wasserstein loss
     per_batch: Count = 64           # b of the covariance C / b of a batch's embedding
@@ -72,7 +72,7 @@ settings: dict[str, dict] = {
 }
 
 profiles = {
-    "smoke": FedGTEASizes(pictures=16, test_pictures=6, tasks=3, clients=2, rounds=1, epochs=1, memory=12,
+    "smoke": FedGTEASizes(pictures=16, test_pictures=6, tasks=2, clients=2, rounds=1, epochs=1, memory=12,
                           iterations=1, gan_batch=2, consolidation=1, proxy_steps=1, server_steps=1,
                           server_batch=4, painted=4, tries=1),
     "quick": FedGTEASizes(pictures=250, rounds=2, iterations=9, consolidation=6, server_steps=6, painted=32, others=0),
@@ -202,7 +202,8 @@ class GTEA(nn.Module):
 def gtea(make: Callable, classes: int, shape: tuple[int, ...], dim: int = 64, length: str = "root_d") -> GTEA:
     "A `GTEA`: small beside the small CNN, wide beside a ResNet, as the plain AC-GANs."
     if make is expandable_cnn: return GTEA(classes, shape, dim, length)
-    return GTEA(classes, shape, dim, length, hidden=(512, 256), width=64, critic_width=64)
+    by = narrow(nn.Sequential())        # 1, but in a dry run
+    return GTEA(classes, shape, dim, length, (512 // by, 256 // by), 64 // by, 64 // by)
 
 # %% ../nbs/14_fedgtea.ipynb #3562a030
 def server_loss(kd: Tensor, wasserstein: Tensor, anchor: Tensor, alpha: float = 0.3, beta: float = 0.3,
