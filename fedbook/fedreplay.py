@@ -101,7 +101,7 @@ class FedReplaySizes(Profile):
 # %% ../nbs/10_fedreplay.ipynb #298e1a23
 profiles = {
     "smoke": FedReplaySizes(
-        classes=12, largest=4, smallest=2, test_pictures=2, size=48, dim=16, layers=1, ff=32, heads=2,
+        classes=8, largest=3, smallest=2, test_pictures=2, size=32, dim=16, layers=1, ff=32, heads=2,
         clients=2, warm_steps=2, pool_steps=4, rates=(0.01, 0.1), rounds=1, factors=(0.5, 1.0), tuning=1,
         long_rounds=2, late_join=1, late_rounds=2, late_seeds=1, sweep_seeds=0, others=1, full_rounds=1,
         full_size=32, farms=(1, 2), reruns=1, count_on="efficientnet-lite0"),
