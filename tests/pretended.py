@@ -33,6 +33,7 @@ import traceback
 import warnings
 from multiprocessing import forkserver
 from pathlib import Path
+from time import process_time
 from typing import NamedTuple
 from unittest.mock import patch
 
@@ -246,9 +247,9 @@ def install_in_fedbook():
     return device
 
 class Ran(NamedTuple):
-    """What came of a notebook's cells: `failures` as texts, what they `printed`, their CPU `seconds` and those
-    as `loops` of the calibration, imports left out; the sizes that nobody read, by their class; and the global
-    generators that are not as they were."""
+    """What came of a notebook's cells: `failures` as texts, what they `printed`, their CPU `seconds` and
+    those as `loops` of the calibration, imports left out; the sizes, of those in its `profiles`, that nobody
+    read, by their class; and the global generators that are not as they were."""
     failures: list
     printed: str
     seconds: float
@@ -256,14 +257,9 @@ class Ran(NamedTuple):
     unread: dict
     drawn: list
 
-def cpu_seconds():
-    "Of this process and of those that it started and waited for."
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
-
 def loop_seconds():
-    """The CPU seconds of the calibration loop, of which the twentieth part is run: steps of a small network on
-    the CPU, which take 1 second on one of two idle cores of 2026. What a chapter takes is counted in such
+    """The CPU seconds of the calibration loop, of which the twentieth part is run: steps of a small network
+    on the CPU, which take 1 second on one of two idle cores of 2026. What a chapter takes is counted in such
     loops, so that a slow machine changes nothing. (A device must be there before autograd works.)"""
     model = build(small_cnn, 0)
     x, y = torch.linspace(0, 1, 16 * 784).reshape(16, 1, 28, 28), torch.arange(16) % 10
@@ -274,9 +270,9 @@ def loop_seconds():
             F.cross_entropy(model(x), y).backward()
             step.step()
     steps(3)
-    start = cpu_seconds()
+    start = process_time()
     steps(STEPS // 20)
-    return 20 * (cpu_seconds() - start)
+    return 20 * (process_time() - start)
 
 def generators():
     "The states of the global generators, by whose they are."
@@ -297,7 +293,7 @@ def run_cells(path, plain=False, **parameters):
     before = generators()
     with spied() as spy:
         for i, source in enumerate(code_cells(path)):
-            start = cpu_seconds()
+            start = process_time()
             try:
                 linecache.cache[f"cell {i}"] = len(source), None, source.splitlines(True), f"cell {i}"
                 tree = ast.parse(source)
@@ -308,11 +304,13 @@ def run_cells(path, plain=False, **parameters):
                           traceback.extract_tb(error.__traceback__) if re.search(r"fedbook|^cell", f.filename)]
                 failures.append(f"code cell {i}: {type(error).__name__}: {str(error)[:300]} "
                                 f"({' > '.join(frames[-4:])})")
-            if not all(isinstance(node, IMPORTS) for node in tree.body): taken += cpu_seconds() - start
+            if not all(isinstance(node, IMPORTS) for node in tree.body): taken += process_time() - start
             if re.search(r'^profile = "quick"', source, re.M): names |= parameters
             if not plain: stand_in(names)
     drawn = [whose for whose, state in generators().items() if state != before[whose]]
-    return Ran(failures, printed.getvalue(), taken, taken / loop, spy.unread(), drawn)
+    own = {type(sizes).__name__ for sizes in names.get("profiles", {}).values()}
+    unread = {kind: left for kind, left in spy.unread().items() if kind in own}
+    return Ran(failures, printed.getvalue(), taken, taken / loop, unread, drawn)
 
 def run_chapter(path, out, profile="smoke", plain=False):
     "`run_cells` of a chapter."
@@ -360,5 +358,5 @@ if __name__ == "__main__":
             ran = aside(run_chapter, chapters()[chapter], folder, "smoke", plain)
             told = [f"{kind}: nobody reads {', '.join(names)}" for kind, names in ran.unread.items()]
             told += [f"it draws from the global generator of {whose}" for whose in ran.drawn]
-            print(f"{chapter}: {ran.loops:.1f} loops, {ran.seconds:.1f} s", *ran.failures, *told, sep="\n    ",
-                  flush=True)
+            print(f"{chapter}: {ran.loops:.1f} loops, {ran.seconds:.1f} s", *ran.failures, *told,
+                  sep="\n    ", flush=True)

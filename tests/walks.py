@@ -5,9 +5,10 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from time import process_time
 
 from fedbook.runs import chapters, dry_names, encoders_of, made_up
-from pretended import aside, cpu_seconds, run_chapter
+from pretended import aside, run_chapter
 
 
 def walk(path, profile, data, out, changes=None, whole=()):
@@ -19,10 +20,10 @@ def walk(path, profile, data, out, changes=None, whole=()):
 if __name__ == "__main__":
     profile, *names = sys.argv[1:]
     with tempfile.TemporaryDirectory() as folder:
-        data, start = Path(folder, "data"), cpu_seconds()
+        data, start = Path(folder, "data"), process_time()
         data.mkdir()
         made_up(data, {each for name in names for each in encoders_of(chapters()[name])})
-        print(f"made up in {cpu_seconds() - start:.1f} s")
+        print(f"made up in {process_time() - start:.1f} s")
         for name in names:
             ran = aside(walk, chapters()[name], profile, data, folder)
             print(f"{name}: {ran.seconds:.1f} s", *ran.failures, sep="\n    ", flush=True)
