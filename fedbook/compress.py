@@ -48,11 +48,11 @@ class CompressSizes(Profile):
     least: Share = 0.05            # share of the places up to which an expert may stay at home, too
 
 # %% ../nbs/11_compress.ipynb #11e00009
-_SMOKE: dict[str, Any] = dict(clients=3, server_images=4, client_images=2, test_images=2, high=(96, 160),
-                              low=(48, 80), channels=8, box_dim=8, experts=2, warmup=1, rounds=1)
+_SMOKE: dict[str, Any] = dict(clients=3, server_images=2, client_images=1, test_images=1, high=(64, 96),
+                              low=(32, 48), channels=8, box_dim=8, experts=2, warmup=1, rounds=1)
 
 profiles = {
-    "smoke": CompressSizes(**_SMOKE),
+    "smoke": CompressSizes(**_SMOKE, keep=(0.01,), rank=1),
     "quick": CompressSizes(server_images=16, client_images=6, test_images=4, warmup=6, rounds=2),
     "full": CompressSizes(seeds=5),
     "paper": CompressSizes(seeds=5, rounds=20),

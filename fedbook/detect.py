@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -349,12 +350,13 @@ def mean_average_precision(detections: Sequence[Detections], boxes: Sequence[Box
 def score_domains(model: Any, tests: dict[str, Pictures], batch: int = 8,
                   iou: float | None = 0.5) -> dict[str, float]:
     """mAP of `model` on each of `tests` (dict from domain to `Pictures`), and as `total` their mean weighted
-    by the number of pictures."""
-    scores = {}
+    by the number of pictures. Where all of them are one `batch` at most, they are looked at together."""
+    pictures, scores = sum(len(data) for data in tests.values()), {}
+    together = [data.images[i] for data in tests.values() for i in range(len(data)) if pictures <= batch]
+    found = iter(detect(model, together, batch))
     for domain, data in tests.items():
-        detections = detect(model, data.images, batch)
+        detections = list(islice(found, len(data))) if together else detect(model, data.images, batch)
         scores[domain] = mean_average_precision(detections, data.boxes, model.n_classes, iou)
-    pictures = sum(len(data) for data in tests.values())
     return {**scores, "total": sum(scores[domain] * len(data) for domain, data in tests.items()) / pictures}
 
 # %% ../nbs/08_detect.ipynb #d9475ed7

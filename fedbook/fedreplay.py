@@ -75,7 +75,6 @@ class FedReplaySizes(Profile):
     weight_decay: float = 1e-4   # weight decay of AdamW
     join_round: int = 0          # round in which the last farm comes; 0: from the start
     gate: Literal["after_join", "always", "never"] = "after_join"   # when rows are averaged by their owners
-    prototypes: bool = True      # whether new rows begin as prototypes, or at random
     mu: float = 1.0              # weight of distillation after a late join
     temperature: Positive = 2.0  # of distillation
     kd_rounds: int = 20          # rounds with distillation after a late join
@@ -102,10 +101,10 @@ class FedReplaySizes(Profile):
 # %% ../nbs/10_fedreplay.ipynb #298e1a23
 profiles = {
     "smoke": FedReplaySizes(
-        classes=12, largest=6, smallest=3, test_pictures=2, size=48, dim=16, ff=32, heads=2, clients=4,
-        warm_steps=10, pool_steps=20, rates=(0.01, 0.1), rounds=2, long_rounds=2, late_join=1,
-        late_rounds=2, late_seeds=1, sweep_seeds=0, others=0, full_rounds=1, full_size=32, tuning=0,
-        farms=(2, 4), reruns=2, count_on="efficientnet-lite0"),
+        classes=8, largest=3, smallest=2, test_pictures=2, size=32, dim=16, layers=1, ff=32, heads=2,
+        clients=2, warm_steps=2, pool_steps=4, rates=(0.01, 0.1), rounds=1, factors=(0.5, 1.0), tuning=1,
+        long_rounds=2, late_join=1, late_rounds=2, late_seeds=1, sweep_seeds=0, others=1, full_rounds=1,
+        full_size=32, farms=(1, 2), reruns=1, count_on="efficientnet-lite0"),
     "quick": FedReplaySizes(
         largest=100, smallest=25, test_pictures=20, size=96, rates=(0.01, 0.1), warm_steps=200,
         pool_steps=400, rounds=10, late_join=4, late_rounds=8, late_seeds=1, sweep_seeds=0, others=0,
@@ -494,8 +493,10 @@ class FedReplayServer(Server):
     client `id` comes (0: from the start). Labels of latecomers must be below `most_classes`.
 
     Of `sizes` it takes `per_round`; `warm_steps`, `warm_batch`, `lr` and `weight_decay` of the first
-    training; `balance` of the pool; and how a latecomer is taken in: `gate`, `prototypes`, and for
-    `kd_rounds` rounds the weight `mu` with which clients distil the old head's logits on the pool."""
+    training; `balance` of the pool; and how a latecomer is taken in: `gate`, and for `kd_rounds`
+    rounds the weight `mu` with which clients distil the old head's logits on the pool. Rows of new classes
+    begin as `prototypes`, or at random."""
+    prototypes = True
     keeps: tuple[str, ...] = ("weights", "teacher", "holders", "pool")
 
     def __init__(self, head: ReplayHead, joins: dict[int, int], sizes: FedReplaySizes, seed: int = 0,
@@ -553,7 +554,7 @@ class FedReplayServer(Server):
         with torch.no_grad(): h = self.head.features(z.to(old.weight.device))
         rows = h.new_zeros(int(y.max()) + 1 - self.classes, h.shape[1])
         rows[y.unique() - self.classes] = class_prototypes(h, y)
-        if self.sizes.prototypes: self.head.classifier = expand_classifier(old, rows)
+        if self.prototypes: self.head.classifier = expand_classifier(old, rows)
         else: self.head.classifier = widen(old, len(rows), generator(self.seed, self.round, 0, 3))
 
     def share(self, id: int) -> Msg:

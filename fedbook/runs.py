@@ -396,7 +396,8 @@ def shrunk(sizes: Profile, smoke: Profile) -> dict[str, Any]:
     if "encoder" in whole:
         small |= {name: whole[name] for name in ("width", "tokens") if name in whole}
         step = ENCODERS.get(whole["encoder"], {}).get("step", 1)
-        if "size" in whole: small["size"] = max(step, small["size"] // step * step)
+        for name in ("size", "full_size"):
+            if name in whole: small[name] = max(step, small[name] // step * step)
     return {name: value for name, value in small.items() if value != whole[name]}
 
 # %% ../nbs/workshop/w10_runs.ipynb #10c0a11c

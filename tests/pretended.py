@@ -249,8 +249,8 @@ def install_in_fedbook():
 
 class Ran(NamedTuple):
     """What came of a notebook's cells: `failures` as texts, what they `printed`, their CPU `seconds` and
-    those as `loops` of the calibration, imports left out; the sizes that nobody read, by their class; and the
-    global generators that are not as they were."""
+    those as `loops` of the calibration, imports left out; the sizes, of those in its `profiles`, that nobody
+    read, by their class; and the global generators that are not as they were."""
     failures: list
     printed: str
     seconds: float
@@ -309,7 +309,9 @@ def run_cells(path, plain=False, **parameters):
             if re.search(r'^profile = "quick"', source, re.M): names |= parameters
             if not plain: stand_in(names)
     drawn = [whose for whose, state in generators().items() if state != before[whose]]
-    return Ran(failures, printed.getvalue(), taken, taken / loop, spy.unread(), drawn)
+    own = {type(sizes).__name__ for sizes in names.get("profiles", {}).values()}
+    unread = {kind: left for kind, left in spy.unread().items() if kind in own}
+    return Ran(failures, printed.getvalue(), taken, taken / loop, unread, drawn)
 
 def run_chapter(path, out, profile="smoke", plain=False):
     "`run_cells` of a chapter."

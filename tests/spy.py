@@ -41,10 +41,11 @@ class Spy:
     def note(self, sizes, name):
         frame = sys._getframe(2)
         file, function = frame.f_code.co_filename, frame.f_code.co_name
+        of_itself = function.startswith("__") and isinstance(frame.f_locals.get("self"), Profile)
         if name not in vars(sizes).get("_carried", ()): return
         if file == dataclasses.__file__ and function == "replace":
             self.moved.setdefault(id(frame), set()).add(name)
-        elif file not in (dataclasses.__file__, LAB) and not function.startswith("__"):
+        elif file not in (dataclasses.__file__, LAB) and not of_itself:
             self.asked.setdefault(type(sizes), set()).add(name)
 
 

@@ -88,7 +88,10 @@ def test_what_shrinks_is_at_most_what_it_was():
             small = shrunk(sizes, chapter_module(chapters()[name]).profiles["smoke"])
             for field, value in small.items():
                 was = getattr(sizes, field)
-                pairs = zip(value, was, strict=True) if isinstance(value, tuple) else [(value, was)]
+                if isinstance(value, tuple):
+                    assert len(value) <= len(was)
+                    pairs = zip(value, (*was[:len(value) - 1], was[-1]), strict=True)
+                else: pairs = [(value, was)]
                 assert all(0 < a <= b for a, b in pairs), (name, profile, field)
 
 

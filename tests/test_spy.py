@@ -30,7 +30,12 @@ def unread(read):
     return spy.unread().get("WalkSizes", [])
 
 
+class Walker:
+    def __init__(self, sizes): self.rounds = sizes.rounds
+
+
 @pytest.mark.parametrize("read, left", [
+    (Walker, ["seeds", "lr", "planted"]), (lambda sizes: Walker(replace(sizes, rounds=1)), ALL),
     (lambda sizes: None, ALL), (lambda sizes: (sizes.seeds, sizes.rounds, sizes.lr), ["planted"]),
     (lambda sizes: [getattr(sizes, name) for name in ALL], []),
     (lambda sizes: replace(sizes, lr=1.0).rounds, ["seeds", "lr", "planted"]),
