@@ -28,7 +28,7 @@ from .fedavg import Client, Experiment, Federation, Mean, Server
 from .lab import Bounds, Count, Positive, Profile, Table, UserError, clock, needs
 from .evidence import Results, spread
 from .report import History
-from .local import build, generator, narrow, outputs, passes, proximal, train
+from .local import build, dry_narrow, generator, outputs, passes, proximal, train
 from .score import accuracy, average_incremental, final_accuracy, forgetting
 from .split import class_stream, dirichlet
 from .wire import Msg, accept_count, expect, labelled, pack, part, unpack
@@ -113,7 +113,7 @@ def expandable_resnet18(classes: int, shape: tuple[int, ...] = (3, 32, 32)) -> E
     stem = dict(kernel_size=3, padding=1) if small else dict(kernel_size=7, stride=2, padding=3)
     body.conv1 = nn.Conv2d(shape[0], 64, bias=False, **stem)
     body.maxpool, body.fc = nn.Identity() if small else body.maxpool, nn.Identity()
-    return Expandable(body, 512 // narrow(body), classes, shape)
+    return Expandable(body, 512 // dry_narrow(body), classes, shape)
 
 networks = {"cnn": expandable_cnn, "resnet18": expandable_resnet18}
 

@@ -27,7 +27,7 @@ from .continual import (Method, Stream, StreamExperiment, TaskClient, TaskServer
 from .painters import Discriminator, GANSizes, Generator, discriminator_loss, generator_loss
 from .wire import Msg, Refused, accept_count, expect, labelled
 from .lab import Bounds, Count, UserError
-from .local import generator, narrow, outputs
+from .local import dry_narrow, generator, outputs
 from .wasserstein import Gaussian, pairwise_wasserstein2, wasserstein_loss
 from .world import as_float
 
@@ -202,7 +202,7 @@ class GTEA(nn.Module):
 def gtea(make: Callable, classes: int, shape: tuple[int, ...], dim: int = 64, length: str = "root_d") -> GTEA:
     "A `GTEA`: small beside the small CNN, wide beside a ResNet, as the plain AC-GANs."
     if make is expandable_cnn: return GTEA(classes, shape, dim, length)
-    by = narrow(nn.Sequential())        # 1, but in a dry run
+    by = dry_narrow(nn.Sequential())        # 1, but in a dry run
     return GTEA(classes, shape, dim, length, (512 // by, 256 // by), 64 // by, 64 // by)
 
 # %% ../nbs/14_fedgtea.ipynb #3562a030

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['State', 'fixed_point', 'generator', 'build', 'torch_threads', 'batches', 'passes', 'train', 'picture_gradients',
-           'sample_gradients', 'outputs', 'predict', 'share_right', 'small_cnn', 'narrow', 'drift', 'proximal',
+           'sample_gradients', 'outputs', 'predict', 'share_right', 'small_cnn', 'dry_narrow', 'drift', 'proximal',
            'control_update', 'momentum_step']
 
 # %% ../nbs/01_local.ipynb #0d6e1e1e
@@ -128,7 +128,7 @@ def small_cnn(classes: int = 10, channels: int = 1, size: int = 28) -> nn.Sequen
                          nn.Linear(32 * side * side, 128), nn.ReLU(), nn.Linear(128, classes))
 
 # %% ../nbs/01_local.ipynb #1598aeb3
-def narrow(network: nn.Module, by: int = 16) -> int:
+def dry_narrow(network: nn.Module, by: int = 16) -> int:
     """In a dry run (`FEDBOOK_DRY` is in the environment) cut the channels of `network`'s convolutions and their
     batch norms to the `by`-th part, in place, and return `by`; in any other leave it, and return 1. The tensors
     are as many as before, with the same names."""

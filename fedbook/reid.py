@@ -24,7 +24,7 @@ from torch import nn
 
 from .encoders import find_weights, mobilenet_body, read_weights, vit_body
 from .lab import COLOURS, Count, Positive, Profile, Share, UserError, needs, progress
-from .local import State, build, generator, narrow, outputs, torch_threads, train
+from .local import State, build, dry_narrow, generator, outputs, torch_threads, train
 from .world import Pictures, Site, as_float
 from .people import people, render_site
 from .folders import check_cameras, reid_folder, reid_set
@@ -399,7 +399,7 @@ def resnet(name: str = "resnet50", weights: State | None = None) -> ReIDNet:
     for convolution in (last.conv1, last.conv2, last.downsample[0]): convolution.stride = (1, 1)
     stem = (network.conv1, network.bn1, network.relu, network.maxpool)
     stages = nn.Sequential(*stem, network.layer1, network.layer2, network.layer3, network.layer4)
-    return ReIDNet(stages, network.fc.in_features // narrow(stages))
+    return ReIDNet(stages, network.fc.in_features // dry_narrow(stages))
 
 # %% ../nbs/09_reid.ipynb #cfd0ae50
 class _Changes(NamedTuple):

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FIRST', 'DRY', 'notebooks_folder', 'chapters', 'module_name', 'answers_of', 'find', 'code_cells', 'chapter_module',
            'read_changes', 'sizes_of', 'check_needs', 'notebook_stamp', 'used_modules', 'run_stamp', 'Stop',
-           'out_of_memory', 'execute', 'run_chapter', 'in_order', 'cores', 'run_chapters', 'shrunk', 'made_up',
+           'out_of_memory', 'execute', 'run_chapter', 'in_order', 'cores', 'run_chapters', 'dry_sizes', 'made_up',
            'encoders_of', 'dry_names', 'sizes_read', 'walk_chapter']
 
 # %% ../nbs/workshop/w10_runs.ipynb #10c0a103
@@ -363,8 +363,8 @@ def _unit(meaning: str) -> str:
     return min(places, key=lambda unit: places[unit], default="")
 
 def _number(value: Any, smoke: Any) -> Any:
-    """A whole number at most as large as `smoke`, and 0 only where it is 0; a tuple of them, its last entries left
-    out but one where it is longer than smoke's."""
+    """A whole number at most as large as `smoke`, and 0 only where it is 0; a tuple of them, its last entries
+    left out but one where it is longer than smoke's."""
     if isinstance(value, tuple):
         if 1 < len(smoke) < len(value): value = (*value[:len(smoke) - 1], value[-1])
         return tuple(_number(v, smoke[min(i, len(smoke) - 1)] if smoke else 1) for i, v in enumerate(value))
@@ -376,17 +376,19 @@ def _seeds(counts: dict[str, int]) -> dict[str, int]:
     return {name: min(n, 2 if n == main else 1 if n < main else 3) for name, n in counts.items()}
 
 def _rounds(counts: dict[str, int]) -> dict[str, int]:
-    "Rounds as few as can be: equal ones stay equal, more stay more, and none stay none."
+    """Rounds as few as can be: equal ones stay equal, more stay more, and none stay none. Where there are three
+    numbers or more, the largest has one to spare: a run has a middle between its first rounds and its last."""
     places = {n: place for place, n in enumerate(sorted({0, *counts.values()}))}
-    return {name: places[n] for name, n in counts.items()}
+    most = max(counts.values(), default=0)
+    return {name: places[n] + (n == most and places[n] > 2) for name, n in counts.items()}
 
-def shrunk(sizes: Profile, smoke: Profile) -> dict[str, Any]:
+def dry_sizes(sizes: Profile, smoke: Profile) -> dict[str, Any]:
     """The rule of a dry run: the fields of `sizes` that shrink, and to what.
 
-    A whole number becomes that of `smoke`, if that is less, and 0 only where it is 0; a tuple is at most as long
-    as smoke's, and keeps its ends.
-    Seeds and rounds stay in order among each other, so that no rule of the sizes breaks that they keep. What is
-    no whole number stays, and so do an encoder's width and tokens; its pictures stay a multiple of its step."""
+    A whole number becomes that of `smoke`, if that is less, and 0 only where it is 0; a tuple is at most as
+    long as smoke's, and keeps its ends. Seeds and rounds stay in order among each other, so that no rule of
+    the sizes breaks that they keep. What is no whole number stays, and so do an encoder's width and tokens;
+    its pictures stay a multiple of its step."""
     from fedbook.encoders import ENCODERS
 
     kinds, whole = meanings(type(sizes)), {f.name: getattr(sizes, f.name) for f in fields(sizes)}
@@ -515,8 +517,9 @@ def _made_cities(folder: Path, rng: Any) -> None:
         file.write_text(json.dumps(dict(imgHeight=1024, imgWidth=2048, objects=things)))
 
 # %% ../nbs/workshop/w10_runs.ipynb #10c0a11e
-_HEADS = {"dinov2-s": {"mask_token": (1, 1, 384)}, "resnet50": {"fc.weight": (1000, 2048), "fc.bias": (1000,)},
-          "efficientnet-lite0": {"classifier.weight": (1000, 1280), "classifier.bias": (1000,)}}
+_HEADS: dict[str, dict[str, tuple]] = {
+    "dinov2-s": {"mask_token": (1, 1, 384)}, "resnet50": {"fc.weight": (1000, 2048), "fc.bias": (1000,)},
+    "efficientnet-lite0": {"classifier.weight": (1000, 1280), "classifier.bias": (1000,)}}
 
 def _made_weights(name: str, folder: Path) -> None:
     """Random weights of the encoder `name` in the layout of the real file: all its tensors, by name, shape and
@@ -543,7 +546,8 @@ def made_up(folder: Path, encoders: Iterable[str] = ()) -> Path:
 
     needs("PIL")
     rng = np.random.default_rng(0)
-    for make in (_made_pictures, _made_people): make(folder, rng)
+    _made_pictures(folder, rng)
+    _made_people(folder, rng)
     for make, name in ((_made_tiny, "tiny-imagenet-200"), (_made_bdd, "BDD100K"), (_made_soda, "SODA10M"),
                        (_made_cities, "Cityscapes")): make(folder / name, rng)
     for name in encoders: _made_weights(name, folder / "weights")
@@ -563,23 +567,23 @@ def encoders_of(path: Path) -> list[str]:
 
 def dry_names(path: Path, profile: str, data: Path, changes: dict | None = None,
               whole: Sequence[str] = ()) -> dict[str, str]:
-    """What the environment of a dry run of the chapter at `path` holds, on the made-up folder `data`: where that
-    is, and the sizes that `shrunk` gives, but for the fields `whole`. Raises `UserError` for sizes that do not
-    fit together."""
+    """What the environment of a dry run of the chapter at `path` holds, on the made-up folder `data`: where
+    that is, and the sizes that `dry_sizes` gives, but for the fields `whole`. Raises `UserError` for sizes
+    that do not fit together."""
     module, sizes = chapter_module(path), sizes_of(path, profile, changes)
     if not sizes: raise UserError(f"chapter {Path(path).stem} has no sizes, so that --dry would change nothing")
     if getattr(sizes, "data", "") == "cifar100":
         raise UserError("data='cifar100' cannot be walked: torchvision reads files of the right checksum alone")
     least = module.profiles["smoke"]  # type: ignore[union-attr]
-    small = {name: value for name, value in shrunk(sizes, least).items() if name not in whole}
+    small = {name: value for name, value in dry_sizes(sizes, least).items() if name not in whole}
     try: replace(sizes, **small)
     except UserError as error: raise UserError(f"profile={profile!r} cannot be walked, its sizes do not shrink: "
                                                f"{error}") from None
     return dict(FEDBOOK_DATA=str(data), FEDBOOK_CACHE=str(data), FEDBOOK_STAMP="", FEDBOOK_DRY=json.dumps(small))
 
 def sizes_read(sources: Sequence[str]) -> set[str]:
-    """The fields of `sizes` that the last of the cells `sources` reads, itself or by a name that an earlier cell
-    made of them."""
+    """The fields of `sizes` that the last of the cells `sources` reads, itself or by a name that an earlier
+    cell made of them."""
     made: dict[str, set[str]] = {}
     for source in sources:
         tree = ast.parse(re.sub(r"^\s*[%!].*$", "", source, flags=re.M))
@@ -594,7 +598,7 @@ def sizes_read(sources: Sequence[str]) -> set[str]:
                     made |= {n.id: found for n in ast.walk(target) if isinstance(n, ast.Name)}
     return set()
 
-def _blame(target: Path, error: str, sizes: Profile) -> str:
+def _blame(target: Path, error: str, sizes: Profile | None) -> str:
     "The sentence for a walk that ended with `error`: which cell, and which fields of `sizes` it reads."
     cells = [cell for cell in json.loads(target.read_text())["cells"] if cell["cell_type"] == "code"]
     ends = [i for i, cell in enumerate(cells) if any(o["output_type"] == "error" for o in cell["outputs"])]
@@ -606,8 +610,8 @@ def _blame(target: Path, error: str, sizes: Profile) -> str:
 
 def walk_chapter(path: Path, profile: str, data: Path, device: str = "cpu", seed: int = 0,
                  out: str | Path = "runs", changes: dict | None = None) -> dict:
-    """Execute the chapter at `path` with the sizes that `shrunk` makes of `profile`, on the folder `data` that
-    `made_up` has filled, into `out/dry`. Returns `run_chapter`'s dict; its error names cell and fields."""
+    """Execute the chapter at `path` with the sizes that `dry_sizes` makes of `profile`, on the folder `data`
+    that `made_up` has filled, into `out/dry`. Returns `run_chapter`'s dict; its error names cell and fields."""
     names = dry_names(path, profile, data, changes)
     ran = run_chapter(path, profile, device, seed, "local", runs_folder(out) / "dry", changes, True, None, **names)
     if ran["error"]: ran["error"] = _blame(Path(ran["notebook"]), ran["error"], sizes_of(path, profile, changes))

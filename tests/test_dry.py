@@ -8,7 +8,7 @@ import pytest
 from fedbook.command import main
 from fedbook.lab import Count, Profile, UserError
 from fedbook.report import collect
-from fedbook.runs import chapter_module, chapters, encoders_of, made_up, shrunk, sizes_of, sizes_read
+from fedbook.runs import chapter_module, chapters, encoders_of, made_up, dry_sizes, sizes_of, sizes_read
 from pretended import aside
 from walks import walk
 
@@ -71,21 +71,21 @@ SMOKE = Sizes(seeds=1, more_seeds=1, rounds=1, rest=0, batch=4, none=0, sides=(8
 @pytest.mark.parametrize("seeds, more", [(3, 6), (6, 3), (3, 7), (1, 2), (2, 1), (4, 4), (1, 1)])
 def test_seeds_stay_in_order(seeds, more):
     sizes = Sizes(seeds=seeds, more_seeds=more)
-    small = replace(sizes, **shrunk(sizes, SMOKE))
+    small = replace(sizes, **dry_sizes(sizes, SMOKE))
     compare = lambda a, b: (a > b) - (a < b)
     assert compare(small.seeds, small.more_seeds) == compare(seeds, more)
     assert 1 <= small.seeds <= seeds and small.more_seeds <= 3
 
 
 def test_counts_shrink_and_all_else_stays():
-    small = replace(Sizes(), **shrunk(Sizes(), SMOKE))
+    small = replace(Sizes(), **dry_sizes(Sizes(), SMOKE))
     assert small == Sizes(seeds=1, more_seeds=3, rounds=2, rest=1, batch=4, none=0, sides=(8, 16), lr=0.3)
 
 
 def test_what_shrinks_is_at_most_what_it_was():
     for name in PAPERS:
         for profile, sizes in chapter_module(chapters()[name]).profiles.items():
-            small = shrunk(sizes, chapter_module(chapters()[name]).profiles["smoke"])
+            small = dry_sizes(sizes, chapter_module(chapters()[name]).profiles["smoke"])
             for field, value in small.items():
                 was = getattr(sizes, field)
                 if isinstance(value, tuple):
