@@ -69,7 +69,7 @@ class AttackSizes(FedAvgSizes):
 # %% ../nbs/22_attack.ipynb #22a00202
 profiles = {
     "smoke": AttackSizes(clients=200, per_round=1, rounds=1, counts=(1, 2), steps=(1,), iterations=2,
-                         victims=1, bins=20, crowds=(1, 4), candidates=24, public_leaves=2, private_leaves=2,
+                         victims=1, bins=20, crowds=(1, 4), candidates=32, public_leaves=2, private_leaves=2,
                          leaf_size=48, decoder_epochs=1, shadows=4, head_steps=1, fpr=0.1,
                          moments=(1, 2, 20), street_iterations=2, claim_seeds=1, noises=(0.2,)),
     "quick": AttackSizes(clients=10, per_round=3, rounds=2, counts=(1, 4), steps=(1, 5), iterations=120,
