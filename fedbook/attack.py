@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from .continual import as_pixels
-from .engine import trial
-from .fedavg import Answer, Call, Client, Experiment, FedAvgExperiment, FedAvgSizes, Here, Line
+from .fedavg import (Answer, Call, Client, Experiment, FedAvgExperiment, FedAvgSizes, Federation,
+                            Here, Line, run)
 from .lab import Count, Positive, Share, Table, UserError, needs
 from .local import State, batches, build, generator, outputs
 from .private import clip_update, guess_labels
@@ -68,9 +68,9 @@ class AttackSizes(FedAvgSizes):
 
 # %% ../nbs/22_attack.ipynb #22a00202
 profiles = {
-    "smoke": AttackSizes(clients=200, per_round=2, rounds=1, counts=(1, 2), steps=(1,), iterations=2,
-                         victims=1, bins=20, crowds=(1, 4), candidates=32, public_leaves=2, private_leaves=4,
-                         leaf_size=48, decoder_epochs=1, shadows=8, head_steps=1, fpr=0.1,
+    "smoke": AttackSizes(clients=200, per_round=1, rounds=1, counts=(1, 2), steps=(1,), iterations=2,
+                         victims=1, bins=20, crowds=(1, 4), candidates=32, public_leaves=2, private_leaves=2,
+                         leaf_size=48, decoder_epochs=1, shadows=4, head_steps=1, fpr=0.1,
                          moments=(1, 2, 20), street_iterations=2, claim_seeds=1, noises=(0.2,)),
     "quick": AttackSizes(clients=10, per_round=3, rounds=2, counts=(1, 4), steps=(1, 5), iterations=120,
                          victims=1, crowds=(1, 16, 256), candidates=200, public_leaves=10,
@@ -153,9 +153,10 @@ class Recording(NamedTuple):
 
 def recorded(experiment: Experiment) -> Recording:
     "Run `experiment` in this process, from its first round to its last, and keep all that crosses."
-    recorder = Recorder(Here(experiment.client))
-    ended = trial(experiment, line=recorder)
-    return Recording(experiment, recorder.letters, ended.federation.ledger, ended.server)
+    server, recorder = experiment.server(), Recorder(Here(experiment.client))
+    with Federation(experiment.line(recorder), experiment.ids) as federation:
+        run(server, federation, experiment.rounds)
+    return Recording(experiment, recorder.letters, federation.ledger, server)
 
 # %% ../nbs/22_attack.ipynb #22a00215
 def seen_by(recording: Recording, who: Literal["server", "client", "stranger"],

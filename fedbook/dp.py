@@ -76,8 +76,8 @@ class DPSizes(_OfClients, Profile):
 
 # %% ../nbs/22_dp.ipynb #d9000009
 profiles = {
-    "smoke": DPSizes(clients=12, per_round=4, rounds=1, tree_cohort=6, tree_rounds=2, pictures=60, held=20,
-                     clips=(1.0,), federations=(3, 12), cohorts=(3, 4), epsilons=(8.0,), lrs=(0.1,),
+    "smoke": DPSizes(clients=12, per_round=2, rounds=1, tree_cohort=2, tree_rounds=2, pictures=60, held=20,
+                     clips=(1.0,), federations=(3, 12), cohorts=(2, 2), epsilons=(100.0,), lrs=(0.1,),
                      trials=(1,)),
     "quick": DPSizes(clients=400, per_round=40, rounds=6, tree_cohort=10, tree_rounds=40, pictures=4000,
                      held=1000, clips=(0.3, 1.0), federations=(5, 400), cohorts=(5, 40), epsilons=(4.0,),

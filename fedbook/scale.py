@@ -15,7 +15,7 @@ import tracemalloc
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
 from time import process_time
@@ -28,7 +28,7 @@ from .engine import Checkpoint, Faults, Trial, line_of
 from .fedavg import (Answer, Call, FedAvgExperiment, FedAvgSizes, Federation, Here, Mean, Place,
                             Replies, Server, Step, run)
 from .lab import Bounds, Count, Positive, Profile, Share, UserError, needs
-from .local import State
+from .local import State, build
 from .report import History
 from .wire import Msg, gather, labelled, pack, part, scatter
 
@@ -89,9 +89,9 @@ class ScaleSizes(_OfClients, Profile):
 
 # %% ../nbs/23_scale.ipynb #23c00008
 profiles = {
-    "smoke": ScaleSizes(pictures=10, tests=20, rounds=2, crowds=(20, 200),
-                        share=0.1, cohorts=(2, 4), timed=4, repeats=1, leaves=3, leaf_size=48, farms=(4, 8),
-                        farms_a_round=4, passes=1, little=0.1, factors=(1.0,), coop_farms=4, coops=2, inner=2,
+    "smoke": ScaleSizes(pictures=10, tests=20, rounds=2, crowds=(20, 100),
+                        share=0.1, cohorts=(2, 4), timed=4, repeats=1, leaves=3, leaf_size=48, farms=(2, 4),
+                        farms_a_round=2, passes=1, little=0.1, factors=(1.0,), coop_farms=4, coops=2, inner=2,
                         sites=(6,),
                         site_rounds=2, asked_sites=0.5, panel=4, paper_seeds=1),
     "quick": ScaleSizes(tests=1000, rounds=6, crowds=(1000, 10000), cohorts=(10, 100), repeats=2, leaves=15,
@@ -321,7 +321,8 @@ class Ready:
 
 def server_seconds(clients: int, replies: int, megabytes: float, rounds: int = 3) -> float:
     "Processor seconds of a server's round of FedAvg: the least of `rounds`, after one to warm up."
-    server = Server(nn.Linear(max(1, round(megabytes * 1e6 / 4)), 1, bias=False), replies)
+    network = build(partial(nn.Linear, max(1, round(megabytes * 1e6 / 4)), 1, bias=False), 0)
+    server = Server(network, replies)
     federation, took = Federation(Ready(pack(Msg(server.weights, {"n": 10}))), clients), []
     for r in range(rounds + 1):
         begin, federation.round = process_time(), r
