@@ -20,6 +20,7 @@ from conftest import close, normal, seeded
 from fedbook.runs import chapters
 from fedbook.command import plan_of
 from fedbook.fedavg import Federation, Here
+from fedbook.lab import choose
 from fedbook.local import small_cnn, train
 from fedbook.wire import pack, unpack
 from pretended import Count, aside, install
@@ -181,7 +182,10 @@ def fit_count(name, change, method, rounds):
     "What a client's last answer of `rounds` rounds with it alone brought and took, by place."
     device = pretended.install_in_fedbook()
     experiment = plan_of(name, "smoke", 0, change, device).experiment
-    if method: experiment = replace(experiment, method=getattr(importlib.import_module(method[0]), method[1]))
+    if method:
+        module = importlib.import_module(method[0])
+        experiment = replace(experiment, sizes=choose(module.profiles, "smoke", change),
+                             method=getattr(module, method[1]))
     server, client = experiment.server(), experiment.client(0)
     last, counted = rounds and getattr(server, "rounds", 1) * rounds, Count()
     for r in range(last + 1):
