@@ -414,7 +414,7 @@ def test_secrets_are_forgotten_when_the_round_is_over():
 def test_fedreplays_head_is_the_same_under_masks():
     y = torch.arange(60) % 6
     world = World(normal(60, 8) + y[:, None], y, normal(12, 8, seed=1), y[:12], list("abcdef"), "six")
-    farms = FedReplayExperiment(replace(replay_profiles["smoke"], rounds=1), 0, features=world)
+    farms = FedReplayExperiment(replace(replay_profiles["smoke"], clients=4, rounds=1), 0, features=world)
     how = Additive(lambda server: Msg(server.weights, {"n": 1, "counts": [0] * server.classes}), most=60)
     one = trial(farms, workers=1).server
     other = trial(SecureExperiment(farms, 3, how, clear=("donate", "pool")), workers=1).server.server
