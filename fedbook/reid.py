@@ -389,10 +389,12 @@ def resnet(name: str = "resnet50", weights: State | None = None) -> ReIDNet:
 
     if name not in ("resnet34", "resnet50"):
         raise UserError(f"name={name!r} is unknown; choose resnet34 or resnet50")
-    network = getattr(models, name)()
+    with torch.device("cpu" if weights is None else "meta"): network = getattr(models, name)()
     if weights is not None:
-        own = {k: t for k, t in network.state_dict().items() if k.startswith("fc.")}
-        try: network.load_state_dict({**weights, **own})
+        own = network.state_dict()
+        given = {k: t.to(own[k].dtype, copy=True) if k in own else t for k, t in weights.items()}
+        given |= {k: t for k, t in own.items() if k.startswith("fc.")}
+        try: network.load_state_dict(given, assign=True)
         except RuntimeError as error:
             raise UserError(f"weights do not fit {name}: {str(error).splitlines()[-1].strip()}") from None
     last = network.layer4[0]

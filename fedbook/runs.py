@@ -532,7 +532,7 @@ def _made_weights(name: str, folder: Path) -> None:
     layout |= {key: torch.empty(shape, device="meta") for key, shape in _HEADS.get(name, {}).items()}
     noise = torch.randn(2 ** 20, generator=torch.Generator().manual_seed(0)).mul_(0.02)
     def drawn(key: str, like: torch.Tensor) -> torch.Tensor:
-        values = noise.repeat(-(-like.numel() // len(noise)))[:like.numel()].reshape(like.shape)
+        values = noise.repeat(-(-like.numel() // len(noise)))[:like.numel()].clone().reshape(like.shape)
         return values.add_(like.ndim == 1 and not key.endswith("bias")).to(like.dtype)
     state = {key: drawn(key, like) for key, like in layout.items()}
     folder.mkdir(parents=True, exist_ok=True)
