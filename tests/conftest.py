@@ -24,12 +24,12 @@ CLASSES = {"nodes": ("test_nodes", "test_containers", "test_ray_machines", "test
            "command": ("test_command", "test_package")}
 CLOCK = pytest.StashKey()
 SLOW = ("nodes", "chapters", "browser", "command")      # what `make test-fast` leaves out
-# Tests that wait (for heartbeats, kernels, a browser) share a worker, while the others use the cores.
+# Tests that wait (for heartbeats, kernels, a browser) share two workers, while the others use the cores.
 TOGETHER = {"test_nodes": "waiting", "test_containers": "waiting", "test_ray_machines": "waiting",
-            "test_notebooks": "kernels", "test_command": "kernels",
-            "test_browser": "browser", "test_site": "browser"}
-ALONE = ("test_pretended", "test_dry", "test_house", "test_repo")    # their tests share nothing
-LONGEST = ("waiting", "kernels", "browser", "test_flower", "test_package", "test_engines_bench")
+            "test_command": "waiting", "test_browser": "looking", "test_site": "looking",
+            "test_notebooks": "looking", "test_flower": "looking"}
+ALONE = ("test_pretended", "test_house", "test_repo")    # their tests share nothing
+LONGEST = ("waiting", "looking", "test_dry", "test_package", "test_engines_bench")
 
 
 def class_of(file):
