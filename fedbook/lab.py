@@ -161,7 +161,7 @@ def choose(profiles: dict, name: str, changes: dict | None = None, settings: dic
 
     Raises `UserError` for an unknown profile, field or setting, for a value that is not of the field's type,
     and for more clients `per_round` than `clients`. In a dry run (`FEDBOOK_DRY` in the environment) the sizes
-    shrink last."""
+    shrink last, where `profiles` are a chapter's: they have a `smoke`."""
     if name not in profiles:
         raise UserError(f"profile={name!r} is unknown; choose one of {', '.join(profiles)}")
     base = profiles[name]
@@ -177,7 +177,7 @@ def choose(profiles: dict, name: str, changes: dict | None = None, settings: dic
             raise UserError(f"setting={setting!r} is unknown; choose one of {', '.join(settings)}")
         row = {**settings[setting], "setting": setting}
     sizes = replace(base, **{**row, **wanted})
-    less = json.loads(os.environ.get("FEDBOOK_DRY", "{}"))
+    less = json.loads(os.environ.get("FEDBOOK_DRY", "{}")) if "smoke" in profiles else {}
     if less: sizes = replace(base, **{**row, **wanted, **{k: _read(k, v, getattr(base, k))
                                                           for k, v in less.items() if k in known}})
     asked, clients = (getattr(sizes, name, None) for name in ("per_round", "clients"))
