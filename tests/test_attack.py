@@ -19,7 +19,7 @@ from fedbook.attack import (AttackSizes, Decoder, FewPictures, Gallery, Recorder
                             simulated_update, surer_of_members, telling_lengths, thin_spans,
                             total_variation, train_decoder, true_positive_rate)
 from fedbook.engine import prove, trial
-from fedbook.fedavg import Call, FedAvgExperiment, FedAvgSizes, Here
+from fedbook.fedavg import Call, Here
 from fedbook.lab import UserError
 from fedbook.leverage import BlockDiagonal, mask, random_orthogonal
 from fedbook.local import build, generator
@@ -313,12 +313,12 @@ def test_noise_is_of_the_size_asked_for():
     assert norm_of(noised({"w": torch.full((4,), 9.0)}, generator(1), 2.0, 0.0)) == pytest.approx(2.0)
 
 
-class Shielded(FedAvgExperiment):
+class Shielded(FewPictures):
     def client(self, id): return ShieldedClient(super().client(id), partial(noised, clip=1.0, noise=0.1))
 
 
 def test_a_shielded_federation_is_a_function_of_its_seed():
-    prove(Shielded(FedAvgSizes(clients=4, per_round=4, rounds=2), 0), kills=2, kinds=("nan",))
+    prove(Shielded(replace(SIZES, clients=4, per_round=4, rounds=2), 0, count=4), kills=2, kinds=("nan",))
 
 
 def test_the_direction_of_updates_links_unlike_clients():
@@ -360,6 +360,7 @@ def test_audit_takes_any_experiment(name):
     module = importlib.import_module(f"fedbook.{name}")
     sizes = module.profiles["smoke"]
     if name == "fedavg": sizes = replace(sizes, clients=sizes.per_round, rounds=2)    # all asked twice in a row
+    if name == "fedreplay": sizes = replace(sizes, clients=4, rounds=2)
     table = {row["attack"]: row["figure"] for row in audit(module.experiment(sizes, 0))}
     fits = {attack for attack, figure in table.items() if figure != "does not fit"}
     assert "lengths" in fits and len(table) == 7
