@@ -35,7 +35,8 @@ from fedbook.split import CIFAR100_SUPERCLASSES, class_stream
 from fedbook.wasserstein import Gaussian, pairwise_wasserstein2
 from fedbook.world import as_float
 
-SMOKE = profiles["smoke"]
+SMOKE = replace(profiles["smoke"], pictures=40, test_pictures=12, tasks=3, clients=3, proxy_steps=2,
+                server_steps=2)
 METHODS = (FedGTEA, NoCATE, NoWasserstein, NoAnchor, NoDistillation, NoTasks)
 every_method = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
 BRISK = replace(SMOKE, iterations=8, gan_batch=8, critic_lr=2e-3, generator_lr=2e-3, server_steps=12,
