@@ -376,8 +376,8 @@ def _seeds(counts: dict[str, int]) -> dict[str, int]:
     return {name: min(n, 2 if n == main else 1 if n < main else 3) for name, n in counts.items()}
 
 def _rounds(counts: dict[str, int]) -> dict[str, int]:
-    """Rounds as few as can be: equal ones stay equal, more stay more, and none stay none. Where there are three
-    numbers or more, the largest has one to spare: a run has a middle between its first rounds and its last."""
+    """Rounds as few as can be: equal ones stay equal, more stay more, and none stay none. Where there are
+    three numbers or more, the largest has one to spare: between a run's first rounds and its last."""
     places = {n: place for place, n in enumerate(sorted({0, *counts.values()}))}
     most = max(counts.values(), default=0)
     return {name: places[n] + (n == most and places[n] > 2) for name, n in counts.items()}
@@ -393,7 +393,8 @@ def dry_sizes(sizes: Profile, smoke: Profile) -> dict[str, Any]:
 
     kinds, whole = meanings(type(sizes)), {f.name: getattr(sizes, f.name) for f in fields(sizes)}
     small = {name: _number(value, getattr(smoke, name)) for name, value in whole.items()}
-    counted = lambda unit: {name: n for name, n in whole.items() if type(n) is int and _unit(kinds[name]) == unit}
+    numbers = {name: n for name, n in whole.items() if type(n) is int}
+    counted = lambda unit: {name: n for name, n in numbers.items() if _unit(kinds[name]) == unit}
     small |= _seeds(counted("seed")) | _rounds(counted("round"))
     if "encoder" in whole:
         small |= {name: whole[name] for name in ("width", "tokens") if name in whole}
@@ -428,7 +429,7 @@ def _zipped(folder: Path, target: Path) -> None:
 def _numbered(count: int, form: str) -> list[str]: return [form.format(k) for k in range(count)]
 
 def _made_pictures(data: Path, rng: Any) -> None:
-    "Sets of pictures: folders and zip files with a folder per class, lists of classes, and idx files of bytes."
+    "Sets of pictures: folders and zip files with a folder per class, lists of classes, idx files of bytes."
     six, ten = (_numbered(n, "class {:02d}") for n in (6, 10))
     for split, many in (("train", 2), ("test", 1)):
         _by_class(data / "CWD30" / split, rng, six, _numbered(many, "{}.jpg"), 64)
@@ -448,7 +449,8 @@ def _made_pictures(data: Path, rng: Any) -> None:
 def _made_tiny(folder: Path, rng: Any) -> None:
     "Tiny-ImageNet, with 20 of its 200 classes."
     wnids, tested = _numbered(20, "n{:08d}"), _numbered(40, "val_{}.JPEG")
-    for wnid in wnids: _by_class(folder / "train" / wnid, rng, ["images"], _numbered(6, wnid + "_{}.JPEG"), 64)
+    for wnid in wnids:
+        _by_class(folder / "train" / wnid, rng, ["images"], _numbered(6, wnid + "_{}.JPEG"), 64)
     _by_class(folder / "val", rng, ["images"], tested, 64)
     lines = [f"{name}\t{wnids[k % 20]}\t0\t0\t62\t62" for k, name in enumerate(tested)]
     for name, listed in (("wnids.txt", wnids), ("words.txt", [f"{wnid}\t{wnid}, a word" for wnid in wnids]),
@@ -457,7 +459,7 @@ def _made_tiny(folder: Path, rng: Any) -> None:
 
 # %% ../nbs/workshop/w10_runs.ipynb #10c0a11d
 def _made_people(data: Path, rng: Any) -> None:
-    "Sets of people, each seen by two cameras: named as Market-1501 names them, or the benchmark its small sets."
+    "Sets of people, each seen by two cameras: named as Market-1501 names them, or as the small sets are."
     from fedbook.world import SETS
 
     parts = {"train": (range(8), 3), "query": (range(8, 12), 1), "gallery": (range(8, 12), 2)}
@@ -473,8 +475,9 @@ def _made_people(data: Path, rng: Any) -> None:
 
 def _boxes(rng: Any, kinds: Sequence[str], height: int, width: int) -> list[tuple]:
     "Three things (kind, left, top, width, height) in a picture."
-    return [(kinds[int(rng.integers(len(kinds)))], int(rng.integers(width // 2)), int(rng.integers(height // 2)),
-             width // 3, height // 3) for _ in range(3)]
+    below = lambda n: int(rng.integers(n))
+    return [(kinds[below(len(kinds))], below(width // 2), below(height // 2), width // 3, height // 3)
+            for _ in range(3)]
 
 def _made_bdd(folder: Path, rng: Any) -> None:
     "BDD100K: a list of frames for each part, and pictures of 720 x 1280."
@@ -522,8 +525,8 @@ _HEADS: dict[str, dict[str, tuple]] = {
     "efficientnet-lite0": {"classifier.weight": (1000, 1280), "classifier.bias": (1000,)}}
 
 def _made_weights(name: str, folder: Path) -> None:
-    """Random weights of the encoder `name` in the layout of the real file: all its tensors, by name, shape and
-    type, those that the encoder leaves out among them."""
+    """Random weights of the encoder `name` in the layout of the real file: all its tensors, by name, shape
+    and type, those that the encoder leaves out among them."""
     import torch
     from safetensors.torch import save_file
     from fedbook.encoders import random_network
@@ -571,15 +574,17 @@ def dry_names(path: Path, profile: str, data: Path, changes: dict | None = None,
     that is, and the sizes that `dry_sizes` gives, but for the fields `whole`. Raises `UserError` for sizes
     that do not fit together."""
     module, sizes = chapter_module(path), sizes_of(path, profile, changes)
-    if not sizes: raise UserError(f"chapter {Path(path).stem} has no sizes, so that --dry would change nothing")
+    if not sizes:
+        raise UserError(f"chapter {Path(path).stem} has no sizes, so that --dry would change nothing")
     if getattr(sizes, "data", "") == "cifar100":
-        raise UserError("data='cifar100' cannot be walked: torchvision reads files of the right checksum alone")
+        raise UserError("data='cifar100' cannot be walked: torchvision reads files of the right checksum only")
     least = module.profiles["smoke"]  # type: ignore[union-attr]
     small = {name: value for name, value in dry_sizes(sizes, least).items() if name not in whole}
     try: replace(sizes, **small)
-    except UserError as error: raise UserError(f"profile={profile!r} cannot be walked, its sizes do not shrink: "
-                                               f"{error}") from None
-    return dict(FEDBOOK_DATA=str(data), FEDBOOK_CACHE=str(data), FEDBOOK_STAMP="", FEDBOOK_DRY=json.dumps(small))
+    except UserError as error:
+        raise UserError(f"profile={profile!r} cannot be walked, its sizes do not shrink: {error}") from None
+    place = str(data)
+    return dict(FEDBOOK_DATA=place, FEDBOOK_CACHE=place, FEDBOOK_STAMP="", FEDBOOK_DRY=json.dumps(small))
 
 def sizes_read(sources: Sequence[str]) -> set[str]:
     """The fields of `sizes` that the last of the cells `sources` reads, itself or by a name that an earlier
@@ -611,8 +616,9 @@ def _blame(target: Path, error: str, sizes: Profile | None) -> str:
 def walk_chapter(path: Path, profile: str, data: Path, device: str = "cpu", seed: int = 0,
                  out: str | Path = "runs", changes: dict | None = None) -> dict:
     """Execute the chapter at `path` with the sizes that `dry_sizes` makes of `profile`, on the folder `data`
-    that `made_up` has filled, into `out/dry`. Returns `run_chapter`'s dict; its error names cell and fields."""
+    that `made_up` has filled, into `out/dry`. Returns `run_chapter`'s dict; an error names cell and fields."""
     names = dry_names(path, profile, data, changes)
-    ran = run_chapter(path, profile, device, seed, "local", runs_folder(out) / "dry", changes, True, None, **names)
-    if ran["error"]: ran["error"] = _blame(Path(ran["notebook"]), ran["error"], sizes_of(path, profile, changes))
+    aside, sizes = runs_folder(out) / "dry", sizes_of(path, profile, changes)
+    ran = run_chapter(path, profile, device, seed, "local", aside, changes, True, None, **names)
+    if ran["error"]: ran["error"] = _blame(Path(ran["notebook"]), ran["error"], sizes)
     return ran | dict(measured="FAILED" if ran["error"] else "walked, nothing measured")

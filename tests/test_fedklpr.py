@@ -36,7 +36,7 @@ from fedbook.world import as_float
 pytestmark = pytest.mark.usefixtures("one_process")
 
 TINY = replace(profiles["smoke"], height=16, width=8, clients=2, largest=32, smallest=32, test_identities=2,
-               batch=8, steps=2, rounds=4)
+               batch=8, steps=2, rounds=4, pretrain_identities=24, pretrain_cameras=3)
 ONE = replace(TINY, warmup=1, lr=1e-3, rounds=20, lr_drop=1000, step=0.1)
 
 def world(clients=2): return world_of(replace(TINY, clients=clients), 0)
@@ -804,7 +804,7 @@ def test_a_thin_network_is_trained_by_the_same_federation():
 # ---- a mask to begin with
 
 def test_a_run_may_begin_with_one_mask_for_all():
-    server, history, federation = tried(pruned=0.5, rounds=3, pruning="never")
+    server, history, federation = tried(pruned=0.5, rounds=3, pruning="never", test_every=1)
     assert all(equal(server.masks[id], mask_at(0.5)) for id in (0, 1))
     assert [row["ratio"] for row in history.rows] == [pruning_ratio(mask_at(0.5))] * 3
     assert [(e.round, e.client) for e in federation.ledger.where(way="down") if has_mask(e)] == [(0, 0),
@@ -904,7 +904,7 @@ def folders(tmp_path_factory):
 
 PAPER = replace(profiles["paper"], sets=("market1501", "viper"), clients=2, network="resnet34", weights="",
                 height=32, width=16, rounds=2, epochs=1, steps=1, last_epochs=0, batch=8, validation=0.34,
-                k1=4, k2=2, warmup=0, rest=0, pruning="always")
+                k1=4, k2=2, warmup=0, rest=0, pruning="always", test_every=1)
 
 def test_the_papers_profile_says_what_the_paper_does():
     sizes = profiles["paper"]

@@ -34,7 +34,8 @@ from fedbook.wire import Msg, Refused, pack, unpack
 pytestmark = pytest.mark.usefixtures("one_process")
 
 # thresholds so low that an untrained teacher has pseudo-boxes
-TINY = replace(profiles["smoke"], weights="random", rounds=2, keep=0.1, rpn=0.15, classes=0.15, variance=10.0)
+TINY = replace(profiles["smoke"], weights="random", rounds=2, keep=0.1, rpn=0.15, classes=0.15, variance=10.0,
+               clients=3, server_images=4, test_images=2, high=(96, 160), low=(48, 80), jitters=10)
 
 @lru_cache
 def first(): return warm_up(TINY, 0)
