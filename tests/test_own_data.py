@@ -67,7 +67,7 @@ def sizes_of(name, **changes):
 
 @pytest.mark.parametrize("name", ["fedavg", "continual", "fedcbdr", "fedgtea", "fedreplay"])
 def test_class_folders(classes, name):
-    more = dict(weights="random") if name == "fedreplay" else {}
+    more = {"fedreplay": dict(weights="random"), "fedavg": dict(clients="20")}.get(name, {})
     experiment = plan_of(name, "smoke", changes={"data": str(classes), **more}).experiment
     assert experiment.sizes.data == str(classes)
     assert all(len(experiment.parts[id]) for id in experiment.ids) if name == "fedavg" else experiment.ids
@@ -140,7 +140,7 @@ def test_a_client_of_class_folders_of_its_own(classes, name):
     assert not torch.equal(one.generator.get_state(), other.generator.get_state())
     assert torch.equal(one.generator.get_state(), generator(0, 1).get_state())
     if hasattr(one, "tasks"): assert {c for _, y in one.tasks for c in y.tolist()} == set(range(10))
-    else: assert len(one.y) == 400 and one.y.unique().tolist() == list(range(10))
+    else: assert len(one.y) == 10 * getattr(experiment.sizes, "pictures", 40) and one.y.unique().tolist() == list(range(10))
 
 
 def test_a_farm_with_some_of_the_classes_keeps_their_numbers(tmp_path):
