@@ -280,7 +280,7 @@ def test_too_little_memory_is_one_sentence(tmp_path):
     ran = run_chapter(path, "smoke", out=tmp_path / "runs", changes={"batch": "12"})
     assert ran["measured"] == "FAILED" and "\n" not in ran["error"]
     assert "cell 5 failed: UserError: the GPU's memory is too small for this run; lower -p batch=6 (now 12)" \
-        in ran["error"] and "-p per_round=2 (now 4)" in ran["error"]
+        in ran["error"] and "-p per_round=1 (now 2)" in ran["error"]
 
 
 def test_with_device_cpu_a_gpu_is_hidden(tmp_path, monkeypatch):
