@@ -49,7 +49,7 @@ def nodes(tmp_path_factory):
 @pytest.fixture
 def plan():
     "One task of FedCBDR: all of its exchanges."
-    return plan_of("fedcbdr", "smoke", changes={"tasks": 1})
+    return plan_of("fedcbdr", "smoke", changes={"tasks": 1, "clients": 3})
 
 
 class Absent:
