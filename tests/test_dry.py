@@ -18,7 +18,8 @@ PAPERS = ("10_fedreplay", "11_fedmox", "12_fedklpr", "13_fedcbdr", "14_fedgtea")
 LOOPS = 20          # of the calibration, that a walk may take; above is a warning, above twice that red
 ALL = os.environ.get("FEDBOOK_TESTS") == "all"
 AT_NIGHT = pytest.mark.skipif(not ALL, reason="takes minutes: make test-all")
-SHORT = (("13_fedcbdr", "paper"), ("14_fedgtea", "paper"))      # those that every `make test` walks
+# Those that every `make test` walks:
+SHORT = (("13_fedcbdr", "paper"), ("14_fedgtea", "paper"), ("14_fedgtea", "full"))
 
 
 @pytest.fixture(scope="module")
