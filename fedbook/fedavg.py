@@ -525,7 +525,7 @@ class FedAvgSizes(Profile):
 
 # %% ../nbs/04_fedavg.ipynb #5e8b02fa
 profiles = {
-    "smoke": FedAvgSizes(alpha=0.1, clients=100, per_round=2, rounds=2, batch=32, lr=0.05),
+    "smoke": FedAvgSizes(alpha=0.1, clients=20, per_round=2, rounds=2, batch=32, lr=0.05),
     "quick": FedAvgSizes(seeds=3, alpha=0.1, rounds=3, lr=0.05),
     "full": FedAvgSizes(seeds=3, alpha=0.1, rounds=20, lr=0.05),
     "paper": FedAvgSizes(seeds=3, data="fashion_mnist", alpha=0.1, clients=100, rounds=200, batch=10,
