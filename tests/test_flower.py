@@ -549,7 +549,7 @@ def test_where_fewer_come_than_are_needed_the_deadline_decides(clock):
 
 @pytest.mark.filterwarnings("ignore:round")
 def test_only_fits_are_for_the_fastest():
-    experiment = experiment_of("fedreplay")
+    experiment = experiment_of("fedreplay", {"clients": 4, "rounds": 2})
     grid = grid_of(experiment)
     _, federation = trained(experiment, over(grid, experiment.ids, over=2.0))
     assert {row["verb"] for row in federation.ledger.absent} == {"fit"}
@@ -673,7 +673,7 @@ def test_a_node_that_leaves_is_missed_and_one_that_comes_back_goes_on_from_its_f
 
 
 def test_a_farm_whose_node_connects_only_when_it_joins(clock):
-    experiment = experiment_of("fedreplay", {"join_round": 1})
+    experiment = experiment_of("fedreplay", {"join_round": 1, "clients": 4, "rounds": 2})
     wanted = trained(experiment, Federation(Here(experiment.client), experiment.ids))
     grid = FakeGrid(lambda: client_app(experiment.client), experiment.ids[:-1])
     come = lambda server: grid.serving(3) and {} or grid.join(3) and {}
@@ -768,7 +768,8 @@ def test_killed_before_and_after_every_checkpoint_it_ends_with_the_same_bits(kil
         with killed_before_saving(monkeypatch): job()
         kill(job, 1)
     assert_same_run(job(), (wanted, reference))
-    assert len(exchanges) == 12 and len(nodes) == 25 * len(experiment.ids)
+    assert len(exchanges) == 4 * experiment.sizes.tasks
+    assert len(nodes) == (2 * len(exchanges) + 1) * len(experiment.ids)
 
 
 def test_two_runs_on_the_same_nodes_do_not_take_each_others_states(tmp_path):
@@ -817,13 +818,14 @@ def test_the_app_that_is_written_trains_the_chapter(tmp_path, monkeypatch, capsy
     client, server = (app_in(folder, side, monkeypatch) for side in ("client", "server"))
     assert (type(client), type(server)) == (ClientApp, ServerApp)
     config = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-    grid = FakeGrid(lambda: client, range(3))
-    for id in range(3):
+    experiment = experiment_of("fedcbdr")
+    grid = FakeGrid(lambda: client, experiment.ids)
+    for id in experiment.ids:
         grid.contexts[grid.serving(id)[0]].node_config["state-folder"] = str(tmp_path / f"node{id}")
     body = served_by(server, grid, tmp_path / "runs", **{name: value for name, value in config.items()
                                                          if name != "out"})
     wanted, reference, numbers = in_process("fedcbdr")
-    assert_numbers(body, numbers | reference.ledger.so_far, rounds=3, absent=[])
+    assert_numbers(body, numbers | reference.ledger.so_far, rounds=experiment.rounds, absent=[])
     assert body["rows"][0]["numbers"]["envelope"] > 0 and str(numbers)[1:-1] in capsys.readouterr().out
     held = unpack(next((tmp_path / "runs").glob("*/checkpoint.safetensors")).read_bytes()).tensors
     assert held["server"].numpy().tobytes() == pack(wanted.state())
