@@ -67,7 +67,7 @@ def sizes_of(name, **changes):
 
 @pytest.mark.parametrize("name", ["fedavg", "continual", "fedcbdr", "fedgtea", "fedreplay"])
 def test_class_folders(classes, name):
-    more = {"fedreplay": dict(weights="random"), "fedavg": dict(clients="20")}.get(name, {})
+    more = dict(weights="random") if name == "fedreplay" else {}
     experiment = plan_of(name, "smoke", changes={"data": str(classes), **more}).experiment
     assert experiment.sizes.data == str(classes)
     assert all(len(experiment.parts[id]) for id in experiment.ids) if name == "fedavg" else experiment.ids
