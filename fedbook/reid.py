@@ -12,6 +12,7 @@ __all__ = ['profiles', 'SiteSizes', 'ReIDSizes', 'ranking', 'cmc_map', 'ranked_s
 # %% ../nbs/09_reid.ipynb #091efe61
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -389,7 +390,7 @@ def resnet(name: str = "resnet50", weights: State | None = None) -> ReIDNet:
 
     if name not in ("resnet34", "resnet50"):
         raise UserError(f"name={name!r} is unknown; choose resnet34 or resnet50")
-    with torch.device("cpu" if weights is None else "meta"): network = getattr(models, name)()
+    with nullcontext() if weights is None else torch.device("meta"): network = getattr(models, name)()
     if weights is not None:
         own = network.state_dict()
         given = {k: t.to(own[k].dtype, copy=True) if k in own else t for k, t in weights.items()}

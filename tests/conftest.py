@@ -50,6 +50,7 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "slow: chapters, nodes, kernels and the browser")
 
 
+@pytest.hookimpl(tryfirst=True)        # before xdist reads the groups
 def pytest_collection_modifyitems(items):
     "Groups of tests, the longest first, so that no worker is left with a long one at the end."
     groups = {item: group_of(item) for item in items}
