@@ -12,7 +12,7 @@ PIP_ARGS ?=
 BIN      := .venv/bin
 WITHOUT_FLOWER = { echo "Flower cannot be installed here: chapter 20 and what needs it are left out"; false; } || $(BIN)/python -m pip install $(PIP_ARGS)
 # Four workers on two cores: two of them hold the tests that wait for others (tests/conftest.py says which).
-PYTEST    = OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -q -n 4 --dist loadgroup --no-loadscope-reorder --durations=10
+PYTEST    = OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -q -n 4 --dist loadscope --no-loadscope-reorder --durations=10
 export FEDBOOK_DEVICE = $(DEVICE)
 unexport PYTHONDONTWRITEBYTECODE        # a kernel that compiles the package anew takes seconds
 

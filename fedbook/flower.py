@@ -309,21 +309,20 @@ class FlowerLine:
     lost, or is an error or no reply at all is a `Failure` with its reason.
 
     `grid` is the `ServerApp`'s, `ids` the clients that may take part. A node has `timeout` seconds to answer;
-    a client that is asked before its node has come is waited for, `wait` seconds, once. A node that has come
-    has `greeting` seconds (`wait` where that is more) to say whom it serves. Of those asked to
+    a client that is asked before its node has come is waited for, `wait` seconds, once. Of those asked to
     `fit`, one in `over` is enough (1.3 asks 130 % and takes the first 100 %). An answer's `state` is the
     fingerprint of the client's private state; the state stays on its node, where `run` (digits and small
     letters) names the folder. What waits for its turn lies in `folder` (None: the system's for such)."""
 
     def __init__(self, grid: Any, ids: Iterable[int], timeout: float = 600.0, wait: float = 60.0,
-                 run: str = "run", over: float = 1.0, folder: str | Path | None = None, greeting: float = 60.0):
-        for name, value in (("timeout", timeout), ("wait", wait), ("greeting", greeting)):
+                 run: str = "run", over: float = 1.0, folder: str | Path | None = None):
+        for name, value in (("timeout", timeout), ("wait", wait)):
             if not isinstance(value, (int, float)) or not value > 0:
                 raise UserError(f"{name}={value!r} must be a number of seconds above 0")
         if not isinstance(over, (int, float)) or not 1 <= over < math.inf:
             raise UserError(f"over={over!r} must be a number of at least 1, such as 1.3")
         self.grid, self.ids, self.timeout, self.wait, self.run = grid, list(ids), timeout, wait, run
-        self.over, self.folder, self.greeting = over, folder, greeting
+        self.over, self.folder = over, folder
         self.nodes: dict[int, int] = {}
         self.strangers: dict[int, str] = {}
         self.given_up: set[int] = set()
@@ -452,10 +451,10 @@ class FlowerLine:
         """Ask `nodes` whom they serve. One that serves nobody of ours, or somebody who is served already, is
         a stranger, and is asked again in the next round, or when a node has come or gone; one that was away
         for a moment (a SuperLink that starts again has not heard all nodes yet) is asked again at once."""
-        patience = min(self.timeout, max(self.wait, self.greeting))
-        letters = [Message(RecordDict(), node, "query.hello", ttl=patience) for node in nodes]
+        letters = [Message(RecordDict(), node, "query.hello", ttl=self.timeout) for node in nodes]
         if letters: self.grid.push_messages(letters)
-        looks = self.watch([letter.metadata.message_id for letter in letters], patience, lambda *pair: pair)
+        looks = self.watch([letter.metadata.message_id for letter in letters], self.timeout,
+                           lambda *pair: pair)
         replies = {letter: reply for came in looks for letter, reply in came}
         for letter in letters:
             reply, node = replies.get(letter.metadata.message_id), letter.metadata.dst_node_id
@@ -515,7 +514,7 @@ def simulate(job: Callable[[Federation], Any], make_client: Callable, ids: Itera
         outcome["grid"] = grid
         torch.set_num_threads(threads)
         if "stopped" in outcome: return
-        try: outcome["value"] = job(_federation(grid, ids, min_replies, timeout, greeting=timeout))
+        try: outcome["value"] = job(_federation(grid, ids, min_replies, timeout))
         except BaseException as error: outcome["error"] = error
 
     gpus = 1 / count if str(device).startswith("cuda") else 0
@@ -537,10 +536,9 @@ def _cores(ids, side_by_side):
     if type(count) is int and count >= 1: return count
     raise UserError(f"side_by_side={side_by_side!r} must be a whole number of at least 1")
 
-def _federation(grid, ids, min_replies, timeout, wait=60.0, over=1.0, most=10**6, greeting=60.0):
+def _federation(grid, ids, min_replies, timeout, wait=60.0, over=1.0, most=10**6):
     if type(min_replies) is int and min_replies >= 1:
-        return Federation(FlowerLine(grid, ids, timeout, wait, over=over, greeting=greeting), ids, min_replies,
-                          most=most)
+        return Federation(FlowerLine(grid, ids, timeout, wait, over=over), ids, min_replies, most=most)
     raise UserError(f"min_replies={min_replies!r} must be a whole number of at least 1")
 
 def _stop(*_): raise KeyboardInterrupt("the simulation has ended")

@@ -11,6 +11,7 @@ import matplotlib
 import matplotlib.pyplot as plt
 import pytest
 import torch
+from xdist.scheduler import LoadScopeScheduling
 
 import fedbook.engine
 from fedbook import detect
@@ -23,6 +24,13 @@ CLASSES = {"nodes": ("test_nodes", "test_containers", "test_ray_machines", "test
            "site": ("test_site",), "lint": ("test_house", "test_repo"), "exercises": ("test_exercises",),
            "command": ("test_command", "test_package")}
 CLOCK = pytest.StashKey()
+ALL = os.environ.get("FEDBOOK_TESTS") == "all"
+AT_NIGHT = pytest.mark.skipif(not ALL, reason="takes long: make test-all")
+
+def by_day(cases, *late):
+    "Cases of a parametrised test, of which those in `late` wait for `make test-all`."
+    return [pytest.param(case, marks=AT_NIGHT if case in late else ()) for case in cases]
+
 SLOW = ("nodes", "chapters", "browser", "command")      # what `make test-fast` leaves out
 # Tests that wait (for heartbeats, kernels, a browser) share two workers, while the others use the cores.
 TOGETHER = {"test_nodes": "waiting", "test_containers": "waiting", "test_ray_machines": "waiting",
@@ -37,27 +45,32 @@ def class_of(file):
     return next((name for name, files in CLASSES.items() if file in files), "library")
 
 
-def group_of(item):
-    """What runs on one worker: a file, whose fixtures are made once; or several that wait; or the attempts at
-    one chapter's exercises; or a test alone."""
-    file = item.path.stem
-    if file in ALONE: return item.nodeid
-    if file == "test_exercises": return f"{file} {item.callspec.params['module']}"
-    return TOGETHER.get(file, file)
+def group_of(nodeid):
+    """What runs on one worker: a file, whose fixtures are made once; or several that wait; or a test alone."""
+    file = file_of(nodeid)
+    return nodeid if file in ALONE else TOGETHER.get(file, file)
+
+def file_of(nodeid): return Path(nodeid.partition("::")[0]).stem
+
+
+class Groups(LoadScopeScheduling):
+    "xdist's scheduler by groups of ours. (Its own marks for them do nothing with pytest 9.2: its issue 1386.)"
+    def _split_scope(self, nodeid): return group_of(nodeid)
+
+
+def pytest_xdist_make_scheduler(config, log): return Groups(config, log)
 
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "slow: chapters, nodes, kernels and the browser")
 
 
-@pytest.hookimpl(tryfirst=True)        # before xdist reads the groups
 def pytest_collection_modifyitems(items):
-    "Groups of tests, the longest first, so that no worker is left with a long one at the end."
-    groups = {item: group_of(item) for item in items}
+    "The longest groups first, so that no worker is left with a long one at the end."
     order = {name: i for i, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: order.get(groups[item], len(order) + (class_of(item.path.stem) != "chapters")))
-    for item, group in groups.items():
-        item.add_marker(pytest.mark.xdist_group(group))
+    chapters_before_others = lambda item: len(order) + (class_of(item.path.stem) != "chapters")
+    items.sort(key=lambda item: order.get(group_of(item.nodeid), chapters_before_others(item)))
+    for item in items:
         if class_of(item.path.stem) in SLOW: item.add_marker("slow")
 
 
@@ -82,7 +95,7 @@ def pytest_terminal_summary(terminalreporter):
     spent, cpu, count = Counter(), Counter(), Counter()
     for report in chain(*terminalreporter.stats.values()):
         if not isinstance(report, pytest.TestReport): continue
-        name = class_of(Path(report.nodeid.partition("::")[0]).stem)
+        name = class_of(file_of(report.nodeid))
         spent[name] += report.duration
         cpu[name] += getattr(report, "cpu", 0)
         count[name] += report.when == "call"

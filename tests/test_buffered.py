@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from conftest import AT_NIGHT
 from fedbook.buffered import (Buffered, BufferedServer, TimedSizes, OnNodes, Speeds, Synchronous, TimedExperiment,
                               Updates, first_to_come, staleness_weight, stepped)
 from fedbook.engine import Checkpoint, Faults, prove, trial
@@ -286,6 +287,7 @@ class Held(Updates):
 class Stopped(BaseException): pass
 
 
+@AT_NIGHT
 def test_on_flowers_nodes_nobody_waits_and_a_killed_server_gets_what_was_under_way(tmp_path):
     flower = pytest.importorskip("fedbook.flower", reason="Flower is not installed: pip install 'fedbook[flower]'")
     experiment, gate = TimedExperiment(replace(SIZES, clients=6, per_round=4), 0), tmp_path / "gate"

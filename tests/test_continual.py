@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import fedbook.continual as continual
-from conftest import equal
+from conftest import by_day, equal
 
 from fedbook.continual import (Comparison, FedAvg, FedProx, Finetune, Stream, StreamExperiment,
                                distillation_loss,
@@ -182,7 +182,8 @@ def test_every_method_runs(method, stream):
     assert (outcome.down, outcome.up) == (ledger.total(way="down"), ledger.total(way="up"))
 
 
-@pytest.mark.parametrize("method", [m for m in METHODS if m not in ALIKE], ids=lambda m: m.name)
+@pytest.mark.parametrize("method", by_day([m for m in METHODS if m not in ALIKE], LANDER, TARGET),
+                         ids=lambda m: m.name)
 def test_every_method_is_proven(method):
     kinds = {} if method in (FedAvg, FedEWC, ICaRL) else {"kinds": ("silent", "shape")}
     prove(StreamExperiment(TINY, method=method), kills=2, **kinds)

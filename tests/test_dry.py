@@ -1,12 +1,12 @@
 """Every paper's notebook is walked at `paper` and at `full`, on made-up data and the least of everything."""
 import json
-import os
 import warnings
 from dataclasses import dataclass, replace
 from itertools import product
 
 import pytest
 
+from conftest import ALL, AT_NIGHT
 from fedbook.command import main
 from fedbook.lab import Count, Profile, UserError
 from fedbook.report import collect
@@ -16,8 +16,6 @@ from walks import walk
 
 PAPERS = ("10_fedreplay", "11_fedmox", "12_fedklpr", "13_fedcbdr", "14_fedgtea")
 LOOPS = 20          # of the calibration, that a walk may take; above is a warning, above twice that red
-ALL = os.environ.get("FEDBOOK_TESTS") == "all"
-AT_NIGHT = pytest.mark.skipif(not ALL, reason="takes minutes: make test-all")
 # Those that every `make test` walks:
 SHORT = (("13_fedcbdr", "paper"), ("14_fedgtea", "paper"), ("14_fedgtea", "full"))
 
@@ -53,10 +51,10 @@ def test_streets_are_walked_at_full_picture_size(data, tmp_path):
 
 
 def test_the_command_walks_in_a_folder_of_its_own(tmp_path, capsys):
-    arguments = ["13_fedcbdr", "--profile", "paper", "--dry", "--device", "cpu", "--out", str(tmp_path)]
+    arguments = ["05_score", "--profile", "full", "--dry", "--device", "cpu", "--out", str(tmp_path)]
     assert main(["run", *arguments]) == 0
     assert "measures nothing" in capsys.readouterr().out
-    assert json.loads((tmp_path / "dry/13_fedcbdr-paper-0/results.json").read_text())["dry"]
+    assert json.loads((tmp_path / "dry/05_score-full-0/results.json").read_text())["dry"]
     assert not collect(tmp_path) and not collect(tmp_path / "dry")
 
 

@@ -7,6 +7,8 @@ import psutil
 import pytest
 import torch
 
+from conftest import by_day
+
 BENCH = "engines"
 
 
@@ -48,7 +50,7 @@ def test_our_engine_reaches_the_weights_of_the_bare_loop(bench, sizes, wanted):
     assert distance(weights_of(bench.in_process, sizes, 1), wanted) < 1e-5
 
 
-@pytest.mark.parametrize("name", ["flower", "pfl-1", "pfl-2", "fedlab-1", "fedlab-2"])
+@pytest.mark.parametrize("name", by_day(["flower", "pfl-1", "pfl-2", "fedlab-1", "fedlab-2"], "flower"))
 def test_other_engines_reach_the_weights_of_the_bare_loop(bench, sizes, wanted, name):
     if reason := bench.missing(name): pytest.skip(reason)
     outcome = bench.measure(name, sizes, 2)

@@ -18,7 +18,7 @@ from torch import nn
 
 import fedbook.fedklpr
 import fedbook.reid
-from conftest import Strike, bits, close, copied, equal_bits as equal, normal
+from conftest import AT_NIGHT, Strike, bits, by_day, close, copied, equal_bits as equal, normal
 from fedbook.continual import snapshot
 from fedbook.engine import Checkpoint, prove, trial
 from fedbook.fedavg import Federation, Here, LocalOnly, TooFewReplies, run, weighted_average
@@ -717,7 +717,7 @@ PROVEN = {"FedKLPR": {}, "always": dict(pruning="always"), "begun pruned": dict(
           "local only": METHODS["local only"],
           **{name: dict(margin=queries(1), **METHODS[name]) for name in ("LotteryFL", "Sub-FedAvg")}}
 
-@pytest.mark.parametrize("name", PROVEN)
+@pytest.mark.parametrize("name", by_day(PROVEN, "always", "local only", "LotteryFL", "Sub-FedAvg"))
 def test_a_run_is_a_function_of_sizes_and_seed(name):
     experiment = tiny(**PROVEN[name])
     prove(experiment, kills=2)
@@ -725,6 +725,7 @@ def test_a_run_is_a_function_of_sizes_and_seed(name):
     masks = trial(experiment).server.masks
     assert all(0 < pruning_ratio(masks[id]) for id in (0, 1)), "nothing was pruned: the test would be idle"
 
+@AT_NIGHT
 def test_so_is_one_of_a_vit_whose_positions_are_never_pruned():
     sizes = replace(TINY, network="vit", blocks=1, rounds=2, warmup=0, steps=1, pruning="always")
     prove(FedKLPRExperiment(sizes, 0), kills=1)

@@ -15,7 +15,7 @@ from PIL import Image
 
 import fedbook.fedmox as fedmox
 from fedbook import detect
-from conftest import bits, close, copied, equal_bits as equal, normal, seeded
+from conftest import bits, by_day, close, copied, equal_bits as equal, normal, seeded
 from fedbook.detect import PAPER_LIMITS, SMALL_LIMITS, head_state, losses, trainable
 from fedbook.teacher import momentum_at
 from fedbook.engine import Checkpoint, prove, trial
@@ -497,7 +497,7 @@ PROVEN = {"mosaic": small_mosaic(), "mosaic, own teachers": small_mosaic(own_tea
           **{f"streets, {kind}": street(share=0.67, own_teacher=True, **small_messages(kind))
              for kind in ("int8", "top")}}
 
-@pytest.mark.parametrize("name", PROVEN)
+@pytest.mark.parametrize("name", by_day(PROVEN, "streets, with the warm-up", "streets, int8"))
 def test_a_run_is_a_function_of_its_sizes_and_its_seed(name): prove(PROVEN[name], kills=2)
 
 def test_a_server_alone_is_a_function_of_its_sizes_and_its_seed(): prove(small_mosaic(share=0.0), kinds=())

@@ -34,7 +34,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
 
-from conftest import Killed, seeded
+from conftest import ALL, Killed, by_day, seeded
 from fedbook import flower
 from fedbook.command import plan_of
 from fedbook.engine import Checkpoint, Faults
@@ -49,6 +49,7 @@ from test_fedavg import make, net
 PACKAGE = Path(flower.__file__).parent
 CHAPTERS = ("fedavg", "continual", "fedreplay", "fedmox", "fedklpr", "fedcbdr", "fedgtea")
 chapter = pytest.mark.parametrize("name", CHAPTERS)
+SIMULATED = CHAPTERS if ALL else ("fedavg", "fedgtea")
 pytestmark = pytest.mark.usefixtures("one_process")
 
 
@@ -230,9 +231,9 @@ def test_flowers_records_carry_the_run_bit_for_bit(name):
 
 @pytest.fixture(scope="module")
 def simulated():
-    """All chapters, one after the other, on one of Flower's simulations, with one thread here: chapter to
+    """Chapters, one after the other, on one of Flower's simulations, with one thread here: chapter to
     server and federation."""
-    experiments = {name: experiment_of(name) for name in CHAPTERS}
+    experiments = {name: experiment_of(name) for name in SIMULATED}
     places = [(name, id) for name, experiment in experiments.items() for id in experiment.ids]
 
     def make_client(node):
@@ -271,7 +272,7 @@ def test_the_simulation_listens_on_this_machine_alone(simulated):
                              for address in addresses), addresses
 
 
-@chapter
+@pytest.mark.parametrize("name", SIMULATED)
 def test_flowers_simulation_gives_the_same_bits(name, simulated):
     assert_same_run(simulated[name], in_process(name)[:2])
     assert all(0 < entry.envelope < 2000 for entry in simulated[name][1].ledger.entries)
@@ -1123,7 +1124,7 @@ COMMANDS = {"report": "report runs", "data": "data", "flower-app": "flower-app f
             "-p rounds=1 -p clients=2 -p per_round=2"}
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", by_day(COMMANDS, "flower"))
 def test_no_command_sends_anything(command, spied, tmp_path):
     if command == "report":
         (tmp_path / "runs" / "a").mkdir(parents=True)

@@ -23,6 +23,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
+from conftest import AT_NIGHT
 from fedbook.command import plan_of
 from fedbook.fedavg import Failure, Federation, Here, run
 from fedbook.flower import fingerprint, write_app
@@ -228,6 +229,7 @@ def test_outsiders_are_not_let_in(nodes, tmp_path):
     assert nodes.statuses() == ours
 
 
+@AT_NIGHT
 def test_a_run_outlives_its_superlink_bit_for_bit(nodes, plan, tmp_path):
     app, said, out = write_app(plan, tmp_path / "app"), {"out": str(tmp_path / "out")}, tmp_path / "out"
     first = nodes.run(app, said)
@@ -272,6 +274,7 @@ def test_a_run_ends_without_a_node_that_dies(nodes, plan, tmp_path):
     assert marks == {id: fingerprint(state) for id, state in federation.states.items()}
 
 
+@AT_NIGHT
 def test_nothing_is_left_when_the_body_raises(tmp_path):
     nodes = LocalNodes(tmp_path / "nodes", count=1, tls=False, auth=False)
     app = write_app(plan_of("fedavg", "smoke"), tmp_path / "app")

@@ -84,10 +84,10 @@ def test_the_wheel_runs_a_chapter_from_another_folder(elsewhere, tmp_path):
     home = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=elsewhere, capture_output=True,
                           text=True).stdout
     assert home.startswith(elsewhere["PYTHONPATH"])
-    command = [sys.executable, "-m", "fedbook", "run", "04_fedavg", "--profile", "smoke", "--out", "runs"]
+    command = [sys.executable, "-m", "fedbook", "run", "00_start", "--profile", "smoke", "--out", "runs"]
     done = subprocess.run(command, cwd=tmp_path, env=elsewhere, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert (tmp_path / "runs" / "04_fedavg-smoke-0" / "results.json").exists()
+    assert (tmp_path / "runs" / "00_start-smoke-0" / "results.json").exists()
 
 
 def test_the_base_install_federates(elsewhere, tmp_path):

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import pretended
-from conftest import close, normal, seeded
+from conftest import by_day, close, normal, seeded
 from fedbook.runs import chapters
 from fedbook.command import plan_of
 from fedbook.fedavg import Federation, Here
@@ -222,7 +222,8 @@ def test_a_step_copies_nothing(name, method, task):
 
 LOOPS = 5       # of the calibration, which a chapter at smoke may take; above is a warning, above twice that red
 
-@pytest.mark.parametrize("name", chapters())
+# By day, test_notebooks.py runs this one in a kernel.
+@pytest.mark.parametrize("name", by_day(chapters(), "20_flower"))
 def test_chapter_runs_on_the_device(name, tmp_path):
     ran = aside(pretended.run_chapter, chapters()[name], tmp_path)
     assert not ran.failures, "\n".join(ran.failures)

@@ -12,7 +12,7 @@ from scipy.special import gammaln, logsumexp
 from scipy.stats import norm
 from torch import nn
 
-from conftest import normal
+from conftest import AT_NIGHT, normal
 
 pytest.importorskip("flwr")
 
@@ -144,6 +144,7 @@ def secagg():
     return {name: history.rows[0] for name, history in zip(jobs, secagg_runs(few(), list(jobs.values())))}
 
 
+@AT_NIGHT
 def test_secure_aggregation_gives_fedavgs_model_in_four_exchanges(secagg):
     sizes, row, plain = few(), secagg["secure"], secagg["plain"]
     assert row["moved"] and row["failed"] == plain["failed"] == 0
@@ -154,12 +155,14 @@ def test_secure_aggregation_gives_fedavgs_model_in_four_exchanges(secagg):
     assert 8 * weights < row["up"] < 1.03 * 8 * weights and 4 * weights < plain["up"] < 1.03 * 4 * weights
 
 
+@AT_NIGHT
 def test_a_client_that_leaves_after_sharing_its_keys_is_left_out(secagg):
     row, sizes = secagg["leaves late"], few()
     assert row["moved"] and row["failed"] == 1
     assert abs(row["accuracy"] - averaged(sizes, range(1, sizes.clients))) < 0.005
 
 
+@AT_NIGHT
 def test_a_client_that_leaves_before_it_shares_its_keys_costs_the_round(secagg):
     assert not secagg["leaves early"]["moved"] and secagg["leaves early"]["failed"] > 1
 
