@@ -11,8 +11,8 @@ MINUTES  ?= 30
 PIP_ARGS ?=
 BIN      := .venv/bin
 WITHOUT_FLOWER = { echo "Flower cannot be installed here: chapter 20 and what needs it are left out"; false; } || $(BIN)/python -m pip install $(PIP_ARGS)
-# Four workers on two cores: two of them hold the tests that wait for others (tests/conftest.py says which).
-PYTEST    = OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -q -n 4 --dist loadscope --no-loadscope-reorder --durations=10
+# Three workers on two cores: one of them holds the tests that wait for others (tests/conftest.py says which).
+PYTEST    = OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -q -n 3 --dist loadscope --no-loadscope-reorder --durations=10
 export FEDBOOK_DEVICE = $(DEVICE)
 unexport PYTHONDONTWRITEBYTECODE        # a kernel that compiles the package anew takes seconds
 

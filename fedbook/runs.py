@@ -251,7 +251,7 @@ def execute(path: Path, target: Path, parameters: dict, title: str = "", stop: S
     Returns None, or the sentence that says which cell failed and why. Ctrl-C stops the kernel, and raises
     `KeyboardInterrupt` when all is tidy. With a `stop` of the caller's it does so when that is asked, and
     shows no progress."""
-    needs("papermill")
+    with _without_grammar(): needs("papermill")
     import papermill
     from nbclient.exceptions import DeadKernelError
 
@@ -273,6 +273,17 @@ def execute(path: Path, target: Path, parameters: dict, title: str = "", stop: S
             if not isinstance(error, DeadKernelError): raise
             return f"the kernel died, perhaps for want of memory{_end(log)}"
     return None
+
+@contextmanager
+def _without_grammar():
+    """Without the grammar of internet addresses, which jsonschema otherwise compiles for 3.6 s and asks for in
+    no notebook."""
+    name = "rfc3987_syntax"
+    if name in sys.modules: yield
+    else:
+        sys.modules[name] = None  # type: ignore[assignment]
+        try: yield
+        finally: del sys.modules[name]
 
 def _cell_error(error: Any, path: Path, parameters: dict) -> str:
     sizes = parameters and sizes_of(path, parameters["profile"], parameters["changes"])

@@ -7,6 +7,8 @@ from collections import Counter
 from itertools import chain
 from pathlib import Path
 
+sys.modules.setdefault("rfc3987_syntax", None)     # or jsonschema compiles a grammar, in each process
+
 import matplotlib
 import matplotlib.pyplot as plt
 import pytest
@@ -32,12 +34,11 @@ def by_day(cases, *late):
     return [pytest.param(case, marks=AT_NIGHT if case in late else ()) for case in cases]
 
 SLOW = ("nodes", "chapters", "browser", "command")      # what `make test-fast` leaves out
-# Tests that wait (for heartbeats, kernels, a browser) share two workers, while the others use the cores.
-TOGETHER = {"test_nodes": "waiting", "test_containers": "waiting", "test_ray_machines": "waiting",
-            "test_command": "waiting", "test_browser": "looking", "test_site": "looking",
-            "test_notebooks": "looking", "test_flower": "looking"}
+# Tests that wait (for heartbeats, kernels, a browser) share a worker, while the others use the cores.
+TOGETHER = dict.fromkeys(("test_nodes", "test_containers", "test_ray_machines", "test_command", "test_browser",
+                          "test_site", "test_notebooks", "test_flower"), "waiting")
 ALONE = ("test_pretended", "test_house", "test_repo")    # their tests share nothing
-LONGEST = ("waiting", "looking", "test_dry", "test_package", "test_engines_bench")
+LONGEST = ("waiting", "test_dry", "test_package", "test_engines_bench")
 
 
 def class_of(file):
