@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch.nn import functional as F
 
-from conftest import by_day
+from conftest import AT_NIGHT, by_day
 from fedbook import encoders
 from fedbook.answers import encoders as answers
 from fedbook.encoders import (ENCODERS, at_hand, data_hash, find_weights, image_encoder, mobilenet_body,
@@ -574,6 +574,7 @@ def test_pieces_bound_the_memory():
 # The rest
 
 
+@AT_NIGHT
 def test_quiet(tmp_path):
     code = ("import torch, sys; from fedbook.encoders import image_encoder as e; "
             "[e(n, None).encode(torch.zeros(1, 1, 28, 28, dtype=torch.uint8), cache=None) for n in sys.argv[1:]]")

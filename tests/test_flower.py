@@ -34,7 +34,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
 
-from conftest import ALL, Killed, by_day, seeded
+from conftest import AT_NIGHT, Killed, by_day, seeded
 from fedbook import flower
 from fedbook.command import plan_of
 from fedbook.engine import Checkpoint, Faults
@@ -49,7 +49,6 @@ from test_fedavg import make, net
 PACKAGE = Path(flower.__file__).parent
 CHAPTERS = ("fedavg", "continual", "fedreplay", "fedmox", "fedklpr", "fedcbdr", "fedgtea")
 chapter = pytest.mark.parametrize("name", CHAPTERS)
-SIMULATED = CHAPTERS if ALL else ("fedavg", "fedgtea")
 pytestmark = pytest.mark.usefixtures("one_process")
 
 
@@ -231,9 +230,9 @@ def test_flowers_records_carry_the_run_bit_for_bit(name):
 
 @pytest.fixture(scope="module")
 def simulated():
-    """Chapters, one after the other, on one of Flower's simulations, with one thread here: chapter to
+    """All chapters, one after the other, on one of Flower's simulations, with one thread here: chapter to
     server and federation."""
-    experiments = {name: experiment_of(name) for name in SIMULATED}
+    experiments = {name: experiment_of(name) for name in CHAPTERS}
     places = [(name, id) for name, experiment in experiments.items() for id in experiment.ids]
 
     def make_client(node):
@@ -266,13 +265,15 @@ def listening():
             for c in process.net_connections("inet") if c.status == "LISTEN"}
 
 
+@AT_NIGHT
 def test_the_simulation_listens_on_this_machine_alone(simulated):
     addresses = [ip_address(text) for text in simulated["addresses"]]
     assert addresses and all((getattr(address, "ipv4_mapped", None) or address).is_loopback
                              for address in addresses), addresses
 
 
-@pytest.mark.parametrize("name", SIMULATED)
+@AT_NIGHT
+@chapter
 def test_flowers_simulation_gives_the_same_bits(name, simulated):
     assert_same_run(simulated[name], in_process(name)[:2])
     assert all(0 < entry.envelope < 2000 for entry in simulated[name][1].ledger.entries)
@@ -1120,7 +1121,7 @@ def test_the_spy_sees_every_way_out_of_any_process(spied, attempt):
 
 
 COMMANDS = {"report": "report runs", "data": "data", "flower-app": "flower-app fedcbdr app",
-            "run": "run 00_start --profile smoke", "flower": "run fedavg --profile smoke --engine flower:1 "
+            "run": "run 30_command --profile smoke", "flower": "run fedavg --profile smoke --engine flower:1 "
             "-p rounds=1 -p clients=2 -p per_round=2"}
 
 
