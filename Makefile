@@ -1,5 +1,5 @@
 # NAME: a chapter, or all.  PROFILE: smoke, quick, full, paper.  PIP_ARGS: passed to pip, e.g. to choose another index for torch.
-# test-fast leaves out chapters, nodes, kernels and the browser. test-browser runs chapters in JupyterLab, moves
+# test-fast leaves out chapters, nodes, kernels, the browser and long proofs. test-browser runs chapters in JupyterLab, moves
 # every slider and looks at the whole site; test does so with one chapter. test-all does everything there is.
 # MINUTES: as many as `make gpu` may take; the next call goes on.
 PYTHON   ?= python3

@@ -24,7 +24,7 @@ from fedbook.local import build, generator
 CLASSES = {"nodes": ("test_nodes", "test_containers", "test_ray_machines", "test_flower"),
            "chapters": ("test_pretended", "test_notebooks", "test_dry"), "browser": ("test_browser",),
            "site": ("test_site",), "lint": ("test_house", "test_repo"), "exercises": ("test_exercises",),
-           "command": ("test_command", "test_package")}
+           "command": ("test_command", "test_package"), "bench": ("test_engines_bench", "test_gpu_bench")}
 CLOCK = pytest.StashKey()
 ALL = os.environ.get("FEDBOOK_TESTS") == "all"
 AT_NIGHT = pytest.mark.skipif(not ALL, reason="takes long: make test-all")
@@ -33,7 +33,7 @@ def by_day(cases, *late):
     "Cases of a parametrised test, of which those in `late` wait for `make test-all`."
     return [pytest.param(case, marks=AT_NIGHT if case in late else ()) for case in cases]
 
-SLOW = ("nodes", "chapters", "browser", "command")      # what `make test-fast` leaves out
+SLOW = ("nodes", "chapters", "browser", "command", "bench")      # what `make test-fast` leaves out
 # Tests that wait (for heartbeats, kernels, a browser) share a worker, while the others use the cores.
 TOGETHER = dict.fromkeys(("test_nodes", "test_containers", "test_ray_machines", "test_command", "test_browser",
                           "test_site", "test_notebooks", "test_flower"), "waiting")
@@ -63,7 +63,7 @@ def pytest_xdist_make_scheduler(config, log): return Groups(config, log)
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "slow: chapters, nodes, kernels and the browser")
+    config.addinivalue_line("markers", "slow: chapters, nodes, kernels, the browser and long proofs")
 
 
 def pytest_collection_modifyitems(items):

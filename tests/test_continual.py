@@ -182,6 +182,7 @@ def test_every_method_runs(method, stream):
     assert (outcome.down, outcome.up) == (ledger.total(way="down"), ledger.total(way="up"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", by_day([m for m in METHODS if m not in ALIKE], LANDER, TARGET),
                          ids=lambda m: m.name)
 def test_every_method_is_proven(method):
@@ -206,6 +207,7 @@ def test_a_row_has_what_the_tables_compare(tmp_path):
     assert numbers["absent"] == 0 and numbers["seconds"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [m for m in METHODS if m not in (Finetune, FedAvg, ACGANNoReplay)],
                          ids=lambda m: m.name)
 def test_every_method_does_something_of_its_own_in_the_second_task(method, stream):

@@ -561,6 +561,7 @@ def test_with_distillation_old_logits_move_less(steps):
 
 
 # ---- walks
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", by_day(["falling", "constant", "proximal"], "constant", "proximal"))
 def test_each_way_to_walk_goes_down(scene, kind):
     "With the anchor, and nothing left of the distillation's noise, the sum of the terms falls."
@@ -1010,6 +1011,7 @@ def test_another_seed_is_another_run(outcomes, stream):
     assert not equal(other.server.weights, outcomes["FedGTEA"].server.weights)
 
 
+@pytest.mark.slow
 def test_a_run_is_proven():
     few = dict(pictures=8, test_pictures=4, iterations=1, server_steps=1)
     tiny = replace(SMOKE, tasks=2, rounds=2, clients=2, **few)

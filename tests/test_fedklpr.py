@@ -717,6 +717,7 @@ PROVEN = {"FedKLPR": {}, "always": dict(pruning="always"), "begun pruned": dict(
           "local only": METHODS["local only"],
           **{name: dict(margin=queries(1), **METHODS[name]) for name in ("LotteryFL", "Sub-FedAvg")}}
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", by_day(PROVEN, "always", "local only", "LotteryFL", "Sub-FedAvg"))
 def test_a_run_is_a_function_of_sizes_and_seed(name):
     experiment = tiny(**PROVEN[name])

@@ -497,6 +497,7 @@ PROVEN = {"mosaic": small_mosaic(), "mosaic, own teachers": small_mosaic(own_tea
           **{f"streets, {kind}": street(share=0.67, own_teacher=True, **small_messages(kind))
              for kind in ("int8", "top")}}
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", by_day(PROVEN, "streets, with the warm-up", "streets, int8"))
 def test_a_run_is_a_function_of_its_sizes_and_its_seed(name): prove(PROVEN[name], kills=2)
 

@@ -721,6 +721,7 @@ PROVED = {"from the start": {}, "random rows": {"join_round": 1},
           "an equal pool": {"balance": "equal", "gate": "always"},
           "without distillation": {"join_round": 1, "mu": 0.0}}
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROVED)
 def test_it_is_proven(name):
     kind = RandomRows if name == "random rows" else FedReplayServer

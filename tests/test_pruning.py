@@ -448,6 +448,7 @@ def test_shares_sum_to_one_however_large_the_numbers_are():
     assert to_shares("n", [1, 3]) == [0.25, 0.75] and to_shares("n", [0, 0]) == [0.5, 0.5]
     assert to_shares("n", [1e308, 1e308, 0]) == [0.5, 0.5, 0]
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name, changes",
                          {"always": {}, "plain": {}, "dense": dict(step=0.0)}.items())
 def test_a_run_is_a_function_of_sizes_and_seed(name, changes):

@@ -100,6 +100,7 @@ def test_the_papers_table_counts_the_kept_verdicts(tmp_path):
     assert len(re.findall(r"\| \[results\]\(results/README.md#1\d_\w+\) \|", README)) == 5
 
 
+@pytest.mark.slow
 @METHODS
 def test_it_is_counted_and_proven(method):
     "Two workers, kills and resumes, faults: all of `prove`."

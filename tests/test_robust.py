@@ -254,6 +254,7 @@ def test_a_federation_can_stop_before_too_few_are_merged(kind, needed):
     assert all(torch.equal(server.weights[name], t) for name, t in before.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", by_day(["median", "trimmed", "multi", "rfa", "trust"], "trimmed", "rfa"))
 def test_robust_merges_outlive_updates_that_go_backwards(name):
     honest = trial(LyingExperiment(SIZES, 0), workers=1).history.last("accuracy")
@@ -263,6 +264,7 @@ def test_robust_merges_outlive_updates_that_go_backwards(name):
     assert honest > broken + 0.1 and kept > broken + 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name, lie", [("mean", backdoor), ("krum", turned_back), ("rfa", many_pictures),
                                        ("trust", turned_back)])
 def test_a_federation_with_liars_is_a_function_of_its_seed(name, lie):

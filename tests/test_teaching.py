@@ -252,6 +252,7 @@ def test_the_syllabus_says_what_the_chapters_say():
 
 PROJECTS = {path.stem: path for path in sorted((ROOT / "teaching" / "projects").glob("*.py"))}
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", by_day(PROJECTS, "absent_small"))
 def test_a_project_runs(name, capsys):
     if name == "smaller_steps": pytest.importorskip("dp_accounting")
