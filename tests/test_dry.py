@@ -47,8 +47,8 @@ def test_a_paper_is_walked(name, profile, data, tmp_path):
 
 
 @AT_NIGHT
-def test_streets_are_walked_at_full_picture_size(data, tmp_path):
-    walked("11_fedmox", "paper", data, tmp_path, ("high", "low", "anchors"))
+def test_people_are_walked_at_full_picture_size(data, tmp_path):
+    walked("12_fedklpr", "paper", data, tmp_path, ("height", "width"))
 
 
 def test_the_command_walks_in_a_folder_of_its_own(tmp_path, capsys):
