@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-if os.environ.get("FEDBOOK_TESTS") != "all":
-    pytest.skip("takes minutes: make test-all", allow_module_level=True)
+from conftest import ALL
+
+if not ALL: pytest.skip("takes minutes: make test-all", allow_module_level=True)
 
 pytest.importorskip("flwr", reason="these tests start real Flower nodes, and Flower is not installed: pip "
                     "install 'fedbook[flower]'")

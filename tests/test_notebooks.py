@@ -8,15 +8,16 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from conftest import ALL
 from fedbook.runs import chapters, code_cells, run_chapter
 from pretended import MISSING
 
 ANSWERS = sorted((Path(__file__).parent.parent / "nbs" / "answers").glob("*.ipynb"))
 DEVICE = os.environ.get("FEDBOOK_DEVICE", "auto")
-ALL = bool(MISSING) or DEVICE != "auto" or os.environ.get("FEDBOOK_TESTS") == "all"
+EVERY = ALL or bool(MISSING) or DEVICE != "auto"
 
 
-@pytest.mark.parametrize("name", chapters() if ALL else ("00_start", "20_flower"))
+@pytest.mark.parametrize("name", chapters() if EVERY else ("00_start", "20_flower"))
 def test_chapter_runs(name, tmp_path):
     ran = run_chapter(chapters()[name], "smoke", DEVICE, out=tmp_path)
     assert ran["error"] is None, ran["error"]
@@ -27,7 +28,7 @@ def test_chapter_runs(name, tmp_path):
     assert text.count("not attempted yet") >= 3, "exercises come unsolved"
 
 
-@pytest.mark.parametrize("path", ANSWERS if ALL else (), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", ANSWERS if EVERY else (), ids=lambda p: p.stem)
 def test_answers_run(path):
     names = {}
     for source in code_cells(path): exec(compile(source, path.name, "exec"), names)

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-if os.environ.get("FEDBOOK_TESTS") != "all":
-    pytest.skip("takes minutes: make test-all", allow_module_level=True)
+from conftest import ALL
+
+if not ALL: pytest.skip("takes minutes: make test-all", allow_module_level=True)
 
 pytest.importorskip("ray", reason="Ray, which comes with Flower's simulation, is not installed: pip install "
                     "'fedbook[flower]'")
