@@ -26,9 +26,9 @@ os.environ.setdefault("TQDM_DISABLE", "1")
 import torch
 from torch import nn
 
-from fedbook.fedavg import Client, Federation, Here, Server, run
-from fedbook.local import build, small_cnn
-from fedbook.wire import Ledger, Msg, pack
+from fedbook.engine.federation import Client, Federation, Here, Server, run
+from fedbook.engine.local import build, small_cnn
+from fedbook.engine.wire import Ledger, Msg, pack
 
 TIME = 1.10                 # bound: seconds a reply against the first row
 PLACE, NUMBER = 20e3, 40    # bounds: bytes beside the states, for a client on the desk and for a client's number

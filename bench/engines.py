@@ -17,7 +17,7 @@ which run only if they are named:
     bare            the loop of bench/federation.py; [bare-2] with two threads
     one, two        fedbook's engine in process, with one and two workers; its server, and that of the next,
                     asks the largest clients first
-    fedbook-flower  fedbook's client and server on Flower's simulation (`fedbook.flower.simulate`), one CPU a
+    fedbook-flower  fedbook's client and server on Flower's simulation (`fedbook.deploy.flower.simulate`), one CPU a
                     client: two Ray actors
     flower          an app as Flower's documentation writes one: `@app.train`, strategy FedAvg,
                     `run_simulation`; two actors. FedAvg picks nodes by chance and cannot be seeded, so a
@@ -66,13 +66,14 @@ import torch
 import torch.nn.functional as F
 
 import federation
-from fedbook.engine import line_of
-from fedbook.fedavg import Client, Federation, Server, run
-from fedbook.local import build, predict, small_cnn
-from fedbook.score import accuracy
-from fedbook.split import dirichlet
-from fedbook.wire import Msg, pack, unpack
-from fedbook.world import as_float, fashion_mnist_small
+from fedbook.engine.workers import line_of
+from fedbook.engine.federation import Client, Federation, Server, run
+from fedbook.engine.local import build, predict, small_cnn
+from fedbook.methods.score import accuracy
+from fedbook.datasets.split import dirichlet
+from fedbook.engine.wire import Msg, pack, unpack
+from fedbook.engine.local import as_float
+from fedbook.datasets.world import fashion_mnist_small
 
 CORES, LIMIT = 2, 1800
 START = f"import json, sys; sys.path.append({HERE!r}); import engines; engines.play(*json.loads(sys.argv[1]))"
@@ -152,7 +153,7 @@ def in_process(race, sizes, workers):
 
 
 def fedbook_on_flower(race, sizes):
-    from fedbook.flower import simulate
+    from fedbook.deploy.flower import simulate
     simulate(lambda there: race(partial(train, there, sizes)), partial(our_client, sizes=sizes),
              range(sizes.clients), side_by_side=CORES)
 

@@ -21,13 +21,14 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from fedbook.engine import line_of
-from fedbook.fedavg import Client, Federation, Server, run
-from fedbook.local import build, predict, small_cnn
-from fedbook.score import accuracy
-from fedbook.split import dirichlet
-from fedbook.world import as_float, fashion_mnist_small, inventory
-from fedbook.folders import fashion_mnist
+from fedbook.engine.workers import line_of
+from fedbook.engine.federation import Client, Federation, Server, run
+from fedbook.engine.local import build, predict, small_cnn
+from fedbook.methods.score import accuracy
+from fedbook.datasets.split import dirichlet
+from fedbook.engine.local import as_float
+from fedbook.datasets.world import fashion_mnist_small, inventory
+from fedbook.datasets.folders import fashion_mnist
 
 CLIENTS, PER_ROUND, BATCH, LR = 100, 10, 32, 0.1
 

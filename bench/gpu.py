@@ -39,11 +39,12 @@ sys.path.insert(0, str(ROOT))
 
 import torch
 
-from fedbook import lab
-from fedbook.runs import (chapter_module, chapters, check_needs, code_cells, find, out_of_memory, run_chapter,
-                          run_stamp, sizes_of)
-from fedbook.lab import UserError, needs, write_atomically
-from fedbook.report import read_results
+from fedbook.kit import lab
+from fedbook.kit.runs import (chapter_module, chapters, check_needs, code_cells, find, out_of_memory,
+                              run_chapter, run_stamp, sizes_of)
+from fedbook.engine.errors import UserError, needs
+from fedbook.engine.files import write_atomically
+from fedbook.kit.report import read_results
 
 PAPERS = ("fedreplay", "fedmox", "fedklpr", "fedcbdr", "fedgtea")
 BENCHES = ("heads", "moe", "wasserstein")

@@ -25,12 +25,12 @@ from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bar import bar
-from fedbook.engine import line_of
-from fedbook.fedavg import Federation, Server
+from fedbook.engine.workers import line_of
+from fedbook.engine.federation import Federation, Server
 from fedbook.fedreplay import FedReplayClient, FedReplaySizes, ReplayHead, logits_together
-from fedbook.local import build, generator
-from fedbook.together import Together
-from fedbook.wire import Msg
+from fedbook.engine.local import build, generator
+from fedbook.engine.stacked import Together
+from fedbook.engine.wire import Msg
 
 CLASSES, BATCH, POOL = 30, 32, 30
 HEADS = {"small": dict(in_dim=1280, dim=64, heads=4, ff=256),

@@ -23,7 +23,7 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from bar import bar
-from fedbook.leverage import RANK_CUT, leverage_scores, random_orthogonal, whitening
+from fedbook.methods.leverage import RANK_CUT, leverage_scores, random_orthogonal, whitening
 
 
 def features(rows, columns, condition, dtype, dead=0):

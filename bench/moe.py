@@ -27,8 +27,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from bar import bar
-from fedbook.experts import SpatialMoE, SpatialRouter
-from fedbook.local import build, generator
+from fedbook.methods.experts import SpatialMoE, SpatialRouter
+from fedbook.engine.local import build, generator
 
 ROUTINGS = ("random", "smooth")
 

@@ -22,7 +22,7 @@ os.environ.setdefault("TQDM_DISABLE", "1")
 
 import torch
 
-from fedbook.scale import CrowdExperiment, CrowdSizes, crowd_round
+from fedbook.deploy.scale import CrowdExperiment, CrowdSizes, crowd_round
 from bar import bar
 
 

@@ -1,4 +1,4 @@
-"""Secure aggregation: bytes and seconds of a round in the clear, under the masks of `fedbook.secagg`, and of
+"""Secure aggregation: bytes and seconds of a round in the clear, under the masks of `fedbook.privacy.secagg`, and of
 Flower's SecAgg+, whose own functions are called without a network.
 
     python bench/secagg.py                      # 10 clients and 80,000 weights, all three
@@ -20,10 +20,10 @@ import torch
 from torch import nn
 
 from bar import bar
-from fedbook.engine import line_of
-from fedbook.fedavg import Failure, Federation, Server, run
-from fedbook.secagg import Additive, SecureClient, SecureServer
-from fedbook.wire import Msg
+from fedbook.engine.workers import line_of
+from fedbook.engine.federation import Failure, Federation, Server, run
+from fedbook.privacy.secagg import Additive, SecureClient, SecureServer
+from fedbook.engine.wire import Msg
 
 
 class Cost(NamedTuple):
@@ -154,7 +154,7 @@ def main():
     print(f"{'':24}{'MB down':>9}{'MB up':>9}{'clock s':>9}{'cpu s':>11}{'in it':>9}{'off by':>11}")
     plainly, ours = clear(n, d), masked(n, d, 0, args.workers)
     show("in the clear", plainly)
-    show("fedbook.secagg", ours)
+    show("fedbook.privacy.secagg", ours)
     if args.gone: show(f"the same, {args.gone} gone", masked(n, d, args.gone, args.workers))
     times = (ours.down + ours.up) / (plainly.down + plainly.up)
     bar(f"bytes of {n} clients under masks over those in the clear", times, at_most=3)

@@ -30,12 +30,12 @@ from safetensors.torch import load, save
 from scipy.sparse import csr_array
 
 from bar import bar
-from fedbook.wire import Msg, labelled, pack, part, unpack
-from fedbook.continual import snapshot
-from fedbook.local import build, generator
-from fedbook.pruning import (compress, magnitude_prune, masked, prunable, pruning_ratio, restore,
-                             sparse_average)
-from fedbook.reid import resnet
+from fedbook.engine.wire import Msg, labelled, pack, part, unpack
+from fedbook.engine.local import snapshot
+from fedbook.engine.local import build, generator
+from fedbook.methods.pruning import (compress, magnitude_prune, masked, prunable, pruning_ratio, restore,
+                                     sparse_average)
+from fedbook.methods.reid import resnet
 
 
 class Way(NamedTuple):

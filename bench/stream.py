@@ -25,10 +25,10 @@ os.environ.setdefault("TQDM_DISABLE", "1")
 import torch
 from torch import nn
 
-from fedbook.fedavg import Federation, Server
-from fedbook.flower import FlowerLine, to_array
-from fedbook.local import build
-from fedbook.wire import Msg, pack
+from fedbook.engine.federation import Federation, Server
+from fedbook.deploy.flower import FlowerLine, to_array
+from fedbook.engine.local import build
+from fedbook.engine.wire import Msg, pack
 from bar import bar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict

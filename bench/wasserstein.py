@@ -19,7 +19,7 @@ import torch
 from ot.gaussian import bures_wasserstein_distance
 
 from bar import bar
-from fedbook.wasserstein import low_rank_factors, pairwise_wasserstein2, pairwise_wasserstein2_factors
+from fedbook.methods.wasserstein import low_rank_factors, pairwise_wasserstein2, pairwise_wasserstein2_factors
 
 
 def gaussians(tasks, dim, axes=12, noise=0.5):

@@ -21,17 +21,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .continual import (Expandable, Method, StreamExperiment, TaskServer, TaskSizes, logits, snapshot)
-from .exemplars import annealed_rate
-from .wire import Msg, Refused, expect, labelled, part
-from .fedavg import Federation, Here, Mean, Step
-from .lab import Count, Positive, Share, UserError, choose
-from .report import History
-from .leverage import (BlockDiagonal, LeverageScoreCalculator, Policy, ReplayBuffer, class_quota, draw_samples,
-                               features, mask, random_orthogonal, repo_local, sampling_probabilities)
-from .local import batches, build, generator, train
-from .score import accuracy
-from .world import as_float
+from .engine.errors import UserError
+from .engine.federation import Federation, Here, Mean, Step
+from .engine.history import History
+from .engine.local import snapshot, annealed_rate, batches, build, generator, train, as_float
+from .engine.sizes import Count, Positive, Share, choose
+from .engine.wire import Msg, Refused, expect, labelled, part
+from .methods.continual import Expandable, Method, StreamExperiment, TaskServer, TaskSizes, logits
+from .methods.leverage import (BlockDiagonal, LeverageScoreCalculator, Policy, ReplayBuffer,
+                                      class_quota, draw_samples, features, mask, random_orthogonal,
+                                      repo_local, sampling_probabilities)
+from .methods.score import accuracy
 
 # %% ../nbs/13_fedcbdr.ipynb #59435d48
 @dataclass(frozen=True)
@@ -550,7 +550,7 @@ def _expandable(model: Any) -> Any:
     grows = all(hasattr(model, name) for name in ("features", "head", "widen"))
     if isinstance(model, nn.Module) and grows: return model
     raise UserError(f"model is a {type(model).__name__}, expected a network with features, a head and widen, "
-                    "such as fedbook.continual.Expandable")
+                    "such as fedbook.methods.continual.Expandable")
 
 def _gather(clients: Any, model: nn.Module) -> Federation:
     "A Federation of the objects in the list `clients`; those without a network borrow one like `model`."

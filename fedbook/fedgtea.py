@@ -22,14 +22,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .continual import (Method, Stream, StreamExperiment, TaskClient, TaskServer, TaskSizes,
-                               distillation_loss, expandable_cnn, frozen, make_stream, snapshot)
-from .painters import Discriminator, GANSizes, Generator, discriminator_loss, generator_loss
-from .wire import Msg, Refused, accept_count, expect, labelled
-from .lab import Bounds, Count, UserError
-from .local import dry_narrow, generator, outputs
-from .wasserstein import Gaussian, pairwise_wasserstein2, wasserstein_loss
-from .world import as_float
+from .engine.errors import UserError
+from .engine.local import distillation_loss, frozen, snapshot, dry_narrow, generator, outputs, as_float
+from .engine.sizes import Bounds, Count
+from .engine.wire import Msg, Refused, accept_count, expect, labelled
+from .methods.continual import (Method, Stream, StreamExperiment, TaskClient, TaskServer, TaskSizes,
+                                       expandable_cnn, make_stream)
+from .methods.painters import Discriminator, GANSizes, Generator, discriminator_loss, generator_loss
+from .methods.wasserstein import Gaussian, pairwise_wasserstein2, wasserstein_loss
 
 # %% ../nbs/14_fedgtea.ipynb #d30abaea
 @dataclass(frozen=True)

@@ -21,18 +21,18 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .continual import snapshot
-from .exemplars import annealed_rate
-from .fedavg import Experiment, LocalOnly, Server
-from .lab import Count, Positive, Share, UserError
-from .local import State, build, outputs
-from .people import rendered_sizes
-from .pruning import (DigitsData, Mask, MaskedClient, MaskedServer, digits_net, digits_scores,
-                             digits_world, magnitude_prune, mask_distance, masked, pruning_ratio, to_shares)
-from .reid import (Holding, Residual, SiteSizes, adam, cmc_map, embed, learn, make_network,
-                          real_sites, retrieve, site_of, start_of)
-from .score import accuracy
-from .wire import Msg, Refused
+from .engine.errors import UserError
+from .engine.federation import Experiment, LocalOnly, Server
+from .engine.local import snapshot, annealed_rate, State, build, outputs
+from .engine.sizes import Count, Positive, Share
+from .engine.wire import Msg, Refused
+from .datasets.people import rendered_sizes
+from .methods.pruning import (DigitsData, Mask, MaskedClient, MaskedServer, digits_net, digits_scores,
+                                     digits_world, magnitude_prune, mask_distance, masked, pruning_ratio,
+                                     to_shares)
+from .methods.reid import (Holding, Residual, SiteSizes, adam, cmc_map, embed, learn, make_network,
+                                  real_sites, retrieve, site_of, start_of)
+from .methods.score import accuracy
 
 # %% ../nbs/12_fedklpr.ipynb #d30cda9d
 Weighting = Literal["klpwa", "klaw", "cdw", "size", "uniform", "alone"]

@@ -26,20 +26,21 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .detect import (PAPER_LIMITS, SMALL_LIMITS, detector_optimiser, faster_rcnn, head_state,
-                            load_head, score_domains, street_for, supervised_epoch, trainable)
-from .teacher import ema_update, momentum_at, self_training_epoch, twin
-from .encoders import ImageEncoder, image_encoder
-from .engine import Checkpoint, trial
-from .experts import (Gate, RoIMoE, SpatialMoE, SpatialRouter, balance_loss, check_experts, halved,
-                             heard, learn_mosaic, mosaic, mosaic_head, plain_head, score_mosaic, small_start,
-                             upcycled)
-from .fedavg import Client, Experiment, Federation, Here, Mean, Server, run
-from .lab import Bounds, Count, Positive, Profile, Share, UserError
-from .local import batches, build, generator, proximal, train
-from .streets import Street, StreetData, resized
-from .wire import Msg, Refused, expect
-from .world import Pictures
+from .engine.errors import UserError
+from .engine.federation import Client, Experiment, Federation, Here, Mean, Server, run
+from .engine.local import batches, build, generator, proximal, train
+from .engine.sizes import Bounds, Count, Positive, Profile, Share
+from .engine.wire import Msg, Refused, expect
+from .engine.workers import Checkpoint, trial
+from .datasets.encoders import ImageEncoder, image_encoder
+from .datasets.streets import Street, StreetData, resized
+from .datasets.world import Pictures
+from .methods.detect import (PAPER_LIMITS, SMALL_LIMITS, detector_optimiser, faster_rcnn, head_state,
+                                    load_head, score_domains, street_for, supervised_epoch, trainable)
+from .methods.experts import (Gate, RoIMoE, SpatialMoE, SpatialRouter, balance_loss, check_experts,
+                                     halved, heard, learn_mosaic, mosaic, mosaic_head, plain_head,
+                                     score_mosaic, small_start, upcycled)
+from .methods.teacher import ema_update, momentum_at, self_training_epoch, twin
 
 # %% ../nbs/11_fedmox.ipynb #49225c07
 @dataclass(frozen=True)

@@ -22,18 +22,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .continual import distillation_loss, snapshot, widen
-from .encoders import ImageEncoder, image_encoder
-from .fedavg import Client, Experiment, Mean, Server, Step
-from .lab import Bounds, Count, Positive, Profile, Share, UserError
-from .leaves import leaves, long_tail
-from .local import State, batches, build, generator, outputs, proximal, train
-from .split import by_class, dirichlet, iid, shards
-from .together import (block_together, entropy_together, fused_adamw, linear_together, mean_together,
-                              norm_together)
-from .wire import Msg, Refused, expect, gather, labelled, part, scatter
-from .world import Pictures
-from .folders import pictures
+from .engine.errors import UserError
+from .engine.federation import Client, Experiment, Mean, Server, Step
+from .engine.local import (distillation_loss, snapshot, State, batches, build, generator, outputs,
+                                  proximal, train)
+from .engine.sizes import Bounds, Count, Positive, Profile, Share
+from .engine.stacked import (block_together, entropy_together, fused_adamw, linear_together,
+                                    mean_together, norm_together)
+from .engine.wire import Msg, Refused, expect, gather, labelled, part, scatter
+from .datasets.encoders import ImageEncoder, image_encoder
+from .datasets.folders import pictures
+from .datasets.leaves import leaves, long_tail
+from .datasets.split import by_class, dirichlet, iid, shards
+from .datasets.world import Pictures
+from .methods.continual import widen
 
 # %% ../nbs/10_fedreplay.ipynb #298e1a21
 _Rate = Annotated[float, Bounds(above=0, high=1)]
@@ -129,7 +131,7 @@ class World:
 
 def crops(sizes: FedReplaySizes, split: str = "train") -> Pictures:
     """The pictures of `sizes.data` for `split` (train or test): rendered leaves, or a set of
-    `fedbook.world.pictures`."""
+    `fedbook.datasets.world.pictures`."""
     if sizes.data != "leaves": return pictures(sizes.data, split)
     tail = long_tail(sizes.classes, sizes.largest, sizes.smallest)
     return leaves(tail if split == "train" else sizes.test_pictures, sizes.classes, sizes.size, split=split)

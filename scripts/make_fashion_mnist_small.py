@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedbook.world import array_checksum, read_idx
+from fedbook.datasets.world import array_checksum, read_idx
 
 PER_CLASS = {"train": 1000, "test": 200}
 

@@ -4,22 +4,23 @@ import html
 import math
 from pathlib import Path
 
-from fedbook.evidence import (OWN_VERDICTS, VERDICTS, chance_note, holds_if, interval_text, measured_on,
-                              older_note, paper_text, run_label, verdict_counts, verdict_of)
-from fedbook.report import result_name
+from fedbook.evidence.claims import (OWN_VERDICTS, VERDICTS, chance_note, holds_if, interval_text,
+                                     measured_on, older_note, paper_text, run_label, verdict_counts,
+                                     verdict_of)
+from fedbook.kit.report import result_name
 
 HOW_TO_READ = """\
 The bar is the interval of the mean over seeds, the dot that mean, the line the bound; the triangle
 on it points to where the claim holds. The star is the figure that the paper prints. The papers ran at another
 scale, with other data."""
-TAUGHT = "How a verdict comes about is taught in [Evidence](workshop/w2_evidence.ipynb)."
+TAUGHT = "How a verdict comes about is taught in [Evidence](evidence/claims.ipynb)."
 
 
 def page(bodies: list, books: dict) -> str:
-    "The results `bodies`, as `fedbook.report.collect` gives them, as a MyST page. `books`: name to notebook."
+    "The results `bodies`, as `fedbook.kit.report.collect` gives them, as a MyST page. `books`: name to notebook."
     bodies = [body for body in bodies if body["claims"]]
     every = [claim for body in bodies for claim in body["claims"]]
-    taught = TAUGHT if "workshop/w2_evidence" in books else ""
+    taught = TAUGHT if "evidence/claims" in books else ""
     count = f"{len(every)} claims: {verdict_counts(every)}."
     blocks = ["# Results", count, chance_note(every), HOW_TO_READ, taught, filters(bodies)]
     for body in bodies: blocks += section(body, books)

@@ -14,7 +14,7 @@ from nbformat.v4 import writes_json
 from PIL import Image
 
 import claims
-from fedbook.report import collect
+from fedbook.kit.report import collect
 from links import faults
 from notebooks import Course, SiteError, prose
 

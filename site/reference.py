@@ -7,7 +7,7 @@ import textwrap
 from functools import lru_cache
 from pathlib import Path
 
-from fedbook.lab import Profile, meanings
+from fedbook.engine.sizes import Profile, meanings
 
 PUBLIC = {"torch._C.Generator": "torch.Generator", "torch.nn.modules.module.Module": "torch.nn.Module",
           "torch.nn.modules.container.Sequential": "torch.nn.Sequential",

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from fedbook.runs import chapters
+from fedbook.kit.runs import chapters
 
 SYLLABUS = Path(__file__).with_name("syllabus.md")
 

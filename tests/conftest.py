@@ -15,10 +15,10 @@ import pytest
 import torch
 from xdist.scheduler import LoadScopeScheduling
 
-import fedbook.engine
-from fedbook import detect
-from fedbook.engine import Checkpoint, Faults
-from fedbook.local import build, generator
+import fedbook.engine.workers
+from fedbook.methods import detect
+from fedbook.engine.workers import Checkpoint, Faults
+from fedbook.engine.local import build, generator
 
 
 CLASSES = {"nodes": ("test_nodes", "test_containers", "test_ray_machines", "test_flower"),
@@ -184,7 +184,7 @@ def kill(monkeypatch):
 @pytest.fixture
 def one_process(monkeypatch):
     "One worker in this process with one thread, for sizes that are too small to share out."
-    monkeypatch.setattr(fedbook.engine, "default_workers", lambda: 1)
+    monkeypatch.setattr(fedbook.engine.workers, "default_workers", lambda: 1)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

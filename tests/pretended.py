@@ -1,7 +1,7 @@
 """A pretended accelerator: a device that computes the CPU's bits and is as strict as CUDA.
 
-    python tests/pretended.py 07_continual 20_flower        # chapters at smoke, on the device `sham`; or all
-    python tests/pretended.py --plain 07_continual          # on the CPU
+    python tests/pretended.py methods/continual deploy/flower        # chapters at smoke, on the device `sham`; or all
+    python tests/pretended.py --plain methods/continual          # on the CPU
 
 It refuses tensors of two devices in one operator, numpy on a tensor of the device, a CPU generator for what
 is drawn on the device, and to pin the device's memory. It counts operators and copies. A chapter that passes
@@ -44,8 +44,8 @@ import torch.nn.functional as F
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import backend_registration
 
-from fedbook.local import build, small_cnn
-from fedbook.runs import chapters, code_cells
+from fedbook.engine.local import build, small_cnn
+from fedbook.kit.runs import chapters, code_cells
 from spy import spied
 
 NAME = "sham"

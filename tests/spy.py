@@ -5,8 +5,8 @@ import sys
 from contextlib import contextmanager
 from dataclasses import fields
 
-from fedbook import lab
-from fedbook.lab import Profile
+from fedbook.kit import lab
+from fedbook.engine.sizes import Profile
 
 CHOOSE, LAB = lab.choose.__code__, lab.choose.__code__.co_filename
 PACKAGE = LAB.removesuffix("lab.py")     # what the library itself chooses, as a server its defaults, is no profile

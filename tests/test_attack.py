@@ -10,23 +10,23 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fedbook.attack import (AttackSizes, Decoder, FewPictures, Gallery, Recorder, Recording,
-                            ShieldedClient, audit, bin_contents, change_in, distance_from_moments,
-                            embeddings_in, guess_counts,
-                            holding_of, imprinted, inputs_from_moves, invert_update, likeness_of_masks,
-                            linked_answers, lira_scores, log_odds, noised, outside_span,
-                            own_rows, read_classes, read_pictures, recorded, rest_of, seen_by, share_read,
-                            simulated_update, surer_of_members, telling_lengths, thin_spans,
-                            total_variation, train_decoder, true_positive_rate)
-from fedbook.engine import prove, trial
-from fedbook.fedavg import Call, Here
-from fedbook.lab import UserError
-from fedbook.leverage import BlockDiagonal, mask, random_orthogonal
-from fedbook.local import build, generator
-from fedbook.private import norm_of
-from fedbook.wasserstein import Gaussian
-from fedbook.wire import Ledger, Msg, pack
-from fedbook.world import as_float
+from fedbook.privacy.attack import (AttackSizes, Decoder, FewPictures, Gallery, Recorder, Recording,
+                                    ShieldedClient, audit, bin_contents, change_in, distance_from_moments,
+                                    embeddings_in, guess_counts, holding_of, imprinted, inputs_from_moves,
+                                    invert_update, likeness_of_masks, linked_answers, lira_scores, log_odds,
+                                    noised, outside_span, own_rows, read_classes, read_pictures, recorded,
+                                    rest_of, seen_by, share_read, simulated_update, surer_of_members,
+                                    telling_lengths, thin_spans, total_variation, train_decoder,
+                                    true_positive_rate)
+from fedbook.engine.workers import prove, trial
+from fedbook.engine.federation import Call, Here
+from fedbook.engine.errors import UserError
+from fedbook.methods.leverage import BlockDiagonal, mask, random_orthogonal
+from fedbook.engine.local import build, generator
+from fedbook.privacy.private import norm_of
+from fedbook.methods.wasserstein import Gaussian
+from fedbook.engine.wire import Ledger, Msg, pack
+from fedbook.engine.local import as_float
 
 SIZES = AttackSizes(clients=3, per_round=3, rounds=2, batch=4)
 

@@ -20,8 +20,8 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect, sync_playwright
 
 from browser import CHROMIUM, MINUTE, Lab, browser, jupyterlab, served
-from fedbook.command import copy_chapters
-from fedbook.runs import chapters
+from fedbook.kit.command import copy_chapters
+from fedbook.kit.runs import chapters
 from needed import at_smoke, sliders
 
 expect.set_options(timeout=3 * MINUTE)
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(not CHROMIUM,
 ROOT = Path(__file__).parent.parent
 ALL = os.environ.get("FEDBOOK_BROWSER") == "all"
 only_all = pytest.mark.skipif(not ALL, reason="make test-browser does it")
-WHOLE = ("00_start", "04_fedavg", "13_fedcbdr")  # run from top to bottom, their sliders with them
+WHOLE = ("00_start", "methods/fedavg", "13_fedcbdr")  # run from top to bottom, their sliders with them
 ACTS = {"kept_and_dropped": 2}  # the knob to move, where at smoke the first leaves the picture as it is
 OTHERS = [name for name in chapters() if name not in WHOLE]
 
@@ -61,7 +61,7 @@ def lab(chromium, course, tmp_path_factory):
 
 
 @only_all
-@pytest.mark.parametrize("name", [name for name in WHOLE if name != "04_fedavg"])
+@pytest.mark.parametrize("name", [name for name in WHOLE if name != "methods/fedavg"])
 def test_a_chapter_runs_from_top_to_bottom_and_its_slider_moves(name, lab):
     lab.open(f"{name}.ipynb")
     assert lab.run_all() == []
@@ -79,8 +79,8 @@ def noted(name, was, now):
 
 @pytest.fixture(scope="module")
 def fedavg(lab):
-    "04_fedavg in JupyterLab, run from top to bottom."
-    lab.open("04_fedavg.ipynb")
+    "methods/fedavg in JupyterLab, run from top to bottom."
+    lab.open("methods/fedavg.ipynb")
     assert lab.run_all() == []
     yield lab
     lab.close()
@@ -110,7 +110,7 @@ def test_a_quiz_opens_to_its_reason(fedavg):
 
 @pytest.fixture
 def attempts():
-    "The attempts at exercises of 04_fedavg: near misses and right ones."
+    "The attempts at exercises of methods/fedavg: near misses and right ones."
     file = ROOT / "tests" / "attempts" / "fedavg.py"
     spec = importlib.util.spec_from_file_location("attempts_fedavg", file)
     module = importlib.util.module_from_spec(spec)
@@ -166,7 +166,7 @@ def test_every_slider_of_the_other_chapters_moves_and_its_picture_changes(lab, c
 def test_a_link_in_an_output_leads_to_its_cell_in_another_notebook(lab):
     """The address of a cell, `#cell-id=ID`, is JupyterLab's; the site has its own for it. JupyterLab opens the
     notebook at the first click, and scrolls to the cell once it is open."""
-    for name in ("10_fedreplay.ipynb", "16_left_open.ipynb"): lab.open(name)
+    for name in ("10_fedreplay.ipynb", "evidence/left_open.ipynb"): lab.open(name)
     link = lab.seen.locator("a[href*='10_fedreplay.ipynb'][href*='#cell-id=']").first
     cell = link.get_attribute("href").partition("#cell-id=")[2]
     link.click()
@@ -201,7 +201,7 @@ def page(site, chromium):
 def chapter(page):
     "The name of a chapter of the site, which `page` shows."
     page.goto("/results.html")
-    link = page.locator("a[href$='04_fedavg.html'], a[href$='00_small.html']").first
+    link = page.locator("a[href$='methods/fedavg.html'], a[href$='00_small.html']").first
     name = Path(link.get_attribute("href")).stem
     page.goto(f"/{name}.html")
     return name

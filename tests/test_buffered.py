@@ -12,12 +12,12 @@ import torch
 from torch import nn
 
 from conftest import AT_NIGHT
-from fedbook.buffered import (Buffered, BufferedServer, TimedSizes, OnNodes, Speeds, Synchronous, TimedExperiment,
-                              Updates, first_to_come, staleness_weight, stepped)
-from fedbook.engine import Checkpoint, Faults, prove, trial
-from fedbook.fedavg import Answer, Call, Client, Failure, Federation, Here, run
-from fedbook.lab import UserError
-from fedbook.wire import Msg, pack, unpack
+from fedbook.deploy.buffered import (Buffered, BufferedServer, TimedSizes, OnNodes, Speeds, Synchronous,
+                                     TimedExperiment, Updates, first_to_come, staleness_weight, stepped)
+from fedbook.engine.workers import Checkpoint, Faults, prove, trial
+from fedbook.engine.federation import Answer, Call, Client, Failure, Federation, Here, run
+from fedbook.engine.errors import UserError
+from fedbook.engine.wire import Msg, pack, unpack
 
 SIZES = TimedSizes(clients=10, per_round=6, pictures=100, tests=40, rounds=6, times=3.0)
 
@@ -222,7 +222,7 @@ def test_updates_are_what_training_changed():
 # -- runs ----------------------------------------------------------------------------------------------------
 def test_synchronous_rounds_of_all_are_fedavg():
     "Equal counts, nobody late: the buffered server's run is FedAvg's."
-    from fedbook.fedavg import Server, run
+    from fedbook.engine.federation import Server, run
     sizes = replace(SIZES, rounds=2)
     experiment = TimedExperiment(sizes, 0, server_kind=partial(BufferedServer, patience=1))
     timed = trial(experiment, workers=1)
@@ -289,7 +289,7 @@ class Stopped(BaseException): pass
 
 @AT_NIGHT
 def test_on_flowers_nodes_nobody_waits_and_a_killed_server_gets_what_was_under_way(tmp_path):
-    flower = pytest.importorskip("fedbook.flower", reason="Flower is not installed: pip install 'fedbook[flower]'")
+    flower = pytest.importorskip("fedbook.deploy.flower", reason="Flower is not installed: pip install 'fedbook[flower]'")
     experiment, gate = TimedExperiment(replace(SIZES, clients=6, per_round=4), 0), tmp_path / "gate"
     server = lambda: BufferedServer(experiment.network(), 4, 0)
     held = server().pick(experiment.ids, 0)[0]

@@ -15,12 +15,13 @@ import pytest
 import torch
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from fedbook import __version__, command, runs
-from fedbook.command import copy_outputs, main
-from fedbook.lab import UserError
-from fedbook.evidence import interval, judged_claim, looks, measured_on, verdict_of
-from fedbook.report import collect, drawn_from, failed_runs, keep
-from fedbook.runs import execute, find, notebook_stamp, run_chapter, run_stamp
+from fedbook import __version__
+from fedbook.kit import command, runs
+from fedbook.kit.command import copy_outputs, main
+from fedbook.engine.errors import UserError
+from fedbook.evidence.claims import interval, judged_claim, looks, measured_on, verdict_of
+from fedbook.kit.report import collect, drawn_from, failed_runs, keep
+from fedbook.kit.runs import execute, find, notebook_stamp, run_chapter, run_stamp
 
 PARAMETERS = 'profile = "quick"\ndevice = "auto"\nseed = 0\nengine = "local"\nout = "runs"\nchanges = {}'
 
@@ -59,7 +60,7 @@ def in_process(monkeypatch):
     for module in (command, runs): monkeypatch.setattr(module, "execute", execute_here)
 
 
-ROWS = """from fedbook.evidence import Results
+ROWS = """from fedbook.evidence.claims import Results
 results = Results("99_demo", profile, {"data": "toy"}, seed, out, scale="toy")
 for s in range(3): results.row("a", s, lambda: open("LOG", "a").write("x") and {"v": s})
 results.claim("a is at least 0", results.values("a", "v"), at_least=-5)
@@ -68,15 +69,15 @@ results.claim("a is at least 0", results.values("a", "v"), at_least=-5)
 
 MISTAKES = [
     ("run nosuch", "chapter 'nosuch' is unknown; choose one of 00_start"),
-    ("run 04_fedavg -p lr=abc", "lr='abc' is not a valid float"),
+    ("run methods/fedavg -p lr=abc", "lr='abc' is not a valid float"),
     ("run fedavg -p speed=3", "'speed' is not a parameter"),
-    ("run 04_fedavg -p lr", "not of the form NAME=VALUE"),
-    ("run w2_world -p lr=3", "has no parameters"), ("run all -p lr=1", "-p goes with one chapter"),
-    ("run w1_lab --profile huge", "profile='huge' is unknown; choose one of smoke, quick, full, paper"),
-    ("run w1_lab --device tpu", "device='tpu' is unknown"), ("run w1_lab --seed x", "invalid int value"),
+    ("run methods/fedavg -p lr", "not of the form NAME=VALUE"),
+    ("run datasets/world -p lr=3", "has no parameters"), ("run all -p lr=1", "-p goes with one chapter"),
+    ("run kit/lab --profile huge", "profile='huge' is unknown; choose one of smoke, quick, full, paper"),
+    ("run kit/lab --device tpu", "device='tpu' is unknown"), ("run kit/lab --seed x", "invalid int value"),
     *([] if torch.cuda.is_available() else [("run fedavg --device cuda", "PyTorch finds no GPU here; use")]),
-    ("run w1_lab --seed -1", "seed=-1 must be"),
-    ("run all --at-once 0", "--at-once 0 must be 1 or more"), ("run w1_lab --engine warp", "engine='warp' is unknown"),
+    ("run kit/lab --seed -1", "seed=-1 must be"),
+    ("run all --at-once 0", "--at-once 0 must be 1 or more"), ("run kit/lab --engine warp", "engine='warp' is unknown"),
     ("run fedavg -p lr=nan", "lr=nan must be above 0, and finite"),
     ("run fedavg -p lr=inf", "lr=inf must be above 0, and finite"),
     ("run fedavg -p alpha=0", "alpha=0.0 must be above 0"), ("run fedavg -p rounds=-3", "rounds=-3 must be"),
@@ -98,7 +99,7 @@ MISTAKES = [
     ("book fedavg --as-before /nowhere/at/all", "0 runs *_fedavg-quick-0 lie in"),
     ("book fedavg --keep-rows --as-before x", "not allowed with"),
     ("book lab --keep-rows", "0 files of kept results fit *_lab-full-0-*.json"),
-    ("run w1_lab --out /dev/null/runs", "out='/dev/null/runs' cannot be written"),
+    ("run kit/lab --out /dev/null/runs", "out='/dev/null/runs' cannot be written"),
     ("report /nowhere/at/all", "holds no results.json"), ("dance", "invalid choice"), ("", "required")]
 
 
@@ -135,7 +136,7 @@ def test_every_profile_of_every_chapter_passes_but_for_what_is_not_at_hand(monke
 
 
 def test_a_folder_of_your_own_is_data(tmp_path):
-    from fedbook import fedavg
+    from fedbook.engine import federation as fedavg
     runs.check_needs(fedavg, fedavg.FedAvgSizes(data=str(tmp_path)))
     with pytest.raises(UserError, match="neither a data set nor a folder"):
         runs.check_needs(fedavg, fedavg.FedAvgSizes(data=str(tmp_path / "none")))
@@ -167,7 +168,7 @@ def fedbook(*args):
     "A `fedbook` command in a process of its own, which says at its end whether it has imported PyTorch."
     ending = ("import atexit, sys; atexit.register(lambda: print('\\ntorch' if 'torch' in sys.modules else "
               "'\\nlight'))")
-    line = f"{ending}; from fedbook.command import main; sys.exit(main())"
+    line = f"{ending}; from fedbook.kit.command import main; sys.exit(main())"
     return subprocess.run([sys.executable, "-c", line, *args], capture_output=True, text=True)
 
 
@@ -190,7 +191,7 @@ def test_help_of_a_chapter_shows_its_sizes(capsys):
     assert "at least 1" in batch and "pictures in a step" in batch
     with pytest.raises(SystemExit): main("run fedgtea --help".split())
     assert "-p setting=NAME" in capsys.readouterr().out
-    with pytest.raises(SystemExit): main("run w2_world --help".split())
+    with pytest.raises(SystemExit): main("run datasets/world --help".split())
     assert "has no sizes" in capsys.readouterr().out
 
 
@@ -207,8 +208,8 @@ def test_data_lists_every_set(capsys):
 
 
 def test_find_takes_notebook_and_module_names():
-    assert find("04_fedavg") == find("fedavg") == find("04_fedavg.ipynb")
-    assert find("w1_lab") == find("lab") and find("w1_lab")["w1_lab"].parent.name == "workshop"
+    assert find("methods/fedavg") == find("fedavg") == find("methods/fedavg.ipynb")
+    assert find("kit/lab") == find("lab") and find("kit/lab")["kit/lab"].parent.name == "workshop"
     assert len(find("all")) >= 8
 
 
@@ -290,12 +291,12 @@ def test_with_device_cpu_a_gpu_is_hidden(tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr(runs, "run_chapter", lambda *_, **__: seen.append(os.environ["CUDA_VISIBLE_DEVICES"])
                         or dict(chapter="x", measured="", seconds=0, notebook="", error=None))
-    assert [main(f"run w1_lab --device {name} --out {tmp_path}".split()) for name in ("auto", "cpu")] == [0, 0]
+    assert [main(f"run kit/lab --device {name} --out {tmp_path}".split()) for name in ("auto", "cpu")] == [0, 0]
     assert seen == ["0", ""]
 
 
 def test_exit_code_and_last_line_of_a_failed_run(tmp_path, monkeypatch, capsys):
-    path = chapter(tmp_path, "from fedbook.lab import UserError\nraise UserError('lr=-1 must be positive')")
+    path = chapter(tmp_path, "from fedbook.engine.errors import UserError\nraise UserError('lr=-1 must be positive')")
     monkeypatch.setattr(runs, "chapters", lambda: {"99_demo": path})
     assert main(["run", "99_demo", "--profile", "smoke", "--out", str(tmp_path / "runs")]) == 1
     last = capsys.readouterr().err.strip().splitlines()[-1]
@@ -319,7 +320,7 @@ def test_stamps_see_code_and_not_prose(tmp_path):
 
 
 def test_run_stamp_follows_imports(tmp_path, monkeypatch):
-    path = chapter(tmp_path, "from fedbook.wire import Msg")
+    path = chapter(tmp_path, "from fedbook.engine.wire import Msg")
     plain = chapter(tmp_path, "x = 1", name="98_plain")
     before, read = (run_stamp(path), run_stamp(plain)), Path.read_text
     monkeypatch.setattr(Path, "read_text", lambda self, *a,
@@ -386,7 +387,7 @@ time.sleep(600)
 def test_ctrl_c_is_one_sentence(cell, times, tmp_path):
     ready = tmp_path / "ready"
     path = chapter(tmp_path, cell.replace("READY", str(ready)))
-    code = (f"from pathlib import Path; from fedbook import command, runs; import sys; "
+    code = (f"from pathlib import Path; from fedbook.kit import command, runs; import sys; "
             f"runs.chapters = lambda: {{'99_demo': Path({str(path)!r})}}; sys.exit(command.main())")
     run = subprocess.Popen([sys.executable, "-c", code, "run", "99_demo", "--profile", "smoke", "--out",
                             str(tmp_path / "runs")],
@@ -421,7 +422,7 @@ def test_ctrl_c_stops_two_chapters_side_by_side(cell, times, tmp_path):
     tells = [f"import os; open({str(pid)!r}, 'w').write(str(os.getpid()))" for pid in pids]
     paths = {f"9{i}_demo": chapter(tmp_path, tells[i], cell.replace("READY", str(mark)), name=f"9{i}_demo")
              for i, mark in enumerate(ready)}
-    code = (f"from pathlib import Path; from fedbook import command, runs; import sys; runs.chapters = lambda: "
+    code = (f"from pathlib import Path; from fedbook.kit import command, runs; import sys; runs.chapters = lambda: "
             f"{{name: Path(path) for name, path in {dict(zip(paths, map(str, paths.values())))}.items()}}; "
             "sys.exit(command.main())")
     run = subprocess.Popen([sys.executable, "-c", code, "run", "all", "--profile", "smoke", "--at-once", "2",
@@ -442,7 +443,7 @@ def test_chapters_side_by_side_are_told_of_when_they_end(tmp_path, monkeypatch, 
     fails, which is said at once and again at the end."""
     mark = tmp_path / "mark"
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    finish = ("from fedbook.evidence import Results\n"
+    finish = ("from fedbook.evidence.claims import Results\n"
               "Results('NAME', profile, None, seed, out, scale='toy').finish(HEADLINE)")
     ends = lambda name, headline: finish.replace("NAME", name).replace("HEADLINE", headline)
     threads = "__import__('os').environ['OMP_NUM_THREADS']"
@@ -475,8 +476,8 @@ def test_all_chapters_begin_with_the_start_and_the_papers():
     order = runs.in_order(runs.chapters())
     papers = [stem for stem in sorted(order) if stem.startswith("1")]
     assert {"10_fedreplay", "11_fedmox", "12_fedklpr", "13_fedcbdr", "14_fedgtea"} <= set(papers)
-    assert order[:2] + papers + ["01_local", "02_split"] == order[:len(papers) + 4]
-    assert order[:2] == ["00_start", "04_fedavg"] and sorted(order) == sorted(runs.chapters())
+    assert order[:2] + papers + ["engine/local", "datasets/split"] == order[:len(papers) + 4]
+    assert order[:2] == ["00_start", "methods/fedavg"] and sorted(order) == sorted(runs.chapters())
 
 
 def test_what_a_dying_kernel_writes_is_said(tmp_path):
@@ -491,7 +492,7 @@ def test_a_copy_to_work_in_is_never_written_over(tmp_path, capsys):
              for path in runs.notebooks_folder().rglob("*.ipynb")}
     visible = {book for book in books if ".ipynb_checkpoints" not in book.parts}
     assert {path.relative_to(course) for path in course.rglob("*.ipynb")} == visible
-    mine, gone = course / "04_fedavg.ipynb", course / "answers" / "04_fedavg.ipynb"
+    mine, gone = course / "methods/fedavg.ipynb", course / "answers" / "methods/fedavg.ipynb"
     mine.write_text("my work")
     gone.unlink()
     assert command.copy_chapters(course) == (1, len(list(course.rglob("*.ipynb"))) - 1)
@@ -559,7 +560,7 @@ def settings(name):
 
 
 # what is measured follows from VALUE; each measurement leaves a letter in LOG, and `took` is a clock
-MOVED = """from fedbook.evidence import Results
+MOVED = """from fedbook.evidence.claims import Results
 from time import perf_counter
 results = Results("NAME", profile, {"data": "toy"}, seed, out, scale="toy", clock=["took"])
 def measure(what, s):
@@ -741,9 +742,9 @@ def test_as_before_compares_all_rows(tmp_path):
 
 GROWS = """#| default_exp fedavg
 import numpy as np
-from fedbook.evidence import Results
-from fedbook.fedavg import profiles
-from fedbook.lab import choose
+from fedbook.evidence.claims import Results
+from fedbook.methods.fedavg import profiles
+from fedbook.engine.sizes import choose
 sizes = choose(profiles, profile, changes)
 results = Results("99_demo", profile, sizes, seed, out, scale=f"{sizes.seeds} seeds", changes=changes)
 def measure(s):

@@ -8,16 +8,16 @@ import pytest
 import torch
 from torch import nn
 
-from fedbook.compress import (CompressSizes, ShorterClient, ShorterExperiment, ShorterServer, accept_change,
-                              asked, idle, in_factors, in_int8, only_largest, profiles, read_change,
-                              without)
-from fedbook.engine import prove, trial
-from fedbook.experts import RoIMoE, SpatialMoE, SpatialRouter, mosaic_head
-from fedbook.fedavg import FedAvgExperiment, FedAvgSizes
+from fedbook.privacy.compress import (CompressSizes, ShorterClient, ShorterExperiment, ShorterServer,
+                                      accept_change, asked, idle, in_factors, in_int8, only_largest,
+                                      profiles, read_change, without)
+from fedbook.engine.workers import prove, trial
+from fedbook.methods.experts import RoIMoE, SpatialMoE, SpatialRouter, mosaic_head
+from fedbook.methods.fedavg import FedAvgExperiment, FedAvgSizes
 from fedbook.fedmox import FedMoxSizes, MosaicExperiment, MosaicSizes
-from fedbook.lab import UserError
-from fedbook.local import generator
-from fedbook.wire import Msg, Refused, pack, unpack
+from fedbook.engine.errors import UserError
+from fedbook.engine.local import generator
+from fedbook.engine.wire import Msg, Refused, pack, unpack
 
 LIKE = {"matrix": torch.zeros(30, 40), "convolution": torch.zeros(8, 6, 3, 3), "vector": torch.zeros(9),
         "number": torch.zeros(())}

@@ -23,11 +23,11 @@ pytest.importorskip("flwr", reason="these tests start real Flower nodes, and Flo
 yaml = pytest.importorskip("yaml", reason="compose.yaml is read with pyyaml, which is not installed")
 
 import fedbook
-from fedbook.command import plan_of
-from fedbook.fedavg import Failure, Federation, Here, run
-from fedbook.flower import fingerprint, write_app
-from fedbook.nodes import NodeProcess, write_compose
-from fedbook.wire import Ledger, pack, unpack
+from fedbook.kit.command import plan_of
+from fedbook.engine.federation import Failure, Federation, Here, run
+from fedbook.deploy.flower import fingerprint, write_app
+from fedbook.deploy.nodes import NodeProcess, write_compose
+from fedbook.engine.wire import Ledger, pack, unpack
 from namespaces import command, refused
 
 BEAT = "from flwr.common import constant\nconstant.HEARTBEAT_DEFAULT_INTERVAL = constant.HEARTBEAT_MIN_INTERVAL\n"

@@ -15,22 +15,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-import fedbook.continual as continual
+import fedbook.methods.continual as continual
 from conftest import by_day, equal
 
-from fedbook.continual import (Comparison, FedAvg, FedProx, Finetune, Stream, StreamExperiment,
-                               distillation_loss,
-                               expandable_cnn, expandable_resnet18, holdings, make_stream, padded,
-                               probe, run_stream, snapshot, stream_row, train_on_all,
-                               widen)
-from fedbook.engine import prove, trial
-from fedbook.exemplars import DER, GLFC, ICaRL, ReFed
-from fedbook.evidence import Results
-from fedbook.lab import UserError, choose
-from fedbook.local import build, generator
-from fedbook.painters import (ACGAN, ACGANFedAvg, ACGANFedProx, ACGANNoReplay, FedCIL, LANDER, LANDERClient,
-                              PainterSizes, TARGET, ac_gan, mapped)
-from fedbook.penalties import CGoFed, FLwF2T, FedEWC, FedLwF
+from fedbook.methods.continual import (Comparison, FedAvg, FedProx, Finetune, Stream, StreamExperiment,
+                                       expandable_cnn, expandable_resnet18, holdings, make_stream, padded,
+                                       probe, run_stream, stream_row, train_on_all, widen)
+from fedbook.engine.local import distillation_loss, snapshot
+from fedbook.engine.workers import prove, trial
+from fedbook.methods.exemplars import DER, GLFC, ICaRL, ReFed
+from fedbook.evidence.claims import Results
+from fedbook.engine.errors import UserError
+from fedbook.engine.sizes import choose
+from fedbook.engine.local import build, generator
+from fedbook.methods.painters import (ACGAN, ACGANFedAvg, ACGANFedProx, ACGANNoReplay, FedCIL, LANDER,
+                                      LANDERClient, PainterSizes, TARGET, ac_gan, mapped)
+from fedbook.methods.penalties import CGoFed, FLwF2T, FedEWC, FedLwF
 
 @dataclass(frozen=True)
 class EverySizes(PainterSizes):
@@ -314,7 +314,7 @@ def test_lines_are_padded_to_a_square():
 
 def test_each_method_is_tried_alike_on_seeds_of_their_own_and_runs_at_its_best_rates(tmp_path):
     sizes = replace(SMOKE, tries=3, lr=0.02)
-    results = Results("07_continual", "smoke", sizes, 0, tmp_path)
+    results = Results("methods/continual", "smoke", sizes, 0, tmp_path)
     comparison = Comparison(results, sizes, 0)
     assert comparison.factor(FedAvg) == 1 and comparison.experiment(FedAvg, 0).sizes.lr == 0.02
     for factor, accuracy in ((1.0, 0.3), (0.5, 0.2), (2.0, 0.4)):

@@ -6,13 +6,14 @@ from torch import nn
 
 from conftest import detector, equal as same
 
-from fedbook import detect as d
+from fedbook.methods import detect as d
 from fedbook.answers import detect as answers
-from fedbook.encoders import image_encoder
-from fedbook.lab import UserError, choose
-from fedbook.local import generator
-from fedbook.streets import streets
-from fedbook.world import Boxes
+from fedbook.datasets.encoders import image_encoder
+from fedbook.engine.errors import UserError
+from fedbook.engine.sizes import choose
+from fedbook.engine.local import generator
+from fedbook.datasets.streets import streets
+from fedbook.datasets.world import Boxes
 
 HIGH, LOW = (96, 160), (64, 96)
 torch.set_num_threads(1)

@@ -17,20 +17,22 @@ from conftest import normal
 pytest.importorskip("dp_accounting")
 pytest.importorskip("opacus")
 
-from fedbook.continual import TaskClient
-from fedbook.dp import (AdaptiveClient, AdaptiveServer, BudgetedExperiment, Budgeted, BudgetSpent, Epsilon,
-                        InTurnServer, NarrowExperiment, RecordClient, RecordExperiment, TreeServer,
-                        TurnServer, account, coins_event, count_noise_for, default_delta, in_turn,
-                        least_noise, moved_clip, narrow_cnn, profiles, refuse_loss, refuse_network,
-                        rounds_of_passes, spent, split_noise, tree_event, tree_nodes, tree_noise)
-from fedbook.engine import Checkpoint, prove, trial
-from fedbook.fedavg import Client, Experiment, FedProxClient, TooFewReplies
+from fedbook.methods.continual import TaskClient
+from fedbook.privacy.dp import (AdaptiveClient, AdaptiveServer, BudgetedExperiment, Budgeted, BudgetSpent,
+                                Epsilon, InTurnServer, NarrowExperiment, RecordClient, RecordExperiment,
+                                TreeServer, TurnServer, account, coins_event, count_noise_for, default_delta,
+                                in_turn, least_noise, moved_clip, narrow_cnn, profiles, refuse_loss,
+                                refuse_network, rounds_of_passes, spent, split_noise, tree_event, tree_nodes,
+                                tree_noise)
+from fedbook.engine.workers import Checkpoint, prove, trial
+from fedbook.engine.federation import Client, Experiment, FedProxClient, TooFewReplies
 from fedbook.fedcbdr import FedCBDRClient
 from fedbook.fedreplay import FedReplayClient, FedReplaySizes, ReplayHead
-from fedbook.lab import UserError, choose
-from fedbook.local import build
-from fedbook.private import DPClient, DPServer, clip_update, epsilon, norm_of
-from fedbook.wire import Msg, Refused
+from fedbook.engine.errors import UserError
+from fedbook.engine.sizes import choose
+from fedbook.engine.local import build
+from fedbook.privacy.private import DPClient, DPServer, clip_update, epsilon, norm_of
+from fedbook.engine.wire import Msg, Refused
 
 
 # An epsilon and its unit

@@ -7,10 +7,11 @@ from itertools import product
 import pytest
 
 from conftest import ALL, AT_NIGHT
-from fedbook.command import main
-from fedbook.lab import Count, Profile, UserError
-from fedbook.report import collect
-from fedbook.runs import chapter_module, chapters, encoders_of, made_up, dry_sizes, sizes_of, sizes_read
+from fedbook.kit.command import main
+from fedbook.engine.sizes import Count, Profile
+from fedbook.engine.errors import UserError
+from fedbook.kit.report import collect
+from fedbook.kit.runs import chapter_module, chapters, encoders_of, made_up, dry_sizes, sizes_of, sizes_read
 from pretended import aside
 from walks import walk
 
@@ -52,7 +53,7 @@ def test_people_are_walked_at_full_picture_size(data, tmp_path):
 
 
 def test_the_command_walks_in_a_folder_of_its_own(tmp_path, capsys):
-    arguments = ["05_score", "--profile", "full", "--dry", "--device", "cpu", "--out", str(tmp_path)]
+    arguments = ["methods/score", "--profile", "full", "--dry", "--device", "cpu", "--out", str(tmp_path)]
     assert main(["run", *arguments]) == 0
     assert "measures nothing" in capsys.readouterr().out
     assert json.loads((tmp_path / "dry/05_score-full-0/results.json").read_text())["dry"]
@@ -112,9 +113,9 @@ def test_fields_are_found_behind_names():
 
 @pytest.mark.parametrize("arguments, words", [
     (["00_start"], "has no sizes"), (["13_fedcbdr", "-p", "setting=cifar100-5"], "checksum"),
-    (["04_fedavg", "--engine", "flower"], "--engine flower")])
+    (["methods/fedavg", "--engine", "flower"], "--engine flower")])
 def test_what_cannot_be_walked_is_one_sentence(arguments, words, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("fedbook.command.made_up", lambda folder, encoders: folder)
+    monkeypatch.setattr("fedbook.kit.command.made_up", lambda folder, encoders: folder)
     assert main(["run", *arguments, "--dry", "--profile", "paper", "--out", str(tmp_path)]) == 2
     error = capsys.readouterr().err
     assert words in error and error.count("\n") == 1

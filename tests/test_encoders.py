@@ -11,12 +11,13 @@ from safetensors.torch import save_file
 from torch.nn import functional as F
 
 from conftest import AT_NIGHT, by_day
-from fedbook import encoders
+from fedbook.datasets import encoders
 from fedbook.answers import encoders as answers
-from fedbook.encoders import (ENCODERS, at_hand, data_hash, find_weights, image_encoder, mobilenet_body,
-                              read_features, resize_and_crop, vit_body, write_features)
-from fedbook.lab import UserError
-from fedbook.world import Pictures, class_means, fashion_mnist_small, nearest_mean
+from fedbook.datasets.encoders import (ENCODERS, at_hand, data_hash, find_weights, image_encoder,
+                                       mobilenet_body, read_features, resize_and_crop, vit_body,
+                                       write_features)
+from fedbook.engine.errors import UserError
+from fedbook.datasets.world import Pictures, class_means, fashion_mnist_small, nearest_mean
 
 GREY = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (6, 1, 28, 28), dtype=np.uint8))
 RGB = torch.from_numpy(np.random.default_rng(1).integers(0, 256, (5, 3, 40, 50), dtype=np.uint8))
@@ -410,7 +411,7 @@ def test_files_named_in_the_table_are_those_of_the_libraries():
 def test_download_by_url_is_checked(tmp_path):
     "A file: address stands for the network."
     import hashlib
-    from fedbook.encoders import _from_url
+    from fedbook.datasets.encoders import _from_url
     body = b"some weights"
     right = tmp_path / f"net-{hashlib.sha256(body).hexdigest()[:8]}.pth"
     wrong = tmp_path / "net-00000000.pth"
@@ -576,7 +577,7 @@ def test_pieces_bound_the_memory():
 
 @AT_NIGHT
 def test_quiet(tmp_path):
-    code = ("import torch, sys; from fedbook.encoders import image_encoder as e; "
+    code = ("import torch, sys; from fedbook.datasets.encoders import image_encoder as e; "
             "[e(n, None).encode(torch.zeros(1, 1, 28, 28, dtype=torch.uint8), cache=None) for n in sys.argv[1:]]")
     ran = subprocess.run([sys.executable, "-c", code, *ENCODERS], capture_output=True, text=True, check=True)
     assert ran.stdout == "" and ran.stderr == ""

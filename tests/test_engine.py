@@ -16,14 +16,16 @@ import pytest
 import torch
 from torch import nn
 
-from fedbook import engine, fedavg
-from fedbook.engine import Checkpoint, Faults, Unproven, Workers, kept_row, line_of, prove, spoil, trial
-from fedbook.fedavg import (Call, Client, Desk, Experiment, Failure, FedAvgExperiment, FedAvgSizes,
-                            Federation, FedProxClient, Here, LocalOnly, Mean, Server, Step, run)
-from fedbook.evidence import Results
-from fedbook.lab import UserError
-from fedbook.local import build
-from fedbook.wire import Msg, Refused, Undeclared, accept_count, expect, labelled, pack, part, unpack
+from fedbook.engine import workers as engine, federation as fedavg
+from fedbook.engine.workers import (Checkpoint, Faults, Unproven, Workers, kept_row, line_of, prove, spoil,
+                                    trial)
+from fedbook.engine.federation import (Call, Client, Desk, Experiment, Failure, Federation, FedProxClient,
+                                       Here, LocalOnly, Mean, Server, Step, run)
+from fedbook.methods.fedavg import FedAvgExperiment, FedAvgSizes
+from fedbook.evidence.claims import Results
+from fedbook.engine.errors import UserError
+from fedbook.engine.local import build
+from fedbook.engine.wire import Msg, Refused, Undeclared, accept_count, expect, labelled, pack, part, unpack
 from test_fedavg import WORKERS, data, equal, net, several
 
 

@@ -7,10 +7,11 @@ import torch
 from conftest import equal
 from scipy import stats
 
-from fedbook.evidence import (OWN_VERDICTS, VERDICTS, Judgement, chance_note, claims_table, headline_p_values,
-                              holds_if, holm, interval, interval_text, judge, judged_claim, looks, own_word,
-                              p_value, seeds_needed, shaken, verdict_counts, verdict_of)
-from fedbook.lab import UserError
+from fedbook.evidence.claims import (OWN_VERDICTS, VERDICTS, Judgement, chance_note, claims_table,
+                                     headline_p_values, holds_if, holm, interval, interval_text, judge,
+                                     judged_claim, looks, own_word, p_value, seeds_needed, shaken,
+                                     verdict_counts, verdict_of)
+from fedbook.engine.errors import UserError
 
 
 @pytest.mark.parametrize("values, effect, expected", [

@@ -13,17 +13,19 @@ from torch import nn
 
 from conftest import equal
 
-from fedbook.continual import (Finetune, Stream, StreamExperiment, expandable_cnn, frozen, logits, make_stream,
-                               run_stream, unit_features)
-from fedbook.engine import prove, trial
-from fedbook.exemplars import (DER, DERClient, ExemplarSizes, GLFC, GLFCClient, ICaRL, ICaRLClient, ReFed,
-                               add_exemplars, annealed, annealed_rate, compensation, expect_room,
-                               gradient_network, herding, importance, rebuild)
-from fedbook.fedavg import Client
-from fedbook.lab import UserError
-from fedbook.local import build, generator, picture_gradients
-from fedbook.wire import Msg, Refused, unpack
-from fedbook.world import as_float
+from fedbook.methods.continual import (Finetune, Stream, StreamExperiment, expandable_cnn, logits,
+                                       make_stream, run_stream, unit_features)
+from fedbook.engine.local import frozen
+from fedbook.engine.workers import prove, trial
+from fedbook.methods.exemplars import (DER, DERClient, ExemplarSizes, GLFC, GLFCClient, ICaRL, ICaRLClient,
+                                       ReFed, add_exemplars, annealed, compensation, expect_room,
+                                       gradient_network, herding, importance, rebuild)
+from fedbook.engine.local import annealed_rate
+from fedbook.engine.federation import Client
+from fedbook.engine.errors import UserError
+from fedbook.engine.local import build, generator, picture_gradients
+from fedbook.engine.wire import Msg, Refused, unpack
+from fedbook.engine.local import as_float
 
 SMOKE = ExemplarSizes(pictures=40, test_pictures=20, tasks=3, clients=3, rounds=1, epochs=1, memory=12,
                       proxy_steps=3, judge_epochs=1, tries=1)

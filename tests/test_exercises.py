@@ -19,7 +19,7 @@ import matplotlib.pyplot
 import pytest
 
 from books import book
-from fedbook.runs import chapters
+from fedbook.kit.runs import chapters
 
 matplotlib.use("Agg")
 ATTEMPTS = Path(__file__).parent / "attempts"

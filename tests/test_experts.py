@@ -11,14 +11,15 @@ import torch.nn.functional as F
 from hypothesis import given, settings, strategies as st
 from torch import nn
 
-import fedbook.experts as experts
+import fedbook.methods.experts as experts
 from conftest import bits, close, copied as copied_state, equal_bits as equal, normal, seeded
-from fedbook.experts import (GATES, MOSAIC_WEATHERS, ExpertsSizes, Mosaic, RoIMoE, SpatialMoE, SpatialRouter,
-                             add_experts, balance_loss, gate_mask, gathered_convolution, grow_experts, halved,
-                             heard, learn_mosaic, mixtures, mosaic, mosaic_head, on_pixels, patch_rows, plain_head,
-                             prune_experts, routing_agreement, score_mosaic, upcycled, usage)
-from fedbook.lab import UserError
-from fedbook.local import build, generator
+from fedbook.methods.experts import (GATES, MOSAIC_WEATHERS, ExpertsSizes, Mosaic, RoIMoE, SpatialMoE,
+                                     SpatialRouter, add_experts, balance_loss, gate_mask,
+                                     gathered_convolution, grow_experts, halved, heard, learn_mosaic,
+                                     mixtures, mosaic, mosaic_head, on_pixels, patch_rows, plain_head,
+                                     prune_experts, routing_agreement, score_mosaic, upcycled, usage)
+from fedbook.engine.errors import UserError
+from fedbook.engine.local import build, generator
 
 pytestmark = pytest.mark.usefixtures("one_process")
 

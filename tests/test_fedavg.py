@@ -18,14 +18,15 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from torch import nn
 
-from fedbook import engine, fedavg
-from fedbook.engine import Checkpoint, Faults, Workers, line_of, trial
-from fedbook.fedavg import (Client, FedAvgExperiment, Federation, FedProxClient, Here, LocalOnly, Server,
-                            Step, TooFewReplies, run, weighted_average)
-from fedbook.lab import UserError
-from fedbook.local import build, generator
-from fedbook.runs import chapters, code_cells
-from fedbook.wire import Msg, labelled, pack, part
+from fedbook.engine import workers as engine, federation as fedavg
+from fedbook.engine.workers import Checkpoint, Faults, Workers, line_of, trial
+from fedbook.engine.federation import (Client, Federation, FedProxClient, Here, LocalOnly, Server, Step,
+                                       TooFewReplies, run, weighted_average)
+from fedbook.methods.fedavg import FedAvgExperiment
+from fedbook.engine.errors import UserError
+from fedbook.engine.local import build, generator
+from fedbook.kit.runs import chapters, code_cells
+from fedbook.engine.wire import Msg, labelled, pack, part
 
 
 WORKERS = [1, 2] if engine._can_fork() else [1]
@@ -597,7 +598,7 @@ def contest(tmp_path, **changes):
         def __init__(self, *_): pass
         def row(self, what, seed, measure): rows[what] = measure.args[0]
     names |= dict(profile="smoke", device="cpu", out=str(tmp_path), Results=Rows)
-    cells = [source for source in code_cells(chapters()["04_fedavg"]) if source.startswith(CONTEST)]
+    cells = [source for source in code_cells(chapters()["methods/fedavg"]) if source.startswith(CONTEST)]
     assert len(cells) == len(CONTEST)
     for source in cells: exec(source, names)
     return rows

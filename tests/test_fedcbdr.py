@@ -13,19 +13,20 @@ from torch import nn
 
 from conftest import equal
 
-from fedbook.continual import (Expandable, FedAvg, Stream, StreamExperiment, expandable_cnn,
-                               expandable_resnet18, run_stream, widen)
-from fedbook.exemplars import herding
-from fedbook.wire import Msg, Refused, labelled, pack, unpack
-from fedbook.engine import Faults, line_of, prove
-from fedbook.fedavg import Federation, Here
+from fedbook.methods.continual import (Expandable, FedAvg, Stream, StreamExperiment, expandable_cnn,
+                                       expandable_resnet18, run_stream, widen)
+from fedbook.methods.exemplars import herding
+from fedbook.engine.wire import Msg, Refused, labelled, pack, unpack
+from fedbook.engine.workers import Faults, line_of, prove
+from fedbook.engine.federation import Federation, Here
 from fedbook.fedcbdr import (FedCBDR, FedCBDRAggregator, FedCBDRClient, FedCBDRServer, FedCBDRSizes,
-                             FedCBDRTrainer, configured, default_network, mixed_batches, profiles, settings as
-                             settings_of, tempered, tts_loss, variant)
-from fedbook.lab import UserError, choose
-from fedbook.leverage import draw_samples, features, leverage_scores, sampling_probabilities
-from fedbook.local import build, generator
-from fedbook.score import accuracy
+                             FedCBDRTrainer, configured, default_network, mixed_batches, profiles,
+                             settings as settings_of, tempered, tts_loss, variant)
+from fedbook.engine.errors import UserError
+from fedbook.engine.sizes import choose
+from fedbook.methods.leverage import draw_samples, features, leverage_scores, sampling_probabilities
+from fedbook.engine.local import build, generator
+from fedbook.methods.score import accuracy
 
 
 def normal(*shape, seed=0):
@@ -1150,7 +1151,7 @@ def test_a_client_comes_back_from_its_state():
 @pytest.fixture(scope="module")
 def digits():
     datasets = pytest.importorskip("sklearn.datasets")
-    from fedbook.split import dirichlet
+    from fedbook.datasets.split import dirichlet
 
     data = datasets.load_digits()
     x, y = torch.tensor(data.images, dtype=torch.float32)[:, None] / 8 - 1, torch.tensor(data.target)

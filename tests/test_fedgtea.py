@@ -13,27 +13,28 @@ from hypothesis import given
 from hypothesis import settings as tries
 from hypothesis import strategies as st
 
-import fedbook.continual as continual
+import fedbook.methods.continual as continual
 import fedbook.fedgtea as fedgtea
 from conftest import by_day, equal
 
-from fedbook import world
-from fedbook.painters import ACGANFedAvg, FedCIL, Generator, half_of
-from fedbook.continual import (FedAvg, StreamExperiment, TaskServer, distillation_loss, frozen, make_stream,
-                               run_stream, snapshot)
-from fedbook.exemplars import GLFC
-from fedbook.wire import Msg, Refused, pack, part, unpack
-from fedbook.engine import Checkpoint, prove
+from fedbook.datasets import world
+from fedbook.methods.painters import ACGANFedAvg, FedCIL, Generator, half_of
+from fedbook.methods.continual import FedAvg, StreamExperiment, TaskServer, make_stream, run_stream
+from fedbook.engine.local import distillation_loss, frozen, snapshot
+from fedbook.methods.exemplars import GLFC
+from fedbook.engine.wire import Msg, Refused, pack, part, unpack
+from fedbook.engine.workers import Checkpoint, prove
 from fedbook.fedgtea import (CATE, GTEA, RARE, FedGTEA, FedGTEAClient, NoAnchor, NoCATE, NoDistillation,
                              NoTasks, NoWasserstein, Rivals, ServerLoss, TaskDiscriminator, anchor_loss,
-                             answered_pictures, batch_moments, ceiling_of_one, embed_all, forces, group_means,
-                             measured, profiles, pull_back, question_stream, replayed,
+                             answered_pictures, batch_moments, ceiling_of_one, embed_all, forces,
+                             group_means, measured, profiles, pull_back, question_stream, replayed,
                              server_distillation, server_loss, settings, task_of, walk)
-from fedbook.lab import UserError, choose
-from fedbook.local import build, generator
-from fedbook.split import CIFAR100_SUPERCLASSES, class_stream
-from fedbook.wasserstein import Gaussian, pairwise_wasserstein2
-from fedbook.world import as_float
+from fedbook.engine.errors import UserError
+from fedbook.engine.sizes import choose
+from fedbook.engine.local import build, generator
+from fedbook.datasets.split import CIFAR100_SUPERCLASSES, class_stream
+from fedbook.methods.wasserstein import Gaussian, pairwise_wasserstein2
+from fedbook.engine.local import as_float
 
 SMOKE = replace(profiles["smoke"], pictures=40, test_pictures=12, tasks=3, clients=3, proxy_steps=2,
                 server_steps=2)

@@ -17,21 +17,23 @@ from PIL import Image
 from torch import nn
 
 import fedbook.fedklpr
-import fedbook.reid
+import fedbook.methods.reid
 from conftest import AT_NIGHT, Strike, bits, by_day, close, copied, equal_bits as equal, normal
-from fedbook.continual import snapshot
-from fedbook.engine import Checkpoint, prove, trial
-from fedbook.fedavg import Federation, Here, LocalOnly, TooFewReplies, run, weighted_average
+from fedbook.engine.local import snapshot
+from fedbook.engine.workers import Checkpoint, prove, trial
+from fedbook.engine.federation import Federation, Here, LocalOnly, TooFewReplies, run, weighted_average
 from fedbook.fedklpr import (DIGIT_SIZES, METHODS, CrossRoundRecovery, DigitsExperiment, FedKLPRClient,
-                             FedKLPRExperiment, FedKLPRServer, FedKLPRSizes, LotteryFLClient, SubFedAvgClient,
-                             combine_weights, cosine_change, drop_channels, kl_regularization, kl_weight,
-                             last_rounds, make_sites, profiles, pruning_weight, world_of)
-from fedbook.lab import UserError
-from fedbook.local import build, outputs
-from fedbook.pruning import compress, magnitude_prune, masked, prunable, pruning_ratio, restore, sparse_average
-from fedbook.reid import ReIDNet, embed, first_network, remember, small_net, start_of
-from fedbook.wire import Msg, Refused, pack, unpack
-from fedbook.world import as_float
+                             FedKLPRExperiment, FedKLPRServer, FedKLPRSizes, LotteryFLClient,
+                             SubFedAvgClient, combine_weights, cosine_change, drop_channels,
+                             kl_regularization, kl_weight, last_rounds, make_sites, profiles, pruning_weight,
+                             world_of)
+from fedbook.engine.errors import UserError
+from fedbook.engine.local import build, outputs
+from fedbook.methods.pruning import (compress, magnitude_prune, masked, prunable, pruning_ratio, restore,
+                                     sparse_average)
+from fedbook.methods.reid import ReIDNet, embed, first_network, remember, small_net, start_of
+from fedbook.engine.wire import Msg, Refused, pack, unpack
+from fedbook.engine.local import as_float
 
 pytestmark = pytest.mark.usefixtures("one_process")
 
@@ -337,7 +339,7 @@ def test_the_rate_drops_and_the_last_round_is_longer(monkeypatch):
                         **options: rates.append((lr, options["weight_decay"])) or adam(p, lr, **options))
     client = client_of(rounds=3, epochs=2, last_epochs=4, lr=0.01, lr_drop=1, weight_decay=0.5, steps=1,
                        pruning="never")
-    monkeypatch.setattr(fedbook.reid, "remember", lambda *args: passes.append(client.rounds)
+    monkeypatch.setattr(fedbook.methods.reid, "remember", lambda *args: passes.append(client.rounds)
                         or remember(*args))
     for _ in range(3): client.fit(sent())
     assert rates == [(0.01, 0.5)] + [(pytest.approx(0.001), 0.5)] * 2

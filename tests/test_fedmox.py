@@ -14,22 +14,22 @@ from hypothesis import given, settings, strategies as st
 from PIL import Image
 
 import fedbook.fedmox as fedmox
-from fedbook import detect
+from fedbook.methods import detect
 from conftest import bits, by_day, close, copied, equal_bits as equal, normal, seeded
-from fedbook.detect import PAPER_LIMITS, SMALL_LIMITS, head_state, losses, trainable
-from fedbook.teacher import momentum_at
-from fedbook.engine import Checkpoint, prove, trial
-from fedbook.experts import halved, learn_mosaic, mixtures, mosaic, mosaic_head, upcycled
-from fedbook.fedavg import Federation, Here, Mean, run, weighted_average
-from fedbook.fedmox import (BoxOutputs, FedMoxClient, FedMoxExperiment, FedMoxServer, FedMoxSizes, MoEBoxHead,
-                            MoERPNHead, MosaicExperiment, MosaicSizes, ShrinkingClient, ShrinkingServer,
-                            cosine_rate, detector, encoder_of, equal_width,
-                            learn_mosaic_alone, make_detector, make_street, mosaic_client,
-                            mosaic_trial, n_parameters, orthogonality, penalty_of, profiles,
-                            restored, score_weights, shrink, soft_mixture, street_server, warm_up)
-from fedbook.lab import UserError
-from fedbook.local import build
-from fedbook.wire import Msg, Refused, pack, unpack
+from fedbook.methods.detect import PAPER_LIMITS, SMALL_LIMITS, head_state, losses, trainable
+from fedbook.methods.teacher import momentum_at
+from fedbook.engine.workers import Checkpoint, prove, trial
+from fedbook.methods.experts import halved, learn_mosaic, mixtures, mosaic, mosaic_head, upcycled
+from fedbook.engine.federation import Federation, Here, Mean, run, weighted_average
+from fedbook.fedmox import (BoxOutputs, FedMoxClient, FedMoxExperiment, FedMoxServer, FedMoxSizes,
+                            MoEBoxHead, MoERPNHead, MosaicExperiment, MosaicSizes, ShrinkingClient,
+                            ShrinkingServer, cosine_rate, detector, encoder_of, equal_width,
+                            learn_mosaic_alone, make_detector, make_street, mosaic_client, mosaic_trial,
+                            n_parameters, orthogonality, penalty_of, profiles, restored, score_weights,
+                            shrink, soft_mixture, street_server, warm_up)
+from fedbook.engine.errors import UserError
+from fedbook.engine.local import build
+from fedbook.engine.wire import Msg, Refused, pack, unpack
 
 pytestmark = pytest.mark.usefixtures("one_process")
 

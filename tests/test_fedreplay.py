@@ -13,17 +13,18 @@ from PIL import Image
 from torch import nn
 
 from conftest import Strike, by_day, close, equal, normal, seeded
-from fedbook.continual import distillation_loss, snapshot
-from fedbook.encoders import image_encoder
-from fedbook.engine import Checkpoint, Faults, prove, trial
-from fedbook.fedavg import Federation, Here, LocalOnly, Server, TooFewReplies, run, weighted_average
+from fedbook.engine.local import distillation_loss, snapshot
+from fedbook.datasets.encoders import image_encoder
+from fedbook.engine.workers import Checkpoint, Faults, prove, trial
+from fedbook.engine.federation import (Federation, Here, LocalOnly, Server, TooFewReplies, run,
+                                       weighted_average)
 from fedbook.fedreplay import (FedReplayClient, FedReplayExperiment, FedReplayServer, FedReplaySizes,
                                ReplayHead, ReplayPool, World, class_prototypes, classifier_rows,
                                cross_entropy, crops, deal, donate, expand_classifier, fedprox, fedrs,
                                replay_loss, restricted_softmax, row_gated_average, warm_start)
-from fedbook.lab import UserError
-from fedbook.local import build, outputs
-from fedbook.wire import Msg, Refused, pack, unpack
+from fedbook.engine.errors import UserError
+from fedbook.engine.local import build, outputs
+from fedbook.engine.wire import Msg, Refused, pack, unpack
 
 IN, DIM = 32, 16
 

@@ -35,15 +35,15 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supercore.task_identity import TaskIdentity
 
 from conftest import AT_NIGHT, Killed, by_day, seeded
-from fedbook import flower
-from fedbook.command import plan_of
-from fedbook.engine import Checkpoint, Faults
-from fedbook.fedavg import Client, Federation, FedProxClient, Here, Server, TooFewReplies, run
-from fedbook.flower import (FlowerLine, client_app, fingerprint, server_app, simulate, to_array, verbs,
-                            write_app)
-from fedbook.lab import UserError
-from fedbook.local import build, torch_threads
-from fedbook.wire import Msg, pack, unpack
+from fedbook.deploy import flower
+from fedbook.kit.command import plan_of
+from fedbook.engine.workers import Checkpoint, Faults
+from fedbook.engine.federation import Client, Federation, FedProxClient, Here, Server, TooFewReplies, run
+from fedbook.deploy.flower import (FlowerLine, client_app, fingerprint, server_app, simulate, to_array,
+                                   verbs, write_app)
+from fedbook.engine.errors import UserError
+from fedbook.engine.local import build, torch_threads
+from fedbook.engine.wire import Msg, pack, unpack
 from test_fedavg import make, net
 
 PACKAGE = Path(flower.__file__).parent
@@ -236,7 +236,7 @@ def simulated():
     places = [(name, id) for name, experiment in experiments.items() for id in experiment.ids]
 
     def make_client(node):
-        from fedbook import command
+        from fedbook.kit import command
         made, (name, id) = vars(command).setdefault("_made_for_the_test", {}), places[node]
         if name not in made: made[name] = command.plan_of(name, "smoke").experiment
         return made[name].client(id)
@@ -1036,19 +1036,19 @@ def printed(code):
 
 def test_this_chapter_knows_no_paper():
     others = [f"fedbook.{name}" for name in (*CHAPTERS[1:], "command", "encoders")]
-    assert (printed(f"import sys, fedbook.flower; print([name for name in {others} if name in sys.modules])")
+    assert (printed(f"import sys, fedbook.deploy.flower; print([name for name in {others} if name in sys.modules])")
             == "[]")
 
 
 def test_without_flower_the_extra_is_named():
-    code = ("import sys; sys.modules['flwr'] = None\ntry: import fedbook.flower\nexcept ImportError as "
+    code = ("import sys; sys.modules['flwr'] = None\ntry: import fedbook.deploy.flower\nexcept ImportError as "
             "error: print(error)")
     assert "pip install 'fedbook[flower]'" in printed(code)
 
 
 def test_importing_this_chapter_makes_flower_silent():
     names = ["FLWR_TELEMETRY_ENABLED", "FLWR_DISABLE_UPDATE_CHECK", "RAY_USAGE_STATS_ENABLED"]
-    code = (f"import os; [os.environ.pop(name, None) for name in {names}]; import fedbook.flower; "
+    code = (f"import os; [os.environ.pop(name, None) for name in {names}]; import fedbook.deploy.flower; "
             f"print([os.environ[name] for name in {names}])")
     assert printed(code) == "['0', '1', '0']"
 
@@ -1098,7 +1098,7 @@ def spied(tmp_path):
     return run_spied
 
 
-TELL = ("import fedbook.flower; from flwr.supercore.telemetry import event, EventType; "
+TELL = ("import fedbook.deploy.flower; from flwr.supercore.telemetry import event, EventType; "
         "event(EventType.RUN_SUPERLINK_ENTER).exception()")
 
 
@@ -1121,7 +1121,7 @@ def test_the_spy_sees_every_way_out_of_any_process(spied, attempt):
 
 
 COMMANDS = {"report": "report runs", "data": "data", "flower-app": "flower-app fedcbdr app",
-            "run": "run 30_command --profile smoke", "flower": "run fedavg --profile smoke --engine flower:1 "
+            "run": "run kit/command --profile smoke", "flower": "run fedavg --profile smoke --engine flower:1 "
             "-p rounds=1 -p clients=2 -p per_round=2"}
 
 

@@ -11,13 +11,15 @@ import pytest
 import torch
 from PIL import Image
 
-from fedbook import folders
+from fedbook.datasets import folders
 from fedbook.answers import folders as answers
-from fedbook.folders import (BDD_CLASSES, bdd100k, check_cameras, cifar10, cifar100, cityscapes, class_folder,
-                             coco_boxes, cwd30, fashion_mnist, fruits360, pictures, plantvillage,
-                             read_name, reid_folder, reid_set, soda10m, street_parts, tiny_imagenet)
-from fedbook.lab import UserError
-from fedbook.world import Files, as_float, class_means, fashion_mnist_small, inventory, nearest_mean
+from fedbook.datasets.folders import (BDD_CLASSES, bdd100k, check_cameras, cifar10, cifar100, cityscapes,
+                                      class_folder, coco_boxes, cwd30, fashion_mnist, fruits360, pictures,
+                                      plantvillage, read_name, reid_folder, reid_set, soda10m, street_parts,
+                                      tiny_imagenet)
+from fedbook.engine.errors import UserError
+from fedbook.datasets.world import Files, class_means, fashion_mnist_small, inventory, nearest_mean
+from fedbook.engine.local import as_float
 
 
 @pytest.fixture

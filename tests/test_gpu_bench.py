@@ -17,7 +17,7 @@ def tour(bench, monkeypatch, tmp_path):
     """`tour(came, *options)` runs three pieces that do nothing: `came` maps a piece's name to what comes of
     it. Returns the exit code, the names of those that ran, and the results file's entries."""
     three = [bench.Piece(size, ROOT / f"nbs/{stem}.ipynb") for size, stem in
-             (("smoke", "00_start"), ("smoke", "05_score"), ("quick", "14_fedgtea"))]
+             (("smoke", "00_start"), ("smoke", "methods/score"), ("quick", "14_fedgtea"))]
     monkeypatch.setattr(bench, "pieces", lambda: three)
     forget = bench.stamp_of.cache_clear
     forget()
@@ -38,13 +38,13 @@ def tour(bench, monkeypatch, tmp_path):
     forget()
 
 
-ALL = ["smoke 00_start", "smoke 05_score", "quick 14_fedgtea"]
+ALL = ["smoke 00_start", "smoke methods/score", "quick 14_fedgtea"]
 
 
 def test_every_notebook_the_papers_and_the_benches_that_use_a_gpu(bench):
     names = [piece.name for piece in bench.pieces()]
     assert len(set(names)) == len(names) and all(piece.path.exists() for piece in bench.pieces())
-    assert {"smoke w1_lab", "smoke 04_fedavg", "quick 10_fedreplay", "bench moe"} <= set(names)
+    assert {"smoke kit/lab", "smoke methods/fedavg", "quick 10_fedreplay", "bench moe"} <= set(names)
     uses_gpu = {path.stem for path in (ROOT / "bench").glob("*.py") if "cuda.synchronize" in path.read_text()}
     assert set(bench.BENCHES) == uses_gpu - {"gpu"}
 
@@ -113,7 +113,7 @@ def test_numbers_and_rows_of_a_paper_are_written_short(tour, tmp_path):
 def test_an_error_names_no_folder_of_this_machine(bench, tmp_path):
     paths = [tmp_path / "a", ROOT / "fedbook" / "lab.py", Path.home() / "b", Path(sys.prefix) / "c"]
     text = "\n".join(["cell 3 failed: \x1b[31mOSError\x1b[0m", *map(str, paths)])
-    assert bench.plain(text, tmp_path) == "cell 3 failed: OSError\nOUT/a\n./fedbook/lab.py\n~/b\nPYTHON/c"
+    assert bench.plain(text, tmp_path) == "cell 3 failed: OSError\nOUT/a\n./fedbook/kit/lab.py\n~/b\nPYTHON/c"
     assert bench.plain("", tmp_path) == "no reason given"
     assert len(bench.plain("\n".join(["x" * 999] * 50), tmp_path).splitlines()) == 9
 
@@ -147,7 +147,7 @@ def test_a_bench_leaves_what_it_printed(ran):
 @pytest.mark.parametrize("source, state, said", [
     ("raise ValueError('no')", "error", "ValueError: no"),
     ("import nosuchpackage", "left out", "nosuchpackage"),
-    ("from fedbook.lab import nosuchname", "error", "cannot import name"),
+    ("from fedbook.kit.lab import nosuchname", "error", "cannot import name"),
     ("import fedbook.nosuchmodule", "error", "No module named"),
     ("import os; os._exit(9)", "error", "its process ended with code 9"),
     ("import torch; raise torch.OutOfMemoryError('CUDA out of memory')", "error", "memory is too small")])
@@ -166,9 +166,9 @@ def test_a_notebook_without_jupyter(bench, tmp_path):
     for name in ("papermill", "IPython", "ipywidgets", "nbclient", "nbformat"):
         (tmp_path / f"{name}.py").write_text("raise ImportError('not here')")
     paths = os.pathsep.join([str(tmp_path), str(ROOT)])
-    line = [sys.executable, str(ROOT / "bench/gpu.py"), "--piece", "smoke w9_report", "--device", "cpu",
+    line = [sys.executable, str(ROOT / "bench/gpu.py"), "--piece", "smoke kit/report", "--device", "cpu",
             "--out", str(tmp_path), "--outcome", str(tmp_path / "outcome")]
     subprocess.run(line, check=True, env=os.environ | dict(PYTHONPATH=paths, MPLBACKEND="agg"))
     assert json.loads((tmp_path / "outcome").read_text()) == dict(state="ok")
-    results = json.loads((tmp_path / "w9_report-smoke-0" / "results.json").read_text())
+    results = json.loads((tmp_path / "kit/report-smoke-0" / "results.json").read_text())
     assert results["profile"] == "smoke" and results["headline"]

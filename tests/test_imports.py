@@ -12,9 +12,9 @@ MODULES = sorted(f"fedbook.{path.stem}" for path in Path(fedbook.__file__).paren
 HEAVY = ("IPython", "PIL", "cryptography", "dp_accounting", "flwr", "grpc", "huggingface_hub", "ipywidgets",
          "matplotlib", "nbclient", "nbconvert", "nbdev", "nbformat", "open_clip", "opacus", "pandas",
          "papermill", "ray", "scipy", "sklearn", "timm", "torchmetrics", "torchvision")
-DONE = {"the list of data sets": "from fedbook.world import inventory; inventory()",
-        "a progress bar": "from fedbook.lab import progress; list(progress(range(3)))",
-        "embedded pictures": "from fedbook.folders import pictures; pictures('fashion_mnist_small')"}
+DONE = {"the list of data sets": "from fedbook.datasets.world import inventory; inventory()",
+        "a progress bar": "from fedbook.engine.show import progress; list(progress(range(3)))",
+        "embedded pictures": "from fedbook.datasets.folders import pictures; pictures('fashion_mnist_small')"}
 ASKED = """
 import importlib, json, sys
 seen, brought = set(), {}
@@ -42,7 +42,7 @@ def brought(heavy, modules, done):
 
 def test_no_module_imports_more_than_the_base_install_has_and_none_but_flower_imports_flower():
     found = brought(HEAVY, MODULES, DONE)
-    assert {"fedbook.fedavg", "fedbook.fedcbdr", "fedbook.command", *DONE} <= found.keys()
+    assert {"fedbook.engine.federation", "fedbook.fedcbdr", "fedbook.kit.command", *DONE} <= found.keys()
     assert {what: names for what, names in found.items() if names} == {}
 
 

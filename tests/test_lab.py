@@ -13,12 +13,15 @@ import pytest
 import torch
 from scipy import stats
 
-from fedbook import lab
+from fedbook.kit import lab
 from fedbook.answers import lab as answers
-from fedbook.runs import out_of_memory
-from fedbook.lab import (Profile, Table, UserError, bytes_text, check, choose, guess, progress,
-                         quiz, reveal, run_dir, same, write_atomically)
-from fedbook.evidence import Results, claims_table, interval, judge
+from fedbook.kit.runs import out_of_memory
+from fedbook.engine.sizes import Profile, choose
+from fedbook.engine.show import Table, bytes_text, progress
+from fedbook.engine.errors import UserError
+from fedbook.kit.lab import check, guess, quiz, reveal, same
+from fedbook.engine.files import run_dir, write_atomically
+from fedbook.evidence.claims import Results, claims_table, interval, judge
 
 matplotlib.use("Agg")
 
@@ -363,7 +366,7 @@ def test_a_quiz_is_shuffled_by_its_question_alone(shown):
         quiz(f"Question {i}?", *choices)
         places.append([line.strip()[3:] for line in shown[-1]["text/plain"].splitlines()[1:4]].index("first"))
     assert all(70 < places.count(place) < 130 for place in range(3))
-    code = ("import IPython.display as d; d.display = lambda b, **o: print(b['text/plain']); from fedbook import lab; "
+    code = ("import IPython.display as d; d.display = lambda b, **o: print(b['text/plain']); from fedbook.kit import lab; "
             "lab.quiz('Question 0?', ('first', 1, ''), ('second', 0, ''), ('third', 0, ''))")
     again = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
                            env=os.environ | {"PYTHONHASHSEED": "7"}).stdout
@@ -506,7 +509,9 @@ def test_answers():
 
 
 def test_a_round_asks_no_more_clients_than_there_are():
-    from fedbook import fedavg, fedreplay, private
+    from fedbook.engine import federation as fedavg
+    from fedbook import fedreplay
+    from fedbook.privacy import private
     for module, profile in ((fedavg, "quick"), (private, "quick"), (fedreplay, "smoke")):
         clients = module.profiles[profile].clients
         assert choose(module.profiles, profile, {"per_round": clients}).per_round == clients

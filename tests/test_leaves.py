@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from fedbook.answers import leaves as answers
-from fedbook.leaves import (CONDITIONS, CROPS, LEAF_CLASSES, VIEWS, half_width, leaf_places, leaves, line,
-                            long_tail, noise, outline, paint_leaf, plant, render_leaf, smooth_step, spots,
-                            veins, view)
-from fedbook.lab import UserError
+from fedbook.datasets.leaves import (CONDITIONS, CROPS, LEAF_CLASSES, VIEWS, half_width, leaf_places, leaves,
+                                     line, long_tail, noise, outline, paint_leaf, plant, render_leaf,
+                                     smooth_step, spots, veins, view)
+from fedbook.engine.errors import UserError
 
 AT = (np.arange(96, dtype=np.float32) + 0.5) / 48 - 1
 X, Y = np.meshgrid(1.3 * AT, 1.3 * AT)

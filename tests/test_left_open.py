@@ -9,17 +9,18 @@ import nbformat
 import numpy as np
 import pytest
 
-from fedbook.evidence import OWN_VERDICTS, VERDICTS, judged_claim
-from fedbook.left_open import (NOT_YET, OPEN_QUESTIONS, Evidence, Settled, Question, answer_figure, answer_text,
-                               answered, cell_link, claimed, compared, difference, in_words, kept_results,
-                               quotient, shifted, step_change, turning, would_turn)
-from fedbook.lab import UserError
-from fedbook.runs import chapters
+from fedbook.evidence.claims import OWN_VERDICTS, VERDICTS, judged_claim
+from fedbook.evidence.left_open import (NOT_YET, OPEN_QUESTIONS, Evidence, Settled, Question, answer_figure,
+                                        answer_text, answered, cell_link, claimed, compared, difference,
+                                        in_words, kept_results, quotient, shifted, step_change, turning,
+                                        would_turn)
+from fedbook.engine.errors import UserError
+from fedbook.kit.runs import chapters
 
 ROOT = Path(__file__).parent.parent
 BODIES = kept_results()
 THERE = {body["name"] for body in BODIES}
-PAGE = chapters()["16_left_open"]
+PAGE = chapters()["evidence/left_open"]
 each = pytest.mark.parametrize("question", OPEN_QUESTIONS, ids=lambda question: question.asked)
 
 
@@ -136,7 +137,7 @@ def test_its_figure_is_drawn_from_the_same_values(question):
 
 
 def test_the_notebook_shows_what_results_say_now():
-    "The committed outputs. If results have changed since: fedbook book 16_left_open (seconds)."
+    "The committed outputs. If results have changed since: fedbook book evidence/left_open (seconds)."
     outputs = [o for cell in nbformat.read(PAGE, 4).cells for o in cell.get("outputs", []) if "data" in o]
     shown = "\n".join("".join(output["data"].get("text/markdown", "")) for output in outputs)
     for question in OPEN_QUESTIONS: assert answer_text(answered(question, BODIES)) in shown, question.asked

@@ -5,11 +5,12 @@ import scipy.linalg
 import torch
 from hypothesis import given, settings, strategies as st
 
-from fedbook.exemplars import herding
-from fedbook.lab import UserError
-from fedbook.leverage import (BlockDiagonal, LeverageScoreCalculator, ReplayBuffer, class_quota, draw_samples,
-                              fair_shares, leverage_scores, mask, printed_scores, random_orthogonal, repo_local,
-                              sampling_probabilities, uniform, unmask_rows, whitening)
+from fedbook.methods.exemplars import herding
+from fedbook.engine.errors import UserError
+from fedbook.methods.leverage import (BlockDiagonal, LeverageScoreCalculator, ReplayBuffer, class_quota,
+                                      draw_samples, fair_shares, leverage_scores, mask, printed_scores,
+                                      random_orthogonal, repo_local, sampling_probabilities, uniform,
+                                      unmask_rows, whitening)
 
 
 def seeded(seed=0): return torch.Generator().manual_seed(seed)

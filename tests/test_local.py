@@ -8,8 +8,9 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from torch import nn
 
-from fedbook.local import (batches, build, control_update, drift, fixed_point, generator, momentum_step,
-                           outputs, passes, predict, proximal, share_right, small_cnn, torch_threads, train)
+from fedbook.engine.local import (batches, build, control_update, drift, fixed_point, generator,
+                                  momentum_step, outputs, passes, predict, proximal, share_right, small_cnn,
+                                  torch_threads, train)
 
 
 def net(): return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))

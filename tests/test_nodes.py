@@ -24,13 +24,13 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
 from conftest import AT_NIGHT
-from fedbook.command import plan_of
-from fedbook.fedavg import Failure, Federation, Here, run
-from fedbook.flower import fingerprint, write_app
-from fedbook.lab import UserError
-from fedbook.nodes import (LocalNodes, NodeProcess, check_certificate, check_server, write_authority,
-                           write_certificate, write_compose, write_node_key)
-from fedbook.wire import Ledger, pack, unpack
+from fedbook.kit.command import plan_of
+from fedbook.engine.federation import Failure, Federation, Here, run
+from fedbook.deploy.flower import fingerprint, write_app
+from fedbook.engine.errors import UserError
+from fedbook.deploy.nodes import (LocalNodes, NodeProcess, check_certificate, check_server, write_authority,
+                                  write_certificate, write_compose, write_node_key)
+from fedbook.engine.wire import Ledger, pack, unpack
 
 # Flower's shortest beat in all of its processes, so that a death is noticed after 20 s and not after 60
 BEAT = "from flwr.common import constant\nconstant.HEARTBEAT_DEFAULT_INTERVAL = constant.HEARTBEAT_MIN_INTERVAL\n"

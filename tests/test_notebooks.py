@@ -9,7 +9,7 @@ import nbformat
 import pytest
 
 from conftest import ALL
-from fedbook.runs import chapters, code_cells, run_chapter
+from fedbook.kit.runs import chapters, code_cells, run_chapter
 from pretended import MISSING
 
 ANSWERS = sorted((Path(__file__).parent.parent / "nbs" / "answers").glob("*.ipynb"))
@@ -17,7 +17,7 @@ DEVICE = os.environ.get("FEDBOOK_DEVICE", "auto")
 EVERY = ALL or bool(MISSING) or DEVICE != "auto"
 
 
-@pytest.mark.parametrize("name", chapters() if EVERY else ("00_start", "20_flower"))
+@pytest.mark.parametrize("name", chapters() if EVERY else ("00_start", "deploy/flower"))
 def test_chapter_runs(name, tmp_path):
     ran = run_chapter(chapters()[name], "smoke", DEVICE, out=tmp_path)
     assert ran["error"] is None, ran["error"]

@@ -6,12 +6,13 @@ import pytest
 import torch
 from PIL import Image
 
-from fedbook.runs import check_needs, chapter_module, find
-from fedbook.command import plan_of
-from fedbook.folders import class_folder
-from fedbook.reid import own_sites
-from fedbook.lab import UserError, choose
-from fedbook.local import generator
+from fedbook.kit.runs import check_needs, chapter_module, find
+from fedbook.kit.command import plan_of
+from fedbook.datasets.folders import class_folder
+from fedbook.methods.reid import own_sites
+from fedbook.engine.errors import UserError
+from fedbook.engine.sizes import choose
+from fedbook.engine.local import generator
 
 
 def save(path, size, seed):

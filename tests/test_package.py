@@ -27,8 +27,8 @@ sys.meta_path[:] = map(Without, sys.meta_path)
 """
 FEDERATION = """
 from fedbook.fedgtea import CATE
-from fedbook.fedavg import FedAvgExperiment, profiles
-from fedbook.engine import trial
+from fedbook.methods.fedavg import FedAvgExperiment, profiles
+from fedbook.engine.workers import trial
 import torch
 assert CATE((1, 28, 28)).body(torch.zeros(3, 1, 28, 28)).shape == (3, 64)
 ended = trial(FedAvgExperiment(profiles["smoke"], 0), workers=1)
@@ -97,20 +97,20 @@ def test_the_base_install_federates(elsewhere, tmp_path):
 
 
 WITHOUT = [
-    ("from fedbook.evidence import judge; judge([1.0, 2.0, 3.0], at_least=0)", "course"),
-    ("from fedbook.split import iid, plot_split; plot_split(iid([0, 1, 0, 1], 2, 0), [0, 1, 0, 1])",
+    ("from fedbook.evidence.claims import judge; judge([1.0, 2.0, 3.0], at_least=0)", "course"),
+    ("from fedbook.datasets.split import iid, plot_split; plot_split(iid([0, 1, 0, 1], 2, 0), [0, 1, 0, 1])",
      "course"),
-    ("from fedbook.detect import faster_rcnn; faster_rcnn(None, 2)", "vision"),
-    ("from fedbook.lab import style; style()", "course"),
-    ("from fedbook.pruning import digits_world; digits_world(0)", "course"),
-    ("from fedbook.nodes import write_node_key; write_node_key('key')", "flower"),
-    ("from fedbook.private import secagg_round; secagg_round([], [])", "flower"),
-    ("from fedbook.secagg import keystream; keystream(bytes(32), 1)", "flower"),
-    ("from fedbook.world import Files; Files(['a.png'])[0]", "vision"),
-    ("import fedbook.flower", "flower"),
-    ("from fedbook.command import main; main(['run', '04_fedavg', '--profile', 'smoke'])", "course"),
-    ("from fedbook.command import main; main(['slides', '03_wire'])", "course"),
-    ("from fedbook.classroom import Pupil; Pupil('mine.ipynb')", "course"),
+    ("from fedbook.methods.detect import faster_rcnn; faster_rcnn(None, 2)", "vision"),
+    ("from fedbook.engine.show import style; style()", "course"),
+    ("from fedbook.methods.pruning import digits_world; digits_world(0)", "course"),
+    ("from fedbook.deploy.nodes import write_node_key; write_node_key('key')", "flower"),
+    ("from fedbook.privacy.private import secagg_round; secagg_round([], [])", "flower"),
+    ("from fedbook.privacy.secagg import keystream; keystream(bytes(32), 1)", "flower"),
+    ("from fedbook.datasets.world import Files; Files(['a.png'])[0]", "vision"),
+    ("import fedbook.deploy.flower", "flower"),
+    ("from fedbook.kit.command import main; main(['run', 'methods/fedavg', '--profile', 'smoke'])", "course"),
+    ("from fedbook.kit.command import main; main(['slides', 'engine/wire'])", "course"),
+    ("from fedbook.kit.classroom import Pupil; Pupil('mine.ipynb')", "course"),
 ]
 ANSWER = """
 from contextlib import redirect_stderr

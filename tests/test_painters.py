@@ -9,14 +9,14 @@ from torch import nn
 
 from conftest import equal
 
-from fedbook.continual import StreamExperiment, make_stream, run_stream, snapshot
-from fedbook.lab import UserError
-from fedbook.local import build, generator
-from fedbook.painters import (ACGAN, ACGANClient, ACGANFedAvg, ACGANFedProx, ACGANNoReplay,
-                              BatchNormStatistics,
-                              FedCIL, FedCILServer, Generator, ac_gan_losses, best_batch, boundary_loss,
-                              bounding_loss, orthogonal_anchors, profiles)
-from fedbook.wire import Msg, Refused
+from fedbook.methods.continual import StreamExperiment, make_stream, run_stream
+from fedbook.engine.local import snapshot
+from fedbook.engine.errors import UserError
+from fedbook.engine.local import build, generator
+from fedbook.methods.painters import (ACGAN, ACGANClient, ACGANFedAvg, ACGANFedProx, ACGANNoReplay,
+                                      BatchNormStatistics, FedCIL, FedCILServer, Generator, ac_gan_losses,
+                                      best_batch, boundary_loss, bounding_loss, orthogonal_anchors, profiles)
+from fedbook.engine.wire import Msg, Refused
 
 SMOKE = replace(profiles["smoke"], tasks=3, pictures=40, test_pictures=20, clients=3, iterations=2,
                 gan_batch=4, consolidation=2, synthetic=64)

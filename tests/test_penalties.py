@@ -9,13 +9,14 @@ from torch import nn
 
 from conftest import equal
 
-from fedbook.continual import (Finetune, StreamExperiment, expandable_cnn, frozen, make_stream, run_stream,
-                               snapshot)
-from fedbook.local import build, generator, picture_gradients
-from fedbook.penalties import (FLwF2TClient, FedEWC, FedEWCClient, FedLwF, FedLwFClient, extend_basis,
-                               fisher_diagonal, layer_gradient, layer_inputs, profiles, project_gradient)
-from fedbook.wire import Msg, Refused
-from fedbook.world import as_float
+from fedbook.methods.continual import Finetune, StreamExperiment, expandable_cnn, make_stream, run_stream
+from fedbook.engine.local import frozen, snapshot
+from fedbook.engine.local import build, generator, picture_gradients
+from fedbook.methods.penalties import (FLwF2TClient, FedEWC, FedEWCClient, FedLwF, FedLwFClient,
+                                       extend_basis, fisher_diagonal, layer_gradient, layer_inputs, profiles,
+                                       project_gradient)
+from fedbook.engine.wire import Msg, Refused
+from fedbook.engine.local import as_float
 
 SMOKE = replace(profiles["smoke"], pictures=40, test_pictures=20)
 

@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from fedbook.answers import people as answers
-from fedbook.people import (STYLES, Body, PersonCanvas, Pose, blur, camera, draw_person, expose, limb, panel,
-                            people, person, pixel_places, query_gallery, render_site, rendered_sizes, scenery,
-                            site_cameras, texture)
-from fedbook.lab import UserError
-from fedbook.world import Site
+from fedbook.datasets.people import (STYLES, Body, PersonCanvas, Pose, blur, camera, draw_person, expose,
+                                     limb, panel, people, person, pixel_places, query_gallery, render_site,
+                                     rendered_sizes, scenery, site_cameras, texture)
+from fedbook.engine.errors import UserError
+from fedbook.datasets.world import Site
 
 
 SMALL = (32, 16)

@@ -17,12 +17,12 @@ from torch import nn
 
 import pretended
 from conftest import by_day, close, normal, seeded
-from fedbook.runs import chapters
-from fedbook.command import plan_of
-from fedbook.fedavg import Federation, Here
-from fedbook.lab import choose
-from fedbook.local import small_cnn, train
-from fedbook.wire import pack, unpack
+from fedbook.kit.runs import chapters
+from fedbook.kit.command import plan_of
+from fedbook.engine.federation import Federation, Here
+from fedbook.engine.sizes import choose
+from fedbook.engine.local import small_cnn, train
+from fedbook.engine.wire import pack, unpack
 from pretended import Count, aside, install
 
 pytestmark = pytest.mark.skipif(bool(pretended.MISSING), reason=pretended.MISSING)
@@ -203,11 +203,11 @@ def fit_counts(name, size, method, rounds):
 
 
 @pytest.mark.parametrize("name, method, task", [
-    ("04_fedavg", None, 0), ("07_continual", None, 0), ("09_pruning", None, 0), ("10_fedreplay", None, 0),
+    ("methods/fedavg", None, 0), ("methods/continual", None, 0), ("methods/pruning", None, 0), ("10_fedreplay", None, 0),
     ("11_fedmox", None, 0), ("12_fedklpr", None, 1), ("13_fedcbdr", None, 0), ("13_fedcbdr", None, 1),
     ("14_fedgtea", None, 0), ("14_fedgtea", None, 1),
-    *(("07_continual", ("fedbook.penalties", m), 1) for m in ("FedLwF", "FLwF2T", "FedEWC", "CGoFed")),
-    *(("07_continual", ("fedbook.exemplars", m), 1) for m in ("ICaRL", "DER", "GLFC"))],
+    *(("methods/continual", ("fedbook.methods.penalties", m), 1) for m in ("FedLwF", "FLwF2T", "FedEWC", "CGoFed")),
+    *(("methods/continual", ("fedbook.methods.exemplars", m), 1) for m in ("ICaRL", "DER", "GLFC"))],
     ids=lambda v: v[1] if isinstance(v, tuple) else v)
 def test_a_step_copies_nothing(name, method, task):
     few, many = aside(fit_counts, name, LONGER.get(name, "epochs"), method, task)
@@ -223,7 +223,7 @@ def test_a_step_copies_nothing(name, method, task):
 LOOPS = 5       # of the calibration, which a chapter at smoke may take; above is a warning, above twice that red
 
 # By day, test_notebooks.py runs this one in a kernel.
-@pytest.mark.parametrize("name", by_day(chapters(), "20_flower"))
+@pytest.mark.parametrize("name", by_day(chapters(), "deploy/flower"))
 def test_chapter_runs_on_the_device(name, tmp_path):
     ran = aside(pretended.run_chapter, chapters()[name], tmp_path)
     assert not ran.failures, "\n".join(ran.failures)
@@ -288,7 +288,7 @@ def on_flower(name, out):
     return numbers, federation.ledger.absent, experiment.test(server)
 
 
-@pytest.mark.parametrize("name", ["04_fedavg", "10_fedreplay", "11_fedmox", "12_fedklpr"])
+@pytest.mark.parametrize("name", ["methods/fedavg", "10_fedreplay", "11_fedmox", "12_fedklpr"])
 def test_flower_runs_on_the_device(name, tmp_path):
     pytest.importorskip("flwr", reason="Flower is not installed here")
     numbers, absent, wanted = aside(on_flower, name, tmp_path)

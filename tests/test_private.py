@@ -16,15 +16,18 @@ from conftest import AT_NIGHT, normal
 
 pytest.importorskip("flwr")
 
-from fedbook.engine import prove, trial
-from fedbook.fedavg import Client, Experiment, FedAvgExperiment, weighted_average
-from fedbook.lab import UserError, choose
-from fedbook.local import build, generator, predict
-from fedbook.private import (DPClient, DPServer, Job, clip_update, dp_experiment, epsilon, find_seeds,
-                             first_words, folded_seed, guess_labels, key_seed, mask_of, mask_vectors, mean_of,
-                             noise_for, norm_of, peel, profiles, secagg_round, secagg_runs, whole_numbers)
-from fedbook.score import accuracy
-from fedbook.wire import Msg, Refused
+from fedbook.engine.workers import prove, trial
+from fedbook.engine.federation import Client, Experiment, weighted_average
+from fedbook.methods.fedavg import FedAvgExperiment
+from fedbook.engine.errors import UserError
+from fedbook.engine.sizes import choose
+from fedbook.engine.local import build, generator, predict
+from fedbook.privacy.private import (DPClient, DPServer, Job, clip_update, dp_experiment, epsilon,
+                                     find_seeds, first_words, folded_seed, guess_labels, key_seed, mask_of,
+                                     mask_vectors, mean_of, noise_for, norm_of, peel, profiles, secagg_round,
+                                     secagg_runs, whole_numbers)
+from fedbook.methods.score import accuracy
+from fedbook.engine.wire import Msg, Refused
 
 
 # What an update tells

@@ -12,18 +12,19 @@ from torch import nn
 from torch.nn.utils import prune
 
 from conftest import bits, close, equal_bits as equal, normal, seeded
-from fedbook.continual import snapshot
-from fedbook.encoders import mobilenet_body, vit_body
-from fedbook.engine import Faults, prove, trial
-from fedbook.fedavg import weighted_average
-from fedbook.lab import UserError
-from fedbook.local import build, outputs
-from fedbook.pruning import (MaskedClient, MaskedServer, PruningExperiment, PruningSizes, class_attention,
-                             compress, digits_net, digits_world, drop_heads, drop_hidden, keep_for,
-                             magnitude_prune, mask_distance, masked, profiles, prunable, pruning_ratio,
-                             restore, sparse_average, to_shares, with_fewer_tokens)
-from fedbook.reid import ReIDNet, small_net
-from fedbook.wire import Msg, Refused, pack, unpack
+from fedbook.engine.local import snapshot
+from fedbook.datasets.encoders import mobilenet_body, vit_body
+from fedbook.engine.workers import Faults, prove, trial
+from fedbook.engine.federation import weighted_average
+from fedbook.engine.errors import UserError
+from fedbook.engine.local import build, outputs
+from fedbook.methods.pruning import (MaskedClient, MaskedServer, PruningExperiment, PruningSizes,
+                                     class_attention, compress, digits_net, digits_world, drop_heads,
+                                     drop_hidden, keep_for, magnitude_prune, mask_distance, masked, profiles,
+                                     prunable, pruning_ratio, restore, sparse_average, to_shares,
+                                     with_fewer_tokens)
+from fedbook.methods.reid import ReIDNet, small_net
+from fedbook.engine.wire import Msg, Refused, pack, unpack
 
 pytestmark = pytest.mark.usefixtures("one_process")
 

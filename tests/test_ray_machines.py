@@ -15,9 +15,9 @@ if not ALL: pytest.skip("takes minutes: make test-all", allow_module_level=True)
 pytest.importorskip("ray", reason="Ray, which comes with Flower's simulation, is not installed: pip install "
                     "'fedbook[flower]'")
 
-from fedbook.engine import trial
-from fedbook.scale import CrowdExperiment, CrowdSizes
-from fedbook.wire import unpack
+from fedbook.engine.workers import trial
+from fedbook.deploy.scale import CrowdExperiment, CrowdSizes
+from fedbook.engine.wire import unpack
 from namespaces import command, refused
 
 SIZES = CrowdSizes(clients=6, per_round=4, pictures=10, rounds=2, tests=20)
@@ -25,10 +25,10 @@ DRIVER = """
 import sys
 from pathlib import Path
 import ray
-from fedbook.fedavg import run
-from fedbook.flower import simulate
-from fedbook.scale import CrowdExperiment, CrowdSizes
-from fedbook.wire import Msg, pack
+from fedbook.engine.federation import run
+from fedbook.deploy.flower import simulate
+from fedbook.deploy.scale import CrowdExperiment, CrowdSizes
+from fedbook.engine.wire import Msg, pack
 
 made = CrowdExperiment(CrowdSizes(clients=6, per_round=4, pictures=10, rounds=2, tests=20), 0)
 

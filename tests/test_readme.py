@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from fedbook import fedavg
-from fedbook.runs import chapters, code_cells
-from fedbook.engine import prove, trial
-from fedbook.fedavg import FedAvgExperiment, FedAvgSizes
-from fedbook.report import collect, drawn_from, figures_of, fill, page
+from fedbook.engine import federation as fedavg
+from fedbook.kit.runs import chapters, code_cells
+from fedbook.engine.workers import prove, trial
+from fedbook.methods.fedavg import FedAvgExperiment, FedAvgSizes
+from fedbook.kit.report import collect, drawn_from, figures_of, fill, page
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -21,7 +21,7 @@ def lines(block): return [line for line in block.splitlines() if line.strip()]
 
 def scaffold_cells():
     "The cells of chapter 04 that import, and those that define SCAFFOLD, where the README sends its reader."
-    sources = code_cells(chapters()["04_fedavg"])
+    sources = code_cells(chapters()["methods/fedavg"])
     imports = [source for source in sources if re.match(r"#\| (export|hide)\n(import|from) ", source)]
     return "\n\n".join([*imports, *(source for source in sources
                                     if re.match(r"(def zeros|class Scaffold)", source))])
@@ -114,7 +114,7 @@ def test_it_is_counted_and_proven(method):
 @METHODS
 def test_it_runs_on_flower_with_the_same_bits(method):
     pytest.importorskip("flwr", reason="Flower is not installed here: pip install 'fedbook[flower]'")
-    from fedbook.flower import FlowerLine, client_app
+    from fedbook.deploy.flower import FlowerLine, client_app
     from test_flower import FakeGrid
     experiment = method(SMALL)
     grid = FakeGrid(partial(client_app, experiment.client), experiment.ids)

@@ -13,17 +13,17 @@ import torch.nn.functional as F
 from hypothesis import given, settings, strategies as st
 from torch import nn
 
-import fedbook.reid
+import fedbook.methods.reid
 from conftest import close, equal_bits as equal, normal, seeded
 from fedbook.answers import reid as answers
-from fedbook.continual import snapshot
-from fedbook.lab import UserError
-from fedbook.local import build, outputs
-from fedbook.people import render_site
-from fedbook.reid import (ProxyMemory, ReIDSizes, adam, augment, camera_contrastive_loss, cluster, cmc_curve,
-                          cmc_map, embed, first_network, hold_out, learn, make_network, plot_cmc, profiles,
-                          proxy_batches, rank_all, ranked_strip, ranking, remember, reranked_distance, resnet,
-                          site_of, small_net, start_of)
+from fedbook.engine.local import snapshot
+from fedbook.engine.errors import UserError
+from fedbook.engine.local import build, outputs
+from fedbook.datasets.people import render_site
+from fedbook.methods.reid import (ProxyMemory, ReIDSizes, adam, augment, camera_contrastive_loss, cluster,
+                                  cmc_curve, cmc_map, embed, first_network, hold_out, learn, make_network,
+                                  plot_cmc, profiles, proxy_batches, rank_all, ranked_strip, ranking,
+                                  remember, reranked_distance, resnet, site_of, small_net, start_of)
 
 pytestmark = pytest.mark.usefixtures("one_process")
 
@@ -312,8 +312,8 @@ def test_neighbours_of_neighbours_and_of_the_query_do_matter(monkeypatch):
     f = blobs(6, 8, 0.8)
     assert np.abs(reranked_distance(f, 8, 3) - reranked_distance(f, 8, 1)).max() > 0.05
     narrow = reranked_distance(f, 8, 1)
-    monkeypatch.setattr(fedbook.reid, "expanded", lambda distance,
-                        k1: fedbook.reid.reciprocal(distance, k1).tocoo())
+    monkeypatch.setattr(fedbook.methods.reid, "expanded", lambda distance,
+                        k1: fedbook.methods.reid.reciprocal(distance, k1).tocoo())
     assert np.abs(narrow - reranked_distance(f, 8, 1)).max() > 0.01
 
 @settings(deadline=None, max_examples=30)
@@ -427,7 +427,7 @@ def test_starts_differ_by_patch_and_blocks():
 def test_they_learn(sizes, monkeypatch):
     "As if the clusters were the two identities."
     labels, sizes = torch.arange(16) // 8, replace(sizes, steps=10, batch=16, lr=3e-3)
-    monkeypatch.setattr(fedbook.reid, "cluster", lambda *_: labels)
+    monkeypatch.setattr(fedbook.methods.reid, "cluster", lambda *_: labels)
     model, data = make_network(sizes, 0), site_of(0, sizes, 0).data
     def now():
         before = snapshot(model)
@@ -537,7 +537,7 @@ def test_learning_makes_the_loss_fall(monkeypatch):
     "As if the clusters were the two identities."
     model, data, sizes = pieces(steps=20, batch=16, lr=3e-3)
     labels = torch.arange(16) // 8
-    monkeypatch.setattr(fedbook.reid, "cluster", lambda *_: labels)
+    monkeypatch.setattr(fedbook.methods.reid, "cluster", lambda *_: labels)
     def now():
         before = snapshot(model)
         with torch.no_grad(): features = F.normalize(model.train()(data.x.float() / 127.5 - 1))
@@ -551,7 +551,7 @@ def test_learning_makes_the_loss_fall(monkeypatch):
 def test_the_sizes_reach_clusters_and_optimiser(monkeypatch):
     model, data, sizes = pieces(k1=5, k2=1, eps=0.3, min_samples=2, lr=0.5, weight_decay=0.3)
     seen = []
-    monkeypatch.setattr(fedbook.reid, "cluster", lambda f, *args: seen.append(args)
+    monkeypatch.setattr(fedbook.methods.reid, "cluster", lambda f, *args: seen.append(args)
                         or torch.zeros(len(f), dtype=torch.int64))
     remember(model, data, sizes)
     group = adam(model, sizes, 0.1).param_groups[0]

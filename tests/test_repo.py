@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from books import book
-from fedbook.command import to_fold
-from fedbook.report import collect
-from fedbook.runs import chapters, notebook_stamp
+from fedbook.kit.command import to_fold
+from fedbook.kit.report import collect
+from fedbook.kit.runs import chapters, notebook_stamp
 
 ROOT = Path(__file__).parent.parent
 CHAPTERS = list(chapters().values())

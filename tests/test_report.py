@@ -11,11 +11,13 @@ from hypothesis import given, settings
 from matplotlib.figure import Figure
 
 from fedbook.answers import report as answers
-from fedbook.lab import COLOURS, UserError
-from fedbook.evidence import (claims_figure, judged_claim, message, paper_effect, results_text,
-                              verdict_counts)
-from fedbook.report import (History, as_html, collect, drawn_from, failed_runs, few_colours, figures_of, fill,
-                            keep, overview_figure, page, row_difference, result_name, write_report)
+from fedbook.engine.show import COLOURS
+from fedbook.engine.errors import UserError
+from fedbook.evidence.claims import claims_figure, judged_claim, message, paper_effect, verdict_counts
+from fedbook.engine.rows import results_text
+from fedbook.engine.history import History
+from fedbook.kit.report import (as_html, collect, drawn_from, failed_runs, few_colours, figures_of, fill,
+                                keep, overview_figure, page, row_difference, result_name, write_report)
 
 matplotlib.use("Agg")
 

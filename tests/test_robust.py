@@ -10,16 +10,16 @@ import torch
 from torch import nn
 
 from conftest import by_day
-from fedbook.engine import prove, trial
-from fedbook.fedavg import Client, Federation, Here, Server, TooFewReplies, run
-from fedbook.lab import UserError
-from fedbook.local import generator
-from fedbook.robust import (CappedServer, KrumServer, LyingExperiment, MedianServer, RobustSizes,
-                            TrimmedServer, TrustServer, a_little, alie_z, backdoor, capped,
-                            clipped_mean, coordinate_median, flat_updates, flipped_labels, fltrust,
-                            geometric_median, krum, many_pictures, marked, moved_by, stretched,
-                            trimmed_mean, turned_back)
-from fedbook.wire import Msg
+from fedbook.engine.workers import prove, trial
+from fedbook.engine.federation import Client, Federation, Here, Server, TooFewReplies, run
+from fedbook.engine.errors import UserError
+from fedbook.engine.local import generator
+from fedbook.privacy.robust import (CappedServer, KrumServer, LyingExperiment, MedianServer, RobustSizes,
+                                    TrimmedServer, TrustServer, a_little, alie_z, backdoor, capped,
+                                    clipped_mean, coordinate_median, flat_updates, flipped_labels, fltrust,
+                                    geometric_median, krum, many_pictures, marked, moved_by, stretched,
+                                    trimmed_mean, turned_back)
+from fedbook.engine.wire import Msg
 
 SIZES = RobustSizes(clients=8, per_round=8, pictures=240, rounds=4, liars=2, lr=0.2)
 

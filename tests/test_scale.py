@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from fedbook.engine import Checkpoint, Faults, trial
-from fedbook.fedavg import Client, Federation, Here, Mean, Place, Server, run
-from fedbook.lab import UserError
-from fedbook.report import History
-from fedbook.scale import (CostLaw, CrowdExperiment, FolderCheckpoint, Ready, CrowdSizes, StateFolder,
-                           TwoLevel, alike_groups, crowd_round, drawn_part, fit_law, forecast, mixed_groups, on_disk,
-                           peak_memory, server_seconds)
-from fedbook.wire import Msg, gather, pack
+from fedbook.engine.workers import Checkpoint, Faults, trial
+from fedbook.engine.federation import Client, Federation, Here, Mean, Place, Server, run
+from fedbook.engine.errors import UserError
+from fedbook.engine.history import History
+from fedbook.deploy.scale import (CostLaw, CrowdExperiment, FolderCheckpoint, Ready, CrowdSizes, StateFolder,
+                                  TwoLevel, alike_groups, crowd_round, drawn_part, fit_law, forecast,
+                                  mixed_groups, on_disk, peak_memory, server_seconds)
+from fedbook.engine.wire import Msg, gather, pack
 
 SIZES = CrowdSizes(clients=12, per_round=5, rounds=4, pictures=8, tests=40)
 LABELS = np.arange(600) % 10

@@ -10,8 +10,9 @@ from hypothesis.extra.numpy import arrays
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, recall_score
 
 from fedbook.answers import score as answers
-from fedbook.lab import UserError
-from fedbook.score import accuracy, average_incremental, class_accuracy, final_accuracy, forgetting, plot_matrix
+from fedbook.engine.errors import UserError
+from fedbook.methods.score import (accuracy, average_incremental, class_accuracy, final_accuracy, forgetting,
+                                   plot_matrix)
 
 matplotlib.use("Agg")
 HAND = [[0.9, math.nan, math.nan], [0.7, 0.6, math.nan], [0.5, 0.8, 0.7]]

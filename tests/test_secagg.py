@@ -13,17 +13,17 @@ from conftest import Strike, normal
 
 pytest.importorskip("cryptography")
 
-import fedbook.secagg
-from fedbook.engine import prove, trial
-from fedbook.fedavg import Client, Experiment, Federation, Here, Server, TooFewReplies
+import fedbook.privacy.secagg
+from fedbook.engine.workers import prove, trial
+from fedbook.engine.federation import Client, Experiment, Federation, Here, Server, TooFewReplies
 from fedbook.fedreplay import FedReplayExperiment, World
 from fedbook.fedreplay import profiles as replay_profiles
-from fedbook.lab import UserError
-from fedbook.local import build
-from fedbook.secagg import (Additive, SecureClient, SecureExperiment, join_secret, keystream,
-                            moment_sums, moments_of_sums, profiles, split_secret)
-from fedbook.wasserstein import Gaussian
-from fedbook.wire import Msg, Refused, pack, unpack
+from fedbook.engine.errors import UserError
+from fedbook.engine.local import build
+from fedbook.privacy.secagg import (Additive, SecureClient, SecureExperiment, join_secret, keystream,
+                                    moment_sums, moments_of_sums, profiles, split_secret)
+from fedbook.methods.wasserstein import Gaussian
+from fedbook.engine.wire import Msg, Refused, pack, unpack
 
 BENCH = "secagg"
 VERBS = ("advertise", "share", "masked", "unmask")
@@ -294,7 +294,7 @@ def test_a_server_that_asks_for_both_is_refused(booked, tmp_path, monkeypatch):
     with pytest.raises(TooFewReplies, match="no secret of an open round"):
         ask(federation, "unmask", there([1, 2, 3, 4]), [1, 2, 3, 4])
     federation.states = dict(before)
-    if booked: monkeypatch.setattr(fedbook.secagg, "_ANSWERED", {})
+    if booked: monkeypatch.setattr(fedbook.privacy.secagg, "_ANSWERED", {})
     for _ in range(2):
         with pytest.raises(TooFewReplies, match="another 'unmask'"):
             ask(federation, "unmask", there([1, 2, 3, 4]), [1, 2, 3, 4])

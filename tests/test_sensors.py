@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedbook.lab import UserError
-from fedbook.sensors import (LOADS, MACHINES, MINUTES, SENSOR_CLASSES, SENSORS, STATES, Series, drawn_load,
-                             drawn_unit, kernel_features, lagged, machine_sensors, own_sensors,
-                             random_kernels, render_minute, scaled_like, series_folder, series_of,
-                             sound_minute)
+from fedbook.engine.errors import UserError
+from fedbook.datasets.sensors import (LOADS, MACHINES, MINUTES, SENSOR_CLASSES, SENSORS, STATES, Series,
+                                      drawn_load, drawn_unit, kernel_features, lagged, machine_sensors,
+                                      own_sensors, random_kernels, render_minute, scaled_like, series_folder,
+                                      series_of, sound_minute)
 
 
 def rng(*key): return np.random.default_rng(key)

@@ -84,7 +84,7 @@ def test_the_reference_leads_to_the_cell_and_the_chapter_back(site):
     entry = page(site, "api/lab")
     assert 'href="../00_small.html#cell-c2"' in entry and "Whether two results agree" in words(entry)
     assert re.search(r"same\(\s*a: Any,\s*b: Any,\s*tolerance: float = 1e-0?6\W+bool", words(entry))
-    assert "api/lab.html#fedbook.lab.same" in page(site)
+    assert "api/lab.html#fedbook.kit.lab.same" in page(site)
 
 
 @pytest.mark.parametrize("project", ["torch", "flower"])
@@ -120,9 +120,9 @@ def test_names_are_in_the_glossary_and_words_in_the_search(site):
 
 
 def test_a_link_in_a_name_of_the_workshop_leads_there_from_the_glossary():
-    row = "what [the lab](w1_lab.ipynb#rows) writes, [a site](https://a.b/c.ipynb), [4](../04_fedavg.ipynb)"
-    told = row.replace("w1_lab", "workshop/w1_lab").replace("../", "")
-    assert prepare.from_top(row, "workshop/w9_report") == told and prepare.from_top(told, "09_reid") == told
+    row = "what [the lab](kit/lab.ipynb#rows) writes, [a site](https://a.b/c.ipynb), [4](../04_fedavg.ipynb)"
+    told = row.replace("kit/lab", "kit/lab").replace("../", "")
+    assert prepare.from_top(row, "kit/report") == told and prepare.from_top(told, "methods/reid") == told
 
 
 def test_nothing_comes_from_elsewhere_and_no_page_is_heavy(site):
@@ -191,7 +191,7 @@ def test_an_exported_name_that_its_module_lacks_stops_the_build(tmp_path):
     "The line `In the library` below a cell leads to the reference, which Sphinx makes from the module."
     new = code("new", "#| export\ndef unheard_of(): 'It is not exported yet.'", {"text/plain": "ok"})
     with pytest.raises(notebooks.SiteError) as error: prepared(course(tmp_path, [*CHAPTER, new]))
-    anchor = "api/lab.html#fedbook.lab.unheard_of"
+    anchor = "api/lab.html#fedbook.kit.lab.unheard_of"
     assert str(error.value) == f"page 00_small, below cell new: the link {anchor} leads nowhere"
 
 
@@ -234,9 +234,9 @@ def test_every_notebook_has_its_place_on_the_start_page_in_the_order_of_the_read
 
 
 def test_a_new_chapter_comes_to_the_start_page_by_itself(whole):
-    late = {"19_late": whole.books["04_fedavg"], "workshop/w99_late": whole.books["workshop/w1_lab"]}
+    late = {"19_late": whole.books["methods/fedavg"], "workshop/w99_late": whole.books["kit/lab"]}
     shown = placed({**whole.books, **late})
-    assert shown[shown.index("19_late") + 1] == "20_flower" and shown[-1] == "workshop/w99_late"
+    assert shown[shown.index("19_late") + 1] == "deploy/flower" and shown[-1] == "workshop/w99_late"
 
 
 def test_every_slider_has_frames_to_move_through(whole):

@@ -2,10 +2,10 @@
 import pytest
 import torch
 
-from fedbook.continual import snapshot
-from fedbook.local import build
-from fedbook.pruning import magnitude_prune, masked, prunable, sparse_average
-from fedbook.reid import small_net
+from fedbook.engine.local import snapshot
+from fedbook.engine.local import build
+from fedbook.methods.pruning import magnitude_prune, masked, prunable, sparse_average
+from fedbook.methods.reid import small_net
 
 BENCH = "sparse_wire"
 

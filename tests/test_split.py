@@ -5,9 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedbook.answers import split as answers
-from fedbook.lab import UserError
-from fedbook.split import CIFAR100_SUPERCLASSES, by_class, class_stream, counts, dirichlet, iid, plot_split, shards, skew
-from fedbook.split import _cut
+from fedbook.engine.errors import UserError
+from fedbook.datasets.split import (CIFAR100_SUPERCLASSES, by_class, class_stream, counts, dirichlet, iid,
+                                    plot_split, shards, skew)
+from fedbook.datasets.split import _cut
 
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")

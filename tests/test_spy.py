@@ -4,7 +4,8 @@ from dataclasses import asdict, dataclass, replace
 
 import pytest
 
-from fedbook.lab import Count, Profile, choose, sizes_table
+from fedbook.engine.sizes import Count, Profile, choose
+from fedbook.kit.lab import sizes_table
 from spy import spied
 
 

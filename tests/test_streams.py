@@ -10,22 +10,23 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedbook import streams
-from fedbook.continual import Expandable, Finetune, StreamExperiment, networks
-from fedbook.engine import prove, trial
-from fedbook.exemplars import annealed
+from fedbook.evidence import streams
+from fedbook.methods.continual import Expandable, Finetune, StreamExperiment, networks
+from fedbook.engine.workers import prove, trial
+from fedbook.methods.exemplars import annealed
 from fedbook.fedcbdr import FedCBDRSizes, variant
 from fedbook.fedgtea import FedGTEA, FedGTEASizes
-from fedbook.lab import UserError
-from fedbook.local import generator
-from fedbook.painters import ACGANFedAvg
-from fedbook.sensors import machine_sensors
-from fedbook.streams import (ClassMeans, FederatedLDA, FlatGenerator, SourceSizes, StreamSizes, StreamTask,
-                             SumsServer, accept_sums, as_grid, by_turns, class_sums, discriminant, encoded,
-                             feature_network, held_out, in_rows, kernel_stream, known_sources, machine_tasks,
-                             mixed_stream, mixed_tasks, one_and_dirichlet, over, painting, profiles,
-                             sensor_stream, series_network, settled, stream_of, time_body, whole_matrix)
-from fedbook.wire import Msg, Refused
+from fedbook.engine.errors import UserError
+from fedbook.engine.local import generator
+from fedbook.methods.painters import ACGANFedAvg
+from fedbook.datasets.sensors import machine_sensors
+from fedbook.evidence.streams import (ClassMeans, FederatedLDA, FlatGenerator, SourceSizes, StreamSizes,
+                                      StreamTask, SumsServer, accept_sums, as_grid, by_turns, class_sums,
+                                      discriminant, encoded, feature_network, held_out, in_rows,
+                                      kernel_stream, known_sources, machine_tasks, mixed_stream, mixed_tasks,
+                                      one_and_dirichlet, over, painting, profiles, sensor_stream,
+                                      series_network, settled, stream_of, time_body, whole_matrix)
+from fedbook.engine.wire import Msg, Refused
 
 SIZES = replace(profiles["smoke"], clients=3, tasks=4, rounds=2)
 

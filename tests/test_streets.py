@@ -8,12 +8,12 @@ import torch
 from PIL import Image
 
 from fedbook.answers import streets as answers
-from fedbook.streets import (MOST_HIDDEN, SEGMENTS, SMALLEST, WEATHERS, hidden, paint_scene, pulses,
-                             rendered_street, resized, scaled, scene, segments, show_scene, street_set,
-                             streets, weather_sheet)
-from fedbook.lab import UserError
-from fedbook.traffic import STREET_CLASSES, WIDE, canvas, paint_part, parts_of
-from fedbook.world import Files, Pictures, largest
+from fedbook.datasets.streets import (MOST_HIDDEN, SEGMENTS, SMALLEST, WEATHERS, hidden, paint_scene, pulses,
+                                      rendered_street, resized, scaled, scene, segments, show_scene,
+                                      street_set, streets, weather_sheet)
+from fedbook.engine.errors import UserError
+from fedbook.datasets.traffic import STREET_CLASSES, WIDE, canvas, paint_part, parts_of
+from fedbook.datasets.world import Files, Pictures, largest
 
 SMALL = (45, 80)
 

@@ -7,14 +7,14 @@ from torch import nn
 
 from conftest import detector
 
-from fedbook import detect as d
-from fedbook import teacher as t
+from fedbook.methods import detect as d
+from fedbook.methods import teacher as t
 from fedbook.answers import teacher as answers
-from fedbook.encoders import image_encoder
-from fedbook.lab import UserError
-from fedbook.local import generator
-from fedbook.streets import streets
-from fedbook.world import Boxes
+from fedbook.datasets.encoders import image_encoder
+from fedbook.engine.errors import UserError
+from fedbook.engine.local import generator
+from fedbook.datasets.streets import streets
+from fedbook.datasets.world import Boxes
 
 HIGH = (96, 160)
 torch.set_num_threads(1)

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 
 from conftest import by_day
-from fedbook import classroom, command, lab
-from fedbook.classroom import (Pupil, credit, exercises_of, grade, marks_of, slide_cells, tasks,
-                               write_assignment)
-from fedbook.command import main
-from fedbook.lab import check, progress_file, solved_in
-from fedbook.runs import chapters, module_name
+from fedbook.kit import classroom, command, lab
+from fedbook.kit.classroom import (Pupil, credit, exercises_of, grade, marks_of, slide_cells, tasks,
+                                   write_assignment)
+from fedbook.kit.command import main
+from fedbook.kit.lab import check, progress_file, solved_in
+from fedbook.kit.runs import chapters, module_name
 
 ROOT = Path(__file__).parent.parent
-COMMAND = chapters()["30_command"]
+COMMAND = chapters()["kit/command"]
 SOLVED = {"engine_of": """def engine_of(text):
     name, colon, number = text.partition(":")
     if not colon: return (name, None) if name in ("local", "flower") else None
@@ -42,13 +42,13 @@ def loaded(path):
 @pytest.fixture(scope="module")
 def work(tmp_path_factory):
     folder = tmp_path_factory.mktemp("class") / "hw"
-    write_assignment("30_command", folder, seed=3)
+    write_assignment("kit/command", folder, seed=3)
     return folder
 
 
 def handed_in(work, name, *functions):
     "The student's notebook with `functions` written into it, each in place of its empty one."
-    book = json.loads((work / "30_command.ipynb").read_text())
+    book = json.loads((work / "kit/command.ipynb").read_text())
     for function in functions:
         asked = re.match(r"def (\w+)", function)[1]
         for cell in book["cells"]:
@@ -63,12 +63,12 @@ def points(rows): return {row["exercise"]: row["points"] for row in rows}
 # A student's way
 
 def test_what_is_handed_out_has_no_answers(work):
-    book = json.loads((work / "30_command.ipynb").read_text())
+    book = json.loads((work / "kit/command.ipynb").read_text())
     source = "\n".join(cell["source"] for cell in book["cells"])
     assert all(f"def {name}(" in source and f"check({name}" in source for name in SOLVED)
     assert "reveal(" not in source and "guess(" not in source and "heapq" not in source
     assert not any(cell.get("outputs") for cell in book["cells"])
-    assert json.loads((work / "grader.json").read_text()) == dict(chapter="30_command", seed=3, hidden=6)
+    assert json.loads((work / "grader.json").read_text()) == dict(chapter="kit/command", seed=3, hidden=6)
 
 
 def test_graded_untouched_then_half_solved_then_solved(work, capsys):
@@ -86,7 +86,7 @@ def test_graded_untouched_then_half_solved_then_solved(work, capsys):
 
 def test_an_assignment_that_is_there_stays_as_it_is(work, capsys):
     before = {path: path.read_bytes() for path in work.iterdir()}
-    assert main(["assignment", "30_command", str(work)]) == 2
+    assert main(["assignment", "kit/command", str(work)]) == 2
     err = capsys.readouterr().err
     assert "is there already, and stays as it is" in err and err.count("\n") == 1
     assert before == {path: path.read_bytes() for path in work.iterdir()}
@@ -216,7 +216,7 @@ def test_a_pupil_gives_functions_and_what_it_raised(tmp_path):
 def test_where_the_kernel_cannot_close_folders_python_watches(tmp_path):
     secret = tmp_path / "secret.txt"
     secret.write_text("42")
-    code = ("import subprocess, sys; from pathlib import Path; from fedbook.classroom import keep_watch\n"
+    code = ("import subprocess, sys; from pathlib import Path; from fedbook.kit.classroom import keep_watch\n"
             f"keep_watch([Path({str(tmp_path)!r})], starts=False)\n"
             f"for f in (lambda: open({str(secret)!r}), lambda: subprocess.run(['cat', {str(secret)!r}])):\n"
             "    try: print(f())\n    except PermissionError as error: print(error)")
@@ -264,8 +264,8 @@ def test_a_project_runs(name, capsys):
 
 def test_slides_show_figures_and_formulas_and_no_answers(tmp_path, capsys):
     target = tmp_path / "slides.html"
-    assert main(["slides", "03_wire", "--to", str(target)]) == 0
-    page, cells = target.read_text(), slide_cells(chapters()["03_wire"])
+    assert main(["slides", "engine/wire", "--to", str(target)]) == 0
+    page, cells = target.read_text(), slide_cells(chapters()["engine/wire"])
     assert page.count("<section") > 15 and "data:image/png" in page
     assert "from the network" in capsys.readouterr().out
     assert "Exercises" not in "".join(cell.source for cell in cells) and "Answer: <code>" not in page
@@ -292,7 +292,7 @@ def test_what_is_solved_is_noted_in_a_readers_copy_alone(tmp_path, monkeypatch, 
     assert capsys.readouterr().out == "correct on 2 cases\ncorrect on 2 cases, noted in progress.json\n"
     assert main(["progress"]) == 0
     out = capsys.readouterr().out
-    assert re.search(r"30_command +1 of 3 +engine_of, makespan", out) and "\n1 of " in out
+    assert re.search(r"kit/command +1 of 3 +engine_of, makespan", out) and "\n1 of " in out
     progress_file().write_text("[]")
     solve()
     assert progress_file().read_text() == "[]" and main(["progress"]) == 2
@@ -306,7 +306,7 @@ def test_lab_opens_a_chapter_of_the_copy(tmp_path, monkeypatch):
     monkeypatch.setattr(command.subprocess, "call", lambda line: opened.append(line[2:]) or 0)
     assert [main(["lab"]), main(["lab", "all"]), main(["lab", "classroom"])] == [0, 0, 0]
     assert opened == [["jupyterlab", f"course/{name}.ipynb"]
-                      for name in ("00_start", "00_start", "workshop/w11_classroom")]
+                      for name in ("00_start", "00_start", "kit/classroom")]
     assert solved_in(Path("course", lab.PROGRESS)) == {} and Path("course", "answers").is_dir()
     assert not (ROOT / "nbs" / lab.PROGRESS).exists()
 
@@ -324,4 +324,4 @@ def test_the_doctor_names_each_problem_with_its_cure(monkeypatch, capsys):
     monkeypatch.setattr(classroom, "memory_here", lambda: 3e9)
     said = {finding.what: finding for ask in (classroom._machine, classroom._packages) for finding in ask()}
     assert said["extra flower"].cure == "pip install 'fedbook[flower]'"
-    assert "without: 20_flower" in said["extra flower"].found and "--at-once 1" in said["memory"].cure
+    assert "without: deploy/flower" in said["extra flower"].found and "--at-once 1" in said["memory"].cure

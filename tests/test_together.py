@@ -6,16 +6,16 @@ import torch
 import torch.nn.functional as F
 
 from conftest import copied
-from fedbook import together as module
-from fedbook.engine import Checkpoint, Faults
-from fedbook.fedavg import Client, Federation, FedProxClient, Here, Server, run
+from fedbook.engine import stacked as module
+from fedbook.engine.workers import Checkpoint, Faults
+from fedbook.engine.federation import Client, Federation, FedProxClient, Here, Server, run
 from fedbook.fedreplay import (FedReplayClient, FedReplayServer, FedReplaySizes, ReplayHead, ReplayPool,
                                cross_entropy, fedprox, logits_together)
-from fedbook.lab import UserError
-from fedbook.local import batches, build, generator
-from fedbook.together import (Together, batch_together, default_together, entropy_together, mean_together,
-                              train_together)
-from fedbook.wire import Msg, unpack
+from fedbook.engine.errors import UserError
+from fedbook.engine.local import batches, build, generator
+from fedbook.engine.stacked import (Together, batch_together, default_together, entropy_together,
+                                    mean_together, train_together)
+from fedbook.engine.wire import Msg, unpack
 
 # one step, several, a last batch of one that joins the one before it, a single picture
 ROWS = (5, 33, 70, 12, 64, 1, 17)

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from fedbook.answers import traffic as answers
-from fedbook.folders import BDD_CLASSES
-from fedbook.traffic import (STREET_CLASSES, Camera, Part, between, canvas, cover, extent, paint_part,
-                             parts_of, perspective, random_thing, vary)
+from fedbook.datasets.folders import BDD_CLASSES
+from fedbook.datasets.traffic import (STREET_CLASSES, Camera, Part, between, canvas, cover, extent,
+                                      paint_part, parts_of, perspective, random_thing, vary)
 
 SMALL = (45, 80)
 WHITE = (1, 1, 1)

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.autograd import gradcheck
 
-import fedbook.wasserstein as wasserstein
-from fedbook.lab import UserError
-from fedbook.wasserstein import (Gaussian, low_rank_factors, pairwise_wasserstein2,
-                                 pairwise_wasserstein2_diagonal, pairwise_wasserstein2_factors, wasserstein2,
-                                 wasserstein_loss)
+import fedbook.methods.wasserstein as wasserstein
+from fedbook.engine.errors import UserError
+from fedbook.methods.wasserstein import (Gaussian, low_rank_factors, pairwise_wasserstein2,
+                                         pairwise_wasserstein2_diagonal, pairwise_wasserstein2_factors,
+                                         wasserstein2, wasserstein_loss)
 
 seeds = st.integers(0, 2**31)
 dims = st.integers(1, 7)

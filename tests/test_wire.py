@@ -12,8 +12,9 @@ import torch
 from hypothesis import given, settings
 from safetensors.torch import save
 
-from fedbook.lab import UserError
-from fedbook.wire import Ledger, Msg, Refused, decode, encode, expect, from_bits, gather, header, pack, scatter, to_bits, unpack
+from fedbook.engine.errors import UserError
+from fedbook.engine.wire import (Ledger, Msg, Refused, decode, encode, expect, from_bits, gather, header,
+                                 pack, scatter, to_bits, unpack)
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int16,
           torch.int32, torch.int64, torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn,

@@ -9,12 +9,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedbook import world
+from fedbook.datasets import world
 from fedbook.answers import world as answers
-from fedbook.lab import UserError
-from fedbook.world import (SETS, Boxes, Pictures, Selected, advice, arc_of_turn, as_float, check_boxes,
-                           fashion_mnist_small,
-                           inventory, known_set, largest, set_folder, split_by_group)
+from fedbook.engine.errors import UserError
+from fedbook.datasets.world import (SETS, Boxes, Pictures, Selected, advice, arc_of_turn, check_boxes,
+                                    fashion_mnist_small, inventory, known_set, largest, set_folder,
+                                    split_by_group)
+from fedbook.engine.local import as_float
 
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from time import process_time
 
-from fedbook.runs import chapters, dry_names, encoders_of, made_up
+from fedbook.kit.runs import chapters, dry_names, encoders_of, made_up
 from pretended import aside, run_chapter
 
 

@@ -1,4 +1,4 @@
-"Hidden cases for the exercises of `fedbook.attack`: each function draws the arguments of one case."
+"Hidden cases for the exercises of `fedbook.privacy.attack`: each function draws the arguments of one case."
 import numpy as np
 
 def alone(g): return (g.integers(-3, 12, g.integers(1, 9)) / 10).tolist(), (g.permutation(8)[:4] / 10).tolist()

@@ -1,4 +1,4 @@
-"Hidden cases for the exercises of `fedbook.buffered`: each function draws the arguments of one case."
+"Hidden cases for the exercises of `fedbook.deploy.buffered`: each function draws the arguments of one case."
 
 def ages(g):
     log, out = [], []

@@ -1,4 +1,4 @@
-"Hidden cases for the exercises of `fedbook.compress`: each function draws the arguments of one case."
+"Hidden cases for the exercises of `fedbook.privacy.compress`: each function draws the arguments of one case."
 
 def shortest(g):
     n = int(g.integers(1, 5000))

@@ -1,4 +1,4 @@
-"Hidden cases for the exercises of `fedbook.continual`: each function draws the arguments of one case."
+"Hidden cases for the exercises of `fedbook.methods.continual`: each function draws the arguments of one case."
 import torch
 
 def arrival(g):

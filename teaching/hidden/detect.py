@@ -1,4 +1,4 @@
-"Hidden cases for the exercises of `fedbook.detect`: each function draws the arguments of one case."
+"Hidden cases for the exercises of `fedbook.methods.detect`: each function draws the arguments of one case."
 import numpy as np
 import torch
 

@@ -1,4 +1,4 @@
-"Hidden cases for the exercises of `fedbook.dp`: each function draws the arguments of one case."
+"Hidden cases for the exercises of `fedbook.privacy.dp`: each function draws the arguments of one case."
 
 def nodes_with(g):
     steps = int(g.integers(1, 70))

@@ -1,4 +1,4 @@
-"Hidden cases for the exercises of `fedbook.encoders`: each function draws the arguments of one case."
+"Hidden cases for the exercises of `fedbook.datasets.encoders`: each function draws the arguments of one case."
 import torch
 
 def _floats(g, *shape): return torch.tensor(g.normal(size=shape), dtype=torch.float32)

@@ -1,4 +1,4 @@
-"Hidden cases for the exercises of `fedbook.exemplars`: each function draws the arguments of one case."
+"Hidden cases for the exercises of `fedbook.methods.exemplars`: each function draws the arguments of one case."
 
 def orphans(g): return (g.integers(0, 9, (3, 5)) * (g.random((3, 5)) < 0.4)).tolist()
 

@@ -1,4 +1,4 @@
-"Hidden cases for the exercises of `fedbook.experts`: each function draws the arguments of one case."
+"Hidden cases for the exercises of `fedbook.methods.experts`: each function draws the arguments of one case."
 
 def work(g): return (*(int(g.integers(1, top)) for top in (900, 6, 60, 8)), str(g.choice(["gathered", "masked"])))
 

@@ -1,4 +1,4 @@
-"Hidden cases for the exercises of `fedbook.fedavg`: each function draws the arguments of one case."
+"Hidden cases for the exercises of `fedbook.engine.federation`: each function draws the arguments of one case."
 import torch
 
 def _states(g, n): return [{"t0": torch.tensor(g.normal(size=3)), "t1": torch.tensor(g.normal(size=(2, 2)))}

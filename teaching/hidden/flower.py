@@ -1,4 +1,4 @@
-"Hidden cases for the exercises of `fedbook.flower`: each function draws the arguments of one case."
+"Hidden cases for the exercises of `fedbook.deploy.flower`: each function draws the arguments of one case."
 
 def longest_absence(g):
     rows = [dict(round=int(r), client=int(c)) for r, c in zip(g.integers(0, 9, 20), g.integers(0, 3, 20))]

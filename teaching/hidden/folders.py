@@ -1,4 +1,4 @@
-"Hidden cases for the exercises of `fedbook.folders`: each function draws the arguments of one case."
+"Hidden cases for the exercises of `fedbook.datasets.folders`: each function draws the arguments of one case."
 
 def leaking(g):
     plants = lambda n: [str(p) for p in g.integers(0, 12, n)]

@@ -1,4 +1,4 @@
-"Hidden cases for the exercises of `fedbook.leaves`: each function draws the arguments of one case."
+"Hidden cases for the exercises of `fedbook.datasets.leaves`: each function draws the arguments of one case."
 
 def hold_out(g):
     identity = g.integers(10, 17, g.integers(3, 15)).tolist()

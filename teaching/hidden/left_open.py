@@ -1,4 +1,4 @@
-"Hidden cases for the exercises of `fedbook.left_open`: each function draws the arguments of one case."
+"Hidden cases for the exercises of `fedbook.evidence.left_open`: each function draws the arguments of one case."
 
 def to_run(g):
     names = ["a", "b", "c", "d", "e"]

@@ -1,4 +1,4 @@
-"Hidden cases for the exercises of `fedbook.leverage`: each function draws the arguments of one case."
+"Hidden cases for the exercises of `fedbook.methods.leverage`: each function draws the arguments of one case."
 import numpy as np
 
 def leverage_if_added(g):

@@ -1,4 +1,4 @@
-"Hidden cases for the exercises of `fedbook.local`: each function draws the arguments of one case."
+"Hidden cases for the exercises of `fedbook.engine.local`: each function draws the arguments of one case."
 import numpy as np
 import torch
 

@@ -1,4 +1,4 @@
-"Hidden cases for the exercises of `fedbook.nodes`: each function draws the arguments of one case."
+"Hidden cases for the exercises of `fedbook.deploy.nodes`: each function draws the arguments of one case."
 
 def believes(g):
     shown = dict(issuer=str(g.choice(["us", "them"], p=[0.7, 0.3])), names=["a.example", "b.example"],

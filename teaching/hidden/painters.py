@@ -1,4 +1,4 @@
-"Hidden cases for the exercises of `fedbook.painters`: each function draws the arguments of one case."
+"Hidden cases for the exercises of `fedbook.methods.painters`: each function draws the arguments of one case."
 
 def pool(g):
     old, classes = int(g.integers(0, 4)), int(g.integers(4, 8))

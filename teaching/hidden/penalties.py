@@ -1,4 +1,4 @@
-"Hidden cases for the exercises of `fedbook.penalties`: each function draws the arguments of one case."
+"Hidden cases for the exercises of `fedbook.methods.penalties`: each function draws the arguments of one case."
 import numpy as np
 
 def strengths(g):

@@ -1,4 +1,4 @@
-"Hidden cases for the exercises of `fedbook.people`: each function draws the arguments of one case."
+"Hidden cases for the exercises of `fedbook.datasets.people`: each function draws the arguments of one case."
 
 def dressed_alike(g): return g.integers(0, 7, g.integers(1, 7)).tolist()
 

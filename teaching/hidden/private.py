@@ -1,4 +1,4 @@
-"Hidden cases for the exercises of `fedbook.private`: each function draws the arguments of one case."
+"Hidden cases for the exercises of `fedbook.privacy.private`: each function draws the arguments of one case."
 
 def repaired(g):
     n, modulus = int(g.integers(2, 6)), int(g.choice([2**32, 1000]))

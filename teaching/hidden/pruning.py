@@ -1,4 +1,4 @@
-"Hidden cases for the exercises of `fedbook.pruning`: each function draws the arguments of one case."
+"Hidden cases for the exercises of `fedbook.methods.pruning`: each function draws the arguments of one case."
 
 def lottery_average(g):
     k, n = g.integers(1, 6), g.integers(1, 12)

@@ -1,4 +1,4 @@
-"Hidden cases for the exercises of `fedbook.reid`: each function draws the arguments of one case."
+"Hidden cases for the exercises of `fedbook.methods.reid`: each function draws the arguments of one case."
 
 def average_precision(g): return (g.random(g.integers(1, 12)) < 0.4).tolist()
 

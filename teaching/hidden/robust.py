@@ -1,4 +1,4 @@
-"Hidden cases for the exercises of `fedbook.robust`: each function draws the arguments of one case."
+"Hidden cases for the exercises of `fedbook.privacy.robust`: each function draws the arguments of one case."
 
 def most_liars(g): return int(g.integers(1, 60)), str(g.choice(["median", "trimmed", "krum"]))
 

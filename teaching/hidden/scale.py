@@ -1,4 +1,4 @@
-"Hidden cases for the exercises of `fedbook.scale`: each function draws the arguments of one case."
+"Hidden cases for the exercises of `fedbook.deploy.scale`: each function draws the arguments of one case."
 
 def surviving(g):
     write = lambda: ("write", int(g.integers(5)), str(g.choice(list("abcdefgh"))))

@@ -1,4 +1,4 @@
-"Hidden cases for the exercises of `fedbook.score`: each function draws the arguments of one case."
+"Hidden cases for the exercises of `fedbook.methods.score`: each function draws the arguments of one case."
 
 def _curve(g):
     rounds = (g.permutation(30)[:8] + 1).tolist()

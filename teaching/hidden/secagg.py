@@ -1,4 +1,4 @@
-"Hidden cases for the exercises of `fedbook.secagg`: each function draws the arguments of one case."
+"Hidden cases for the exercises of `fedbook.privacy.secagg`: each function draws the arguments of one case."
 
 def safe_threshold(g):
     n = int(g.integers(2, 60))

@@ -1,4 +1,4 @@
-"Hidden cases for the exercises of `fedbook.sensors`: each function draws the arguments of one case."
+"Hidden cases for the exercises of `fedbook.datasets.sensors`: each function draws the arguments of one case."
 
 
 def filled(g):

@@ -1,4 +1,4 @@
-"Hidden cases for the exercises of `fedbook.split`: each function draws the arguments of one case."
+"Hidden cases for the exercises of `fedbook.datasets.split`: each function draws the arguments of one case."
 
 def effective_classes(g): return [int(g.integers(1, 50)), *(g.integers(0, 3, 5) * g.integers(1, 99, 5)).tolist()]
 

@@ -1,4 +1,4 @@
-"Hidden cases for the exercises of `fedbook.streams`: each function draws the arguments of one case."
+"Hidden cases for the exercises of `fedbook.evidence.streams`: each function draws the arguments of one case."
 import numpy as np
 
 

@@ -1,4 +1,4 @@
-"Hidden cases for the exercises of `fedbook.streets`: each function draws the arguments of one case."
+"Hidden cases for the exercises of `fedbook.datasets.streets`: each function draws the arguments of one case."
 
 def _box(g):
     corner, side = g.integers(0, 9, 2), g.integers(1, 12, 2)

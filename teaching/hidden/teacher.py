@@ -1,4 +1,4 @@
-"Hidden cases for the exercises of `fedbook.teacher`: each function draws the arguments of one case."
+"Hidden cases for the exercises of `fedbook.methods.teacher`: each function draws the arguments of one case."
 import torch
 
 def steps_until(g): return float(g.uniform(0.2, 0.999)), float(g.uniform(0.05, 0.9))

@@ -1,4 +1,4 @@
-"Hidden cases for the exercises of `fedbook.traffic`: each function draws the arguments of one case."
+"Hidden cases for the exercises of `fedbook.datasets.traffic`: each function draws the arguments of one case."
 
 def farthest(g):
     return float(g.uniform(0.5, 4)), float(g.uniform(0.5, 2)), int(g.integers(60, 900)), int(g.integers(2, 40))

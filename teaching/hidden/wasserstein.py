@@ -1,4 +1,4 @@
-"Hidden cases for the exercises of `fedbook.wasserstein`: each function draws the arguments of one case."
+"Hidden cases for the exercises of `fedbook.methods.wasserstein`: each function draws the arguments of one case."
 import numpy as np
 
 def _moments(x): return x.mean(0), np.atleast_2d(np.cov(x.T, bias=True)), len(x)

@@ -1,7 +1,7 @@
-"Hidden cases for the exercises of `fedbook.wire`: each function draws the arguments of one case."
+"Hidden cases for the exercises of `fedbook.engine.wire`: each function draws the arguments of one case."
 import torch
 
-from fedbook.wire import Ledger, Msg, pack
+from fedbook.engine.wire import Ledger, Msg, pack
 
 def pays(g):
     n, b = int(g.integers(1, 200)), int(g.choice([1, 2, 4, 8]))

@@ -1,4 +1,4 @@
-"Hidden cases for the exercises of `fedbook.world`: each function draws the arguments of one case."
+"Hidden cases for the exercises of `fedbook.datasets.world`: each function draws the arguments of one case."
 import torch
 
 from fedbook.answers.world import Album

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedbook.engine import Faults, trial
-from fedbook.fedavg import FedAvgExperiment, profiles
-from fedbook.local import predict
-from fedbook.score import class_accuracy
+from fedbook.engine.workers import Faults, trial
+from fedbook.methods.fedavg import FedAvgExperiment, profiles
+from fedbook.engine.local import predict
+from fedbook.methods.score import class_accuracy
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,14 @@ small network, by the magnitudes of weights that have learned nothing?
 
     python teaching/projects/begun_pruned.py [smoke | quick | full]
 
-From here: masks drawn blindly; whole units instead of single weights (`fedbook.pruning.drop_hidden`), which save
+From here: masks drawn blindly; whole units instead of single weights (`fedbook.methods.pruning.drop_hidden`), which save
 time and not only bytes; both at equal bytes.
 """
 import sys
 from dataclasses import replace
 
-from fedbook.engine import trial
-from fedbook.pruning import PruningExperiment, profiles
+from fedbook.engine.workers import trial
+from fedbook.methods.pruning import PruningExperiment, profiles
 
 
 def main(profile="smoke"):

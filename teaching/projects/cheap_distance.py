@@ -13,8 +13,8 @@ import sys
 
 import torch
 
-from fedbook.wasserstein import (low_rank_factors, pairwise_wasserstein2, pairwise_wasserstein2_diagonal,
-                                 pairwise_wasserstein2_factors)
+from fedbook.methods.wasserstein import (low_rank_factors, pairwise_wasserstein2,
+                                         pairwise_wasserstein2_diagonal, pairwise_wasserstein2_factors)
 
 
 def tasks(seed, apart, count=5, d=24):

@@ -11,8 +11,9 @@ without looking at the test.
 import sys
 from dataclasses import replace
 
-from fedbook.engine import trial
-from fedbook.fedavg import FedAvgExperiment, Mean, Server, profiles
+from fedbook.engine.workers import trial
+from fedbook.methods.fedavg import FedAvgExperiment, profiles
+from fedbook.engine.federation import Mean, Server
 
 
 class Alike(Server):

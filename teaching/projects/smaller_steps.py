@@ -5,12 +5,12 @@ noise for the same epsilon. Here is what the accountant says, before anything is
 
     python teaching/projects/smaller_steps.py [smoke | quick | full]
 
-Needs the extra `dp`. From here: train with the best three (`fedbook.private.dp_experiment`), since the clip
+Needs the extra `dp`. From here: train with the best three (`fedbook.privacy.private.dp_experiment`), since the clip
 decides how much signal a step has; and say where the forecast fails.
 """
 import sys
 
-from fedbook.private import noise_for
+from fedbook.privacy.private import noise_for
 
 RATE, DELTA, CLIENTS = 0.1, 1e-5, 1000
 

@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedbook.engine import Faults, trial
-from fedbook.fedavg import FedAvgExperiment, Server, profiles
+from fedbook.engine.workers import Faults, trial
+from fedbook.methods.fedavg import FedAvgExperiment, profiles
+from fedbook.engine.federation import Server
 
 CLOCK = 240      # seconds that every setting has
 

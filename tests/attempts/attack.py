@@ -1,4 +1,4 @@
-"Attempts at the exercises of nbs/22_attack.ipynb: see tests/test_exercises.py."
+"Attempts at the exercises of nbs/privacy/attack.ipynb: see tests/test_exercises.py."
 import math
 from bisect import bisect_left, bisect_right
 from collections import Counter

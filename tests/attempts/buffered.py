@@ -1,4 +1,4 @@
-"Attempts at the exercises of nbs/23_buffered.ipynb: see tests/test_exercises.py."
+"Attempts at the exercises of nbs/deploy/buffered.ipynb: see tests/test_exercises.py."
 import math
 
 import numpy as np

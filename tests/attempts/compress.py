@@ -1,4 +1,4 @@
-"Attempts at the exercises of nbs/11_compress.ipynb: see tests/test_exercises.py."
+"Attempts at the exercises of nbs/privacy/compress.ipynb: see tests/test_exercises.py."
 import numpy as np
 
 

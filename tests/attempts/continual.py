@@ -1,4 +1,4 @@
-"Attempts at the exercises of nbs/07_continual.ipynb: see tests/test_exercises.py."
+"Attempts at the exercises of nbs/methods/continual.ipynb: see tests/test_exercises.py."
 import itertools
 
 import numpy as np

@@ -1,4 +1,4 @@
-"Attempts at the exercises of 08_detect: wrong ones that `check` must catch, right ones written another way."
+"Attempts at the exercises of methods/detect: wrong ones that `check` must catch, right ones written another way."
 import torch
 from torchvision.ops import box_iou, nms
 

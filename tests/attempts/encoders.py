@@ -1,4 +1,4 @@
-"Attempts at the exercises of w8_encoders: wrong ones that `check` must catch, right ones done another way."
+"Attempts at the exercises of datasets/encoders: wrong ones that `check` must catch, right ones done another way."
 import torch
 from torch.nn import functional as F
 

@@ -1,4 +1,4 @@
-"Attempts at the exercises of 09_experts: wrong ones that `check` must catch, right ones written another way."
+"Attempts at the exercises of methods/experts: wrong ones that `check` must catch, right ones written another way."
 import math
 
 import numpy as np

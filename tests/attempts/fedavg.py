@@ -1,10 +1,10 @@
-"""Attempts at the exercises of 04_fedavg."""
+"""Attempts at the exercises of methods/fedavg."""
 import math
 
 import numpy as np
 import torch
 
-from fedbook.fedavg import Mean
+from fedbook.engine.federation import Mean
 
 
 def _clip(start, state, bound, norm):

@@ -1,4 +1,4 @@
-"Attempts at the exercises of nbs/20_flower.ipynb: see tests/test_exercises.py."
+"Attempts at the exercises of nbs/deploy/flower.ipynb: see tests/test_exercises.py."
 import math
 
 import numpy as np

@@ -1,5 +1,5 @@
-"Attempts at the exercises of w3_folders: wrong ones that `check` must catch, right ones written another way."
-from fedbook.folders import read_name
+"Attempts at the exercises of datasets/folders: wrong ones that `check` must catch, right ones written another way."
+from fedbook.datasets.folders import read_name
 
 
 def leaking__wrong_counts_plants(train, test): return len(set(train) & set(test))

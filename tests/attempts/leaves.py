@@ -1,4 +1,4 @@
-"Attempts at the exercises of w4_leaves: wrong ones that `check` must catch, right ones written another way."
+"Attempts at the exercises of datasets/leaves: wrong ones that `check` must catch, right ones written another way."
 import numpy as np
 
 

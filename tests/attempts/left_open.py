@@ -1,4 +1,4 @@
-"Attempts at the exercises of nbs/16_left_open.ipynb: see tests/test_exercises.py."
+"Attempts at the exercises of nbs/evidence/left_open.ipynb: see tests/test_exercises.py."
 import math
 
 import numpy as np

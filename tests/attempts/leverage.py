@@ -1,4 +1,4 @@
-"Attempts at the exercises of nbs/09_leverage.ipynb: see tests/test_exercises.py."
+"Attempts at the exercises of nbs/methods/leverage.ipynb: see tests/test_exercises.py."
 import numpy as np
 
 

@@ -1,9 +1,9 @@
-"""Attempts at the exercises of 01_local."""
+"""Attempts at the exercises of engine/local."""
 import numpy as np
 import torch
 import torch.nn.functional as F
 
-from fedbook.local import batches, fixed_point, generator
+from fedbook.engine.local import batches, fixed_point, generator
 
 
 # ---- where FedProx rests

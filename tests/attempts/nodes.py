@@ -1,4 +1,4 @@
-"Attempts at the exercises of nbs/20_nodes.ipynb: see tests/test_exercises.py."
+"Attempts at the exercises of nbs/deploy/nodes.ipynb: see tests/test_exercises.py."
 
 
 def believes__wrong_any_address(shown, authorities, address, now):

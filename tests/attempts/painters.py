@@ -1,4 +1,4 @@
-"Attempts at the exercises of nbs/08_painters.ipynb: see tests/test_exercises.py."
+"Attempts at the exercises of nbs/methods/painters.ipynb: see tests/test_exercises.py."
 from collections import Counter
 
 import numpy as np

@@ -1,4 +1,4 @@
-"Attempts at the exercises of nbs/08_penalties.ipynb: see tests/test_exercises.py."
+"Attempts at the exercises of nbs/methods/penalties.ipynb: see tests/test_exercises.py."
 import itertools
 
 import numpy as np

@@ -1,4 +1,4 @@
-"Attempts at the exercises of w5_people: wrong ones that `check` must catch, right ones written another way."
+"Attempts at the exercises of datasets/people: wrong ones that `check` must catch, right ones written another way."
 import itertools
 
 

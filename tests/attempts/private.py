@@ -1,4 +1,4 @@
-"Attempts at the exercises of nbs/21_private.ipynb: see tests/test_exercises.py."
+"Attempts at the exercises of nbs/privacy/private.ipynb: see tests/test_exercises.py."
 import math
 
 import numpy as np

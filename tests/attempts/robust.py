@@ -1,4 +1,4 @@
-"Attempts at the exercises of nbs/22_robust.ipynb: see tests/test_exercises.py."
+"Attempts at the exercises of nbs/privacy/robust.ipynb: see tests/test_exercises.py."
 import math
 
 import numpy as np

@@ -1,4 +1,4 @@
-"Attempts at the exercises of 05_score: wrong ones that `check` must catch, right ones written another way."
+"Attempts at the exercises of methods/score: wrong ones that `check` must catch, right ones written another way."
 import numpy as np
 
 

@@ -1,4 +1,4 @@
-"Attempts at the exercises of nbs/21_secagg.ipynb: see tests/test_exercises.py."
+"Attempts at the exercises of nbs/privacy/secagg.ipynb: see tests/test_exercises.py."
 
 
 def safe_threshold__wrong_half_of_all(n, bad):

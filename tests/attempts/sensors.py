@@ -1,4 +1,4 @@
-"Attempts at the exercises of nbs/workshop/w8_sensors.ipynb: see tests/test_exercises.py."
+"Attempts at the exercises of nbs/datasets/sensors.ipynb: see tests/test_exercises.py."
 import math
 
 import numpy as np

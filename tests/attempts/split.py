@@ -1,4 +1,4 @@
-"Attempts at the exercises of 02_split: wrong ones that `check` must catch, right ones written another way."
+"Attempts at the exercises of datasets/split: wrong ones that `check` must catch, right ones written another way."
 import numpy as np
 
 

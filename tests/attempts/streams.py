@@ -1,4 +1,4 @@
-"Attempts at the exercises of nbs/15_streams.ipynb: see tests/test_exercises.py."
+"Attempts at the exercises of nbs/evidence/streams.ipynb: see tests/test_exercises.py."
 import math
 
 import numpy as np

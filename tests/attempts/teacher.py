@@ -1,4 +1,4 @@
-"Attempts at the exercises of 09_teacher: wrong ones that `check` must catch, right ones written another way."
+"Attempts at the exercises of methods/teacher: wrong ones that `check` must catch, right ones written another way."
 import math
 
 import torch

@@ -1,4 +1,4 @@
-"Attempts at the exercises of w6_traffic: wrong ones that `check` must catch, right ones written another way."
+"Attempts at the exercises of datasets/traffic: wrong ones that `check` must catch, right ones written another way."
 import numpy as np
 
 

@@ -1,4 +1,4 @@
-"Attempts at the exercises of nbs/09_wasserstein.ipynb: see tests/test_exercises.py."
+"Attempts at the exercises of nbs/methods/wasserstein.ipynb: see tests/test_exercises.py."
 import math
 from itertools import count
 

@@ -1,4 +1,4 @@
-"Attempts at the exercises of 03_wire: wrong ones that `check` must catch, right ones written another way."
+"Attempts at the exercises of engine/wire: wrong ones that `check` must catch, right ones written another way."
 import torch
 
 

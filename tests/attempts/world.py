@@ -1,10 +1,10 @@
-"Attempts at the exercises of nbs/workshop/w2_world.ipynb: see tests/test_exercises.py."
+"Attempts at the exercises of nbs/datasets/world.ipynb: see tests/test_exercises.py."
 from collections import Counter
 
 import numpy as np
 import torch
 
-from fedbook.world import as_float
+from fedbook.engine.local import as_float
 
 
 def _sums(images, dtype):

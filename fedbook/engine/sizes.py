@@ -1,0 +1,154 @@
+"""The sizes of a run: profiles, their limits and meanings, and the changes to them."""
+import inspect
+import json
+import linecache
+import math
+import os
+import re
+from dataclasses import dataclass, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+from fedbook.engine.errors import UserError
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a number of a `Profile` may be: from `low` to `high`, both included, and more than `above`. It is
+    finite, unless `high` is infinite."""
+    low: float | None = None
+    high: float | None = None
+    above: float | None = None
+
+    def hold(self, value: float) -> bool:
+        "Whether `value` is inside."
+        if not math.isfinite(value) and value != self.high: return False
+        above = self.above is None or value > self.above
+        return above and (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
+
+    def __str__(self) -> str:
+        if self.low is not None and self.high is not None: return f"from {self.low:g} to {self.high:g}"
+        above = "" if self.above is None else f"above {self.above:g}"
+        low = "" if self.low is None else f"at least {self.low:g}"
+        high = "" if self.high in (None, math.inf) else f"at most {self.high:g}"
+        return " and ".join(filter(None, [above, low, high]))
+
+
+Count = Annotated[int, Bounds(low=1)]
+Share = Annotated[float, Bounds(low=0, high=1)]
+Positive = Annotated[float, Bounds(above=0)]
+_A_PATH = "a path"
+
+
+def is_path(value: Any) -> bool:
+    "Whether a text means a file or folder: it has a separator, or there is one of that name."
+    return isinstance(value, str) and bool(re.search(r"[/\\]", value) or value and Path(value).exists())
+
+
+def limits(hint: Any) -> Bounds | tuple | None:
+    """What the type `hint` of a size allows: `Bounds` for a number, a tuple of choices for a `Literal`, None
+    for anything goes. A tuple of sizes has the limits of its entries; `Literal[...] | str` has the choices,
+    and "a path" behind them."""
+    kind, *notes = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    parts = get_args(kind)
+    if len(parts) == 2 and get_origin(parts[0]) is Literal and parts[1] is str:
+        return *get_args(parts[0]), _A_PATH
+    if get_origin(kind) is tuple: return limits(get_args(kind)[0])
+    if get_origin(kind) is Literal: return get_args(kind)
+    if kind not in (int, float): return None
+    return next((note for note in notes if isinstance(note, Bounds)), Bounds(low=0))
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The size of a run. Each chapter adds its own fields, each with its meaning in a comment beside it and
+    its limits in its type (`Count`, `Share`, `Positive`, `Literal`; any other number is 0 or more).
+
+    Raises `UserError` for a value outside the limits of its field, and for a number that is not finite."""
+    seeds: Count = 1  # how many seeds a row is repeated with
+
+    def __post_init__(self):
+        hints = get_type_hints(type(self), include_extras=True)
+        for name in (field.name for field in fields(self)):
+            known, content = limits(hints[name]), getattr(self, name)
+            for value in content if isinstance(content, tuple) else (content,):
+                own = isinstance(known, tuple) and known[-1] == _A_PATH and is_path(value)
+                if isinstance(known, tuple) and value not in known and not own:
+                    choices = ", ".join(map(str, known))
+                    raise UserError(f"{name}={value!r} is unknown; choose one of {choices}")
+                if isinstance(known, Bounds) and isinstance(value, (int, float)) and not known.hold(value):
+                    allowed = known if known != Bounds(low=0) else "0 or more"
+                    finite = "" if math.isfinite(value) else ", and finite"
+                    raise UserError(f"{name}={value} must be {allowed}{finite}")
+
+
+def _read(name: str, value: Any, now: Any) -> Any:
+    "`value` (perhaps a text) as the type of the field's present value `now`."
+    kind = type(now)
+    if kind is tuple and isinstance(value, (str, list, tuple)):
+        parts = value.split(",") if isinstance(value, str) else value
+        parts = [part.strip() for part in parts if part.strip()] if isinstance(value, str) else parts
+        return tuple(_read(name, part, now[0] if now else "") for part in parts)
+    if kind is bool and isinstance(value, str):
+        value = {"true": True, "false": False}.get(value.lower(), value)
+    elif kind is float and type(value) is int or isinstance(value, str) and kind in (int, float):
+        try: value = kind(value)
+        except ValueError: pass
+    if type(value) is kind: return value
+    raise UserError(f"{name}={value!r} is not a valid {type(now).__name__} (a value such as {now!r} was "
+                    "expected)")
+
+
+def tiny(profile: str) -> bool:
+    "Whether cells without sizes of their own take the least of everything: at smoke, and in a dry run."
+    return profile == "smoke" or "FEDBOOK_DRY" in os.environ
+
+
+def choose(profiles: dict, name: str, changes: dict | None = None, settings: dict | None = None) -> Profile:
+    """The `Profile` called `name` out of `profiles`, with the fields in `changes` (name to value, or to text)
+    replaced. `settings` (name to fields) are the rows of a paper's table: the field `setting` picks one, and
+    its fields are replaced first.
+
+    Raises `UserError` for an unknown profile, field or setting, for a value that is not of the field's type,
+    and for more clients `per_round` than `clients`. In a dry run (`FEDBOOK_DRY` in the environment) the sizes
+    shrink last, where `profiles` are a chapter's: they have a `smoke`."""
+    if name not in profiles:
+        raise UserError(f"profile={name!r} is unknown; choose one of {', '.join(profiles)}")
+    base = profiles[name]
+    known = [f.name for f in fields(base)]
+    for field in changes or {}:
+        if field not in known:
+            raise UserError(f"{field!r} is not a parameter of this chapter; choose one of {', '.join(known)}")
+    wanted = {k: _read(k, v, getattr(base, k)) for k, v in (changes or {}).items()}
+    setting = wanted.get("setting", getattr(base, "setting", ""))
+    row = {}
+    if settings is not None and setting:
+        if setting not in settings:
+            raise UserError(f"setting={setting!r} is unknown; choose one of {', '.join(settings)}")
+        row = {**settings[setting], "setting": setting}
+    sizes = replace(base, **{**row, **wanted})
+    less = json.loads(os.environ.get("FEDBOOK_DRY", "{}")) if "smoke" in profiles else {}
+    if less: sizes = replace(base, **{**row, **wanted, **{k: _read(k, v, getattr(base, k))
+                                                          for k, v in less.items() if k in known}})
+    asked, clients = (getattr(sizes, name, None) for name in ("per_round", "clients"))
+    if asked and clients and asked > clients:
+        raise UserError(f"per_round={asked} must be at most clients={clients}")
+    return sizes
+
+
+def _source(kind):
+    "The source of a class, also of one that was typed into a notebook (which `inspect` does not find)."
+    try: return inspect.getsource(kind)
+    except (OSError, TypeError):
+        cells = ["".join(entry[2]) for entry in linecache.cache.values() if len(entry) > 2]
+        return next((cell for cell in reversed(cells) if re.search(rf"^class {kind.__name__}[(:]", cell,
+                                                                   re.M)), "")
+
+
+def meanings(kind: type) -> dict[str, str]:
+    "What each field of a `Profile` means: name to the comment beside it, in the order of the fields."
+    found: dict[str, str] = {}
+    for base in (base for base in kind.__mro__ if is_dataclass(base)):
+        pairs = re.findall(r"^ +(\w+): .*?  # *(.+)$", _source(base), re.M)
+        for name, text in pairs: found.setdefault(name, text)
+    return {field.name: found.get(field.name, "") for field in fields(kind)}

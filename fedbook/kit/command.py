@@ -1,0 +1,729 @@
+"""The `fedbook` command: run chapters as reproducible, resumable jobs, report their claims, list data, refresh the book, help a class."""
+import argparse
+import ast
+import importlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from itertools import chain
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import Any
+
+import fedbook
+from fedbook.engine.devices import torch_device
+from fedbook.engine.errors import needs, UserError
+from fedbook.engine.files import run_dir, runs_folder, write_atomically
+from fedbook.engine.rows import machine_name, results_text
+from fedbook.evidence.claims import (headline_p_values, interval_text, looks, measured_on, older_note,
+                                     verdict_of)
+from fedbook.kit.classroom import doctor, grade, progress_rows, write_assignment, write_slides
+from fedbook.kit.lab import PROGRESS, progress_file, sizes_table
+from fedbook.kit.report import (collect, failed_runs, few_colours, fill, keep, message, read_results,
+                                result_name, row_cells, row_difference, SIZES, write_report)
+from fedbook.kit.runs import (answers_of, chapter_module, chapters, check_needs, code_cells, cores, DRY,
+                              encoders_of, execute, find, in_order, made_up, module_name, notebook_stamp,
+                              notebooks_folder, read_changes, run_chapter, run_chapters, run_stamp, sizes_of,
+                              walk_chapter)
+
+
+def to_fold(source: str) -> bool:
+    "Whether a code cell is folded away: it starts with `#| hide`, or holds nothing but calls of `quiz`."
+    if re.match(r"#\| *hide\b", source): return True
+    try: body = ast.parse(source).body
+    except SyntaxError: return False
+    calls = [node.value for node in body if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)]
+    quizzes = [call for call in calls if getattr(call.func, "id", "") == "quiz"]
+    return len(quizzes) == len(body) > 0
+
+
+def fold(cells: Iterable) -> None:
+    "Set or take off the fold of notebook cells, as `to_fold` says."
+    for cell in cells:
+        cell.metadata.pop("jupyter", None)
+        if cell.cell_type == "code" and to_fold(cell.source):
+            cell.metadata["jupyter"] = dict(source_hidden=True)
+
+
+def _tidy(outputs: list) -> list:
+    tidy = [o for o in outputs if o.get("name") != "stderr"]
+    for o in tidy:
+        if "data" in o:
+            o["data"] = {kind: body for kind, body in o["data"].items()
+                         if kind != "application/vnd.jupyter.widget-view+json"}
+            if "image/png" in o["data"]:
+                png = few_colours(b64decode(o["data"]["image/png"]))
+                o["data"]["image/png"] = b64encode(png).decode()
+        if "execution_count" in o: o["execution_count"] = None
+        if "metadata" in o: o["metadata"] = {}
+    return [o for o in tidy if o.get("data", True)]
+
+
+def _outputs(notebook: Path) -> dict[str, list]:
+    "Cell id to tidy outputs of an executed notebook."
+    import nbformat
+
+    cells = [cell for cell in nbformat.read(notebook, 4).cells if cell.cell_type == "code"]
+    return {cell.id: _tidy(cell.outputs) for cell in cells}
+
+
+def _write_outputs(path: Path, outputs: dict[str, list], shown: str = "") -> None:
+    """Put `outputs` (cell id to outputs) into the notebook at `path`, stamp and fold it. `shown` goes into
+    the first cell."""
+    import nbformat
+
+    book = nbformat.read(path, 4)
+    for cell in book.cells:
+        if cell.cell_type == "code": cell.outputs, cell.execution_count = outputs[cell.id], None
+    if shown:
+        book.cells[0].source = re.sub(r"\n+\*Outputs: .*\*$", "",
+                                      book.cells[0].source) + f"\n\n*Outputs: {shown}.*"
+    fold(book.cells)
+    book.metadata["fedbook"] = dict(stamp=notebook_stamp(path))
+    write_atomically(path, nbformat.writes(book) + "\n")
+
+
+def copy_outputs(executed: Path, path: Path, shown: str) -> None:
+    """Copy the outputs of notebook `executed` into `path` by cell id, stamp and fold it, and say in the first
+    cell what the outputs are (`shown`)."""
+    _write_outputs(path, _outputs(executed), shown)
+
+
+def _refresh_answers(path: Path, folder: Path) -> str | None:
+    "Run the answers to the chapter at `path`, if it has any. Returns None, or the sentence of what failed."
+    answers, target = answers_of(path), Path(folder) / "answers.ipynb"
+    if not answers.exists(): return None
+    error = execute(answers, target, {}, f"answers to {path.stem}", FEDBOOK_STAMP=run_stamp(answers))
+    if not error: copy_outputs(target, answers, "")
+    return error
+
+
+def _take_over(ran: dict, path: Path, profile: str, more: str = "") -> dict:
+    """Copy the outputs of the run `ran`, and of the answers, into the notebooks; `more` is said of them as
+    well. Returns `ran`."""
+    profiles = getattr(chapter_module(path), "profiles", None)
+    seeds = profiles[profile].seeds if profiles else 1
+    several = f"seeds 0 to {seeds - 1}" if seeds > 1 else "seed 0"
+    copy_outputs(ran["notebook"], path, f"profile `{profile}`, {several}{more}")
+    return ran | dict(error=_refresh_answers(path, Path(ran["notebook"]).parent))
+
+
+def refresh(path: Path, profile: str = "full", out: str | Path = "runs") -> dict:
+    """Run a chapter at `profile` and its answers, and copy the outputs back into the notebooks. Returns
+    `run_chapter`'s dict."""
+    ran = run_chapter(path, profile, out=out)
+    return ran if ran["error"] else _take_over(ran, path, profile)
+
+
+def booked_results(path: Path, results: str | Path = "results") -> Path:
+    """The file of the kept `full` results of the chapter at `path`, perhaps under an older number. Raises
+    `UserError` if there is not just one."""
+    form = f"*_{module_name(Path(path).stem)}-full-0-*.json"
+    found = [file for file in sorted(Path(results).glob(form)) if not read_results(file)["changes"]]
+    if len(found) == 1: return found[0]
+    raise UserError(f"{len(found)} files of kept results fit {form} in {str(results)!r}; "
+                    "name one with --rows-from")
+
+
+def to_recompute(rows: list[dict]) -> list[tuple]:
+    "(what, seed) of the cheapest row of each method."
+    cheapest = {}
+    for row in sorted(rows, key=lambda row: row["seconds"], reverse=True):
+        cheapest[re.split(", |: ", row["what"])[0]] = (row["what"], row["seed"])
+    return sorted(cheapest.values())
+
+
+def _seed_run(path: Path, body: dict, rows: list[dict], out: str | Path) -> Path:
+    "Put `rows`, of the results `body`, into the run folder of the chapter at `path`. Returns the file."
+    file, stamp = run_dir(path.stem, "full", 0, out) / "results.json", run_stamp(path)
+    try: begun = read_results(file)["stamp"] == stamp
+    except (UserError, OSError): begun = False
+    if not begun:
+        seeded = dict(body, name=path.stem, stamp=stamp, rows=rows, claims=[], headline="", seeded=True)
+        write_atomically(file, results_text(seeded))
+    return file
+
+
+def _recomputed(file: Path, body: dict, again: list[tuple]) -> dict | str:
+    "The results in `file` with what was measured again, or the sentence of what differs from `body`."
+    done, place = read_results(file), lambda row: [row["what"], row["seed"]]
+    old = [row for row in body["rows"] if tuple(place(row)) in again]
+    new = [row for row in done["rows"] if tuple(place(row)) in again and not row.get("again")]
+    return row_difference(old, new, done.get("clock", ())) or dict(done, recomputed=list(map(place, new)))
+
+
+def keep_rows(path: Path, rows_from: str | Path | None = None, out: str | Path = "runs",
+              results: str | Path = "results") -> dict:
+    """Book a chapter after a pure move of code: its rows come from the kept results (or the file
+    `rows_from`), except one of each method, which is measured again at `full`. Changes nothing if one number of these
+    differs.
+
+    Returns `run_chapter`'s dict; the run's `results.json` lists under `recomputed` what was measured."""
+    body = read_results(Path(rows_from or booked_results(path, results)))
+    aside = Path(out) / "kept-rows"
+    again = to_recompute(body["rows"])
+    mark = lambda row: dict(again=True) if (row["what"], row["seed"]) in again else {}
+    file = _seed_run(path, body, [row | mark(row) for row in body["rows"]], aside)
+    ran = run_chapter(path, "full", out=aside)
+    if ran["error"]: return ran
+    done = _recomputed(file, body, again)
+    if isinstance(done, str):
+        file.unlink()
+        wanted = f"{done}; nothing is changed, the chapter needs a full run"
+        return ran | dict(measured="FAILED", error=wanted)
+    ran = _take_over(_moved(ran, file, done, run_dir(path.stem, "full", 0, out)), path, "full")
+    rows = f"{len(done['rows'])} rows, {len(again)} of them measured again"
+    return ran | dict(measured=f"{rows}: {ran['measured']}")
+
+
+def _moved(ran: dict, file: Path, done: dict, final: Path) -> dict:
+    "`ran` after its results, `done`, and its notebook went from the folder of `file` to the folder `final`."
+    write_atomically(final / "results.json", results_text(done))
+    shutil.copy(ran["notebook"], final)
+    shutil.rmtree(file.parent)
+    return ran | dict(notebook=str(final / Path(ran["notebook"]).name))
+
+
+def old_rows(path: Path, rows_from: str | Path | None = None, out: str | Path = "runs",
+             results: str | Path = "results") -> dict:
+    """Book a chapter at `full` with its kept results (or the file `rows_from`) taken as they are: only rows
+    that are missing there are measured. A row that is taken carries under `older` the stamp of the code that
+    measured it.
+
+    Returns `run_chapter`'s dict."""
+    body, aside = read_results(Path(rows_from or booked_results(path, results))), Path(out) / "kept-rows"
+    stamp = run_stamp(path)
+    old = lambda row: {} if body["stamp"] == stamp else dict(older=row.get("older", body["stamp"]))
+    file = _seed_run(path, body, [row | old(row) for row in body["rows"]], aside)
+    ran = run_chapter(path, "full", out=aside)
+    if ran["error"]: return ran
+    done = read_results(file)
+    ran = _moved(ran, file, done, run_dir(path.stem, "full", 0, out))
+    count = sum("older" in row for row in done["rows"])
+    ran = _take_over(ran, path, "full", ", rows measured with earlier code" if count else "")
+    return ran | dict(measured=f"{len(done['rows'])} rows, {count} of earlier code: {ran['measured']}")
+
+
+def _run_before(path: Path, folder: str | Path) -> tuple[Path, Path]:
+    "The results and the executed notebook of a chapter's run at `quick` below `folder`. Raises `UserError`."
+    form = f"*_{module_name(Path(path).stem)}-quick-0"
+    found = [run for run in sorted(Path(folder).glob(form)) if (run / "results.json").exists()]
+    if len(found) != 1: raise UserError(f"{len(found)} runs {form} lie in {str(folder)!r}, expected one")
+    return found[0] / "results.json", found[0] / f"{found[0].name.removesuffix('-quick-0')}.ipynb"
+
+
+def same_code(old: str | None, new: str) -> bool:
+    "Whether two cells' sources are the same program: line breaks, blanks and comments may differ."
+    if old == new: return True
+    try: return old is not None and ast.dump(ast.parse(old)) == ast.dump(ast.parse(new))
+    except SyntaxError: return False
+
+
+def _merged(path: Path, quick: Path, smoke: Path, before: Path) -> dict[str, list]:
+    """Cell id to outputs, out of the committed notebook and three executed ones. Raises `UserError` for a
+    cell that none can give."""
+    import nbformat
+
+    now, small, then, booked = _outputs(quick), _outputs(smoke), _outputs(before), _outputs(path)
+    sources = {cell.id: cell.source for cell in nbformat.read(before, 4).cells}
+    merged = {}
+    for i, cell in enumerate(nbformat.read(path, 4).cells, 1):
+        if cell.cell_type != "code": continue
+        id, first = cell.id, repr(cell.source.partition("\n")[0])
+        alike, grows = same_code(sources.get(id), cell.source), id in then and then[id] != booked[id]
+        if now[id] in (booked[id], then.get(id)) or alike and grows: merged[id] = booked[id]
+        elif now[id] == small[id] and not grows: merged[id] = now[id]
+        elif alike: merged[id] = booked[id]
+        else:
+            raise UserError(f"{path.stem}: cell {i} ({first:.60}) is new or changed, and its outputs depend "
+                            "on the size: it needs a full run; nothing is changed")
+    return merged
+
+
+def as_before(path: Path, folder: str | Path, out: str | Path = "runs") -> dict:
+    """Book a chapter after a pure move of code without a `full` run: `folder` holds a run of the old code at
+    `quick`. Changes nothing but outputs, stamp and folded cells, and nothing at all if a row differs or a cell
+    needs a full run (`UserError`).
+
+    Returns `run_chapter`'s dict."""
+    results, notebook = _run_before(path, folder)
+    ran, small = (run_chapter(path, profile, out=out) for profile in ("quick", "smoke"))
+    error = ran["error"] or small["error"]
+    if error: return ran | dict(measured="FAILED", error=error)
+    old, new = (read_results(file) for file in (results, Path(ran["notebook"]).with_name("results.json")))
+    unlike = row_difference(old["rows"], new["rows"], new.get("clock", ()))
+    if unlike: return ran | dict(measured="FAILED", error=f"{unlike}; nothing is changed")
+    _write_outputs(path, _merged(path, ran["notebook"], small["notebook"], notebook))
+    error = _refresh_answers(path, Path(ran["notebook"]).parent)
+    return ran | dict(measured=f"as before: {len(new['rows'])} rows at quick", error=error)
+
+
+def trained() -> dict[str, Path]:
+    "The chapters that train clients, name to path: those that export an `experiment`."
+    says = lambda cell: cell.startswith("#| export") and re.search("^experiment = ", cell, re.M)
+    return {stem: path for stem, path in chapters().items() if any(map(says, code_cells(path)))}
+
+
+def plan_of(name: str, profile: str = "quick", seed: int = 0, changes: dict | None = None,
+            device: Any = "cpu") -> Any:
+    """The `flower.Plan` that trains chapter `name` (a notebook or a module): its `experiment`, with the sizes of
+    `profile` and the `changes` to it. Raises `UserError` for a chapter that trains no clients."""
+    stem, path = next(iter(find(name).items()))
+    module: Any = chapter_module(path)
+    if not hasattr(module, "experiment"):
+        known = ", ".join(map(module_name, trained()))
+        raise UserError(f"chapter {name!r} trains no clients; choose one of {known}")
+    experiment = module.experiment(sizes_of(path, profile, changes), seed, device)
+    return _flower().Plan(module_name(stem), profile, dict(changes or {}), experiment)
+
+
+def _flower() -> Any:
+    try: flower = importlib.import_module("fedbook.deploy.flower")
+    except ImportError as error: raise UserError(str(error)) from None
+    return flower
+
+
+def seconds_of(budget: str) -> float:
+    "The seconds of a budget such as 2h, 90m or 45s. Raises `UserError` for anything else."
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([hms])", budget)
+    if not found or not float(found[1]):
+        raise UserError(f"--budget {budget} must be a time such as 2h, 90m or 45s")
+    return float(found[1]) * {"h": 3600, "m": 60, "s": 1}[found[2]]
+
+
+def undecided(claims: Sequence[dict]) -> list[dict]:
+    "The `claims` of the headline, or of papers without one, that are open and that more seeds may decide."
+    asked = [c for c in claims if c["headline"]] or [c for c in claims if not c["own"]]
+    return [c for c in asked if "open" in c["verdict"] and c["seeds"]]
+
+
+def _hand_on(rows: list[dict], file: Path, facts: dict) -> None:
+    "Put `rows`, and those that an earlier run of this code left there, into the results `file` of a look."
+    try: old = read_results(file)
+    except (UserError, OSError): old = {}
+    before = old["rows"] if all(old.get(key) == facts[key] for key in ("stamp", "device")) else []
+    known = {(row["what"], row["seed"]): row for row in [*rows, *before]}
+    body = dict(facts, scale="", rows=list(known.values()), claims=[], headline="", seeded="more seeds")
+    write_atomically(file, results_text(body))
+
+
+def until_decided(path: Path, budget: float, most: int = 32, profile: str = "full", seed: int = 0,
+                  out: str | Path = "runs", changes: dict | None = None, device: str = "auto",
+                  **options: Any) -> Iterator[dict]:
+    """Run a chapter at each of `looks(most)` until no claim is `undecided`, or the next look would not fit
+    into `budget` seconds. `options` are those of `run_chapter`; it yields its dict after each look. Stopped
+    and called again, it goes on. Raises `UserError` if the chapter has no number of seeds."""
+    plan, spent, rows = looks(most), 0.0, list[dict]()
+    if not hasattr(sizes_of(path, profile, changes), "seeds"):
+        raise UserError(f"chapter {path.stem!r} has no number of seeds that could grow; "
+                        "leave out --until-decided")
+    for (n, level), (following, _) in zip(plan, [*plan[1:], (most, 0)]):
+        start, now = perf_counter(), {**(changes or {}), "seeds": str(n)}
+        file = run_dir(path.stem, profile, seed, runs_folder(out).resolve(), now) / "results.json"
+        _hand_on(rows, file, _facts(path, profile, seed, device, now, level))
+        ran = run_chapter(path, profile, device, seed, out=out, changes=now, FEDBOOK_LEVEL=str(level),
+                          **options)
+        spent += perf_counter() - start
+        if not ran["error"]:
+            body = read_results(file)
+            rows, lacking = body["rows"], undecided(body["claims"])
+            more = sum(row["seconds"] for row in rows) / n * (following - n)
+            end = "decided" if not lacking else "no more seeds" if n == most else \
+                f"{more / 60:.0f} more minutes exceed the budget" if spent + more > budget else ""
+            said = f"{n} seeds at {level:.1%}, {len(lacking)} claims open{end and ', '}{end}"
+            ran |= dict(measured=f"{said}: {ran['measured']}")
+        yield ran
+        if ran["error"] or end: return
+
+
+def _facts(path: Path, profile: str, seed: int, device: str, changes: dict, level: float) -> dict:
+    "What `Results` will hold true of such a run, but for its scale in words."
+    sizes = json.loads(json.dumps(asdict(sizes_of(path, profile, changes))))  # type: ignore[arg-type]
+    return dict(name=path.stem, profile=profile, seed=seed, device=machine_name(torch_device(device)),
+                changes=changes, sizes=sizes, stamp=run_stamp(path), level=level)
+
+
+def copy_chapters(folder: str | Path) -> tuple[int, int]:
+    """Copy chapters and answers into `folder`, over no file, and begin to note there what is solved. Returns
+    how many were copied, how many stay."""
+    source, folder = notebooks_folder(), Path(folder)
+    books = [path for path in source.rglob("*.ipynb") if not path.parent.name.startswith(".")]
+    missing = [path for path in books if not (folder / path.relative_to(source)).exists()]
+    for path in missing:
+        target = folder / path.relative_to(source)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(target, path.read_bytes())
+    if not (folder / PROGRESS).exists(): write_atomically(folder / PROGRESS, "{}\n")
+    return len(missing), len(books) - len(missing)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> Any: raise UserError(f"{message}; see {self.prog} --help")
+
+
+class _SizesHelp(argparse.Action):
+    "`fedbook run NAME --help`: the usual text, and the sizes of the chapter NAME."
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, *_: Any) -> None:
+        parser.print_help()
+        if getattr(namespace, "name", None) not in (None, "all"): _print_sizes(namespace.name)
+        parser.exit()
+
+
+def _print_table(rows: list[dict]) -> None:
+    rows = [dict(zip(rows[0], rows[0])), *rows]
+    widths = [max(len(str(row[key])) for row in rows) for key in rows[0]]
+    for row in rows: print("  ".join(str(v).ljust(w) for v, w in zip(row.values(), widths)).rstrip())
+
+
+def _print_sizes(name: str) -> None:
+    stem, path = next(iter(find(name).items()))
+    module = chapter_module(path)
+    profiles, settings = (getattr(module, name, None) for name in ("profiles", "settings"))
+    if not profiles: return print(f"\n{stem} has no sizes: -p does not apply")
+    first, _, *lines = map(row_cells, sizes_table(profiles).splitlines())
+    order = ["size", *profiles, "limits", "meaning"]
+    rows = [dict(zip(first, [cell.strip("`") for cell in line])) for line in lines]
+    print(f"\nsizes of {stem}, to be changed with -p NAME=VALUE:")
+    _print_table([{key: row[key] for key in order} for row in rows])
+    if settings: print(f"\n-p setting=NAME, a row of the paper's table: {', '.join(settings)}")
+
+
+def _add_sizes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--profile", default="quick", help="smoke, quick (the default), full or paper")
+    parser.add_argument("--seed", type=int, default=0, help="the (first) seed")
+    parser.add_argument("-p", dest="changes", action="append", default=[], metavar="NAME=VALUE",
+                        help="replace a size of the profile; fedbook run NAME --help lists them")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="fedbook", description="Federated learning, one paper at a time.")
+    parser.add_argument("--version", action="version", version=f"fedbook {fedbook.__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, parser_class=_Parser)
+    _add_run(commands)
+    app = commands.add_parser(
+        "flower-app", help="write a chapter's training as an app that `flwr run` takes to real nodes")
+    app.add_argument("name", help="a chapter with clients: a notebook (methods/fedavg) or a module (fedavg)")
+    app.add_argument("folder", help="a new folder")
+    _add_sizes(app)
+    report = commands.add_parser("report", help="claims of all runs: as text here, as a page in the folder")
+    report.add_argument("folder", nargs="?", default="runs", help="folder of the runs, or results")
+    report.add_argument("--keep", action="store_true", help="copy the results into results/, renew its page")
+    report.add_argument("--readme", help="write the counts of verdicts into this file's table of papers")
+    commands.add_parser("data", help="data sets and weights: found, downloadable, or what to put where")
+    copy = commands.add_parser("copy", help="copy the chapters into a folder to work in; what is there stays")
+    copy.add_argument("folder", nargs="?", default="course")
+    _add_book(commands)
+    _add_class(commands)
+    return parser
+
+
+def _add_run(commands: Any) -> None:
+    run = commands.add_parser("run", help="execute a chapter, or all", add_help=False)
+    run.add_argument("-h", "--help", action=_SizesHelp, nargs=0,
+                     help="show this; behind the name of a chapter, its sizes too")
+    run.add_argument("name", help="a notebook (methods/fedavg), a module (fedavg), or all")
+    _add_sizes(run)
+    run.add_argument("--device", default="auto", help="auto (a GPU where there is one), cpu or cuda")
+    run.add_argument("--engine", default="local",
+                     help="local (the notebook, in this process and its workers), or flower[:N] (its "
+                          "training, on Flower's simulation, N clients at once)")
+    run.add_argument("--out", default="runs", help="folder for the runs")
+    run.add_argument("--at-once", type=int, metavar="N",
+                     help="chapters that run side by side (all, on a CPU of two cores or more: 2)")
+    run.add_argument("--fresh", action="store_true",
+                     help="forget what an earlier run with these settings has finished")
+    run.add_argument("--dry", action="store_true",
+                     help="walk the notebook on made-up data and the least of everything: measures nothing")
+    run.add_argument("--until-decided", action="store_true",
+                     help="add seeds at fixed looks until the claims of the headline are decided")
+    run.add_argument("--budget", metavar="TIME", help="with --until-decided: at most about 2h, 90m or 45s")
+    run.add_argument("--most-seeds", type=int, default=32, metavar="N", help="with --until-decided: at most N seeds")
+
+
+def _add_book(commands: Any) -> None:
+    book = commands.add_parser(
+        "book", help="for authors: run chapters at full and copy the outputs back into the notebooks")
+    book.add_argument("name", nargs="?", default="all")
+    book.add_argument("--profile", default="full")
+    moved = book.add_mutually_exclusive_group()
+    moved.add_argument("--keep-rows", action="store_true",
+                       help="after a pure move of code: measure a kept row of each method again, keep the others")
+    moved.add_argument("--old-rows", action="store_true",
+                       help="after bits changed: take the kept rows as they are, and say so")
+    moved.add_argument("--as-before", metavar="FOLDER",
+                       help="after a pure move of code: compare with the old code's run at quick in FOLDER")
+    book.add_argument("--rows-from", metavar="FILE",
+                      help="with --keep-rows or --old-rows: take the rows of this results file")
+
+
+def _add_class(commands: Any) -> None:
+    commands.add_parser("doctor", help="what is here, what runs here, how long it takes, what to mend")
+    lab = commands.add_parser("lab", help="open a chapter in JupyterLab, in a copy of your own")
+    lab.add_argument("name", nargs="?", default="00_start", help="a notebook or a module")
+    progress = commands.add_parser("progress", help="which exercises are solved in your copy of the chapters")
+    for parser in (lab, progress): parser.add_argument("--folder", default="course", help="the copy")
+    work = commands.add_parser("assignment", help="write a chapter's exercises for students, and a grader")
+    work.add_argument("name", help="a notebook (methods/fedavg) or a module (fedavg)")
+    work.add_argument("folder", help="a new folder")
+    work.add_argument("--seed", type=int, help="decides the hidden cases (default: a random one)")
+    work.add_argument("--hidden", type=int, default=6, metavar="N", help="hidden cases of each exercise")
+    marks = commands.add_parser("grade", help="grade notebooks that students hand in")
+    marks.add_argument("folder", help="the folder of the assignment")
+    marks.add_argument("notebooks", nargs="+")
+    marks.add_argument("--patience", type=float, default=30, metavar="SECONDS", help="that one call may take")
+    slides = commands.add_parser("slides", help="write a chapter as slides, a page for the browser")
+    slides.add_argument("name", help="a notebook (methods/fedavg) or a module (fedavg)")
+    slides.add_argument("--to", default="", help="the file (default: slides-NAME.html)")
+    slides.add_argument("--reveal", default="", metavar="URL", help="where reveal.js is taken from")
+
+
+def _finish(ran: Iterable[dict], several: bool = False) -> int:
+    "Say of each run what it measured, as soon as it ends; then what was written, what failed, what to open."
+    from tqdm import tqdm
+
+    told = []
+    for r in ran:
+        told.append(r)
+        why = f": {r['error'].splitlines()[0]}" if r["error"] and several else ""
+        tqdm.write(f"{r['chapter']:<16}{r['seconds']:>7.1f} s  {r['measured']}{why}")
+        sys.stdout.flush()
+    return _end(told, several)
+
+
+def _end(ran: list[dict], several: bool) -> int:
+    print("\nwritten:", *(r["notebook"] for r in ran if r["notebook"]), sep="\n  ")
+    failed = [r for r in ran if r["error"]]
+    for r in failed: print(f"\nfedbook: {r['chapter']}: {r['error']}", file=sys.stderr)
+    if several:
+        sys.stderr.flush()
+        print(f"\nopen next: {_first(ran)}; to work in a copy of the chapters: {_lab()}", flush=True)
+    return 1 if failed else 0
+
+
+def _first(ran: list[dict]) -> str:
+    "The executed notebook with which a reader begins."
+    return min(((r["chapter"], r["notebook"]) for r in ran if r["notebook"] and not r["error"]),
+               default=("", "the first notebook that failed"))[1]
+
+
+def _lab() -> str:
+    checkout = (notebooks_folder().parent / "Makefile").exists()
+    return "make lab" if checkout else "fedbook copy course"
+
+
+def _check_run(args: argparse.Namespace) -> dict[str, str]:
+    "The changes of a run, with all that can be said without a chapter checked."
+    if args.profile not in SIZES:
+        raise UserError(f"profile={args.profile!r} is unknown; choose one of {', '.join(SIZES)}")
+    at_once = getattr(args, "at_once", None)
+    if at_once is not None and at_once < 1:
+        raise UserError(f"--at-once {at_once} must be 1 or more")
+    if args.seed < 0: raise UserError(f"seed={args.seed} must be 0 or more")
+    if args.changes and args.name == "all": raise UserError("-p goes with one chapter, not with all")
+    return read_changes(args.changes)
+
+
+def _refusal(path: Path, profile: str, changes: dict) -> str:
+    "Why the chapter at `path` cannot run with these sizes; empty if it can."
+    try:
+        sizes = sizes_of(path, profile, changes)
+        if sizes: check_needs(chapter_module(path), sizes)  # type: ignore[arg-type]
+    except UserError as error: return str(error)
+    return ""
+
+
+def _run(args: argparse.Namespace) -> int:
+    changes = _check_run(args)
+    _check_looks(args, changes)
+    if not re.fullmatch(r"local|flower(:[1-9]\d*)?", args.engine):
+        raise UserError(f"engine={args.engine!r} is unknown; choose local, flower, or flower:N (N at once)")
+    found = find(args.name)
+    if args.device == "cpu": os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    torch_device(args.device)
+    if args.dry: return _finish(_walks(args, found, changes), len(found) > 1)
+    refused = {stem: _refusal(path, args.profile, changes) for stem, path in found.items()}
+    if len(found) == 1 and any(refused.values()): raise UserError(*refused.values())
+    if args.engine != "local": return _finish(_on_flower(args, found, changes))
+    options = dict(profile=args.profile, device=args.device, seed=args.seed, engine=args.engine, out=args.out,
+                   changes=changes, fresh=args.fresh)
+    if args.until_decided:
+        path, budget = next(iter(found.values())), seconds_of(args.budget)
+        return _finish(until_decided(path, budget, args.most_seeds, **options))  # type: ignore[arg-type]
+    no = [dict(chapter=stem, measured="FAILED", seconds=0.0, notebook="", error=why)
+          for stem, why in refused.items() if why]
+    paths = [found[stem] for stem in in_order(found) if not refused[stem]]
+    return _finish(chain(no, run_chapters(paths, _at_once(args, len(found)), **options)), len(found) > 1)
+
+
+def _walks(args: argparse.Namespace, found: dict[str, Path], changes: dict) -> Iterator[dict]:
+    "The dry runs of the chapters `found` that have the profile; one alone is refused if it cannot be walked."
+    for given, what in ((args.engine != "local", f"--engine {args.engine}"),
+                        (args.until_decided, "--until-decided")):
+        if given: raise UserError(f"--dry does not go with {what}")
+    has = lambda stem: args.profile in getattr(chapter_module(found[stem]), "profiles", ())
+    stems = [stem for stem in in_order(found) if len(found) == 1 or has(stem)]
+    print(f"a dry run: {DRY}", flush=True)
+    with TemporaryDirectory() as folder:
+        data = made_up(Path(folder), {name for stem in stems for name in encoders_of(found[stem])})
+        for stem in stems:
+            try: yield walk_chapter(found[stem], args.profile, data, args.device, args.seed, args.out, changes)
+            except UserError as error:
+                if len(found) == 1: raise
+                yield dict(chapter=stem, measured="FAILED", seconds=0.0, notebook="", error=str(error))
+
+
+def _check_looks(args: argparse.Namespace, changes: dict) -> None:
+    if not args.until_decided:
+        if args.budget: raise UserError("--budget goes with --until-decided")
+        return
+    if not args.budget: raise UserError("--until-decided needs a --budget such as 2h")
+    for given, what in ((args.name == "all", "all: name one chapter"), ("seeds" in changes, "-p seeds"),
+                        (args.engine != "local", f"--engine {args.engine}"), (args.fresh, "--fresh")):
+        if given: raise UserError(f"--until-decided does not go with {what}")
+    if args.most_seeds < 3: raise UserError(f"--most-seeds {args.most_seeds} must be 3 or more")
+    seconds_of(args.budget)
+
+
+def _at_once(args: argparse.Namespace, count: int) -> int:
+    "How many of `count` chapters run side by side: two, where there are a second core and no GPU to share."
+    if args.at_once: return args.at_once
+    return 2 if count > 1 and cores() > 1 and torch_device(args.device).type == "cpu" else 1
+
+
+def _on_flower(args: argparse.Namespace, found: dict[str, Path], changes: dict) -> Iterator[dict]:
+    flower, at_once, device = _flower(), int(args.engine[7:] or 0) or None, str(torch_device(args.device))
+    for stem in found if len(found) == 1 else [stem for stem in found if stem in trained()]:
+        start, plan = perf_counter(), plan_of(stem, args.profile, args.seed, changes, device)
+        results = flower.run_on_flower(plan, at_once, args.out, args.fresh) / "results.json"
+        yield dict(chapter=f"{plan.name} on Flower", measured=json.loads(results.read_text())["headline"],
+                   seconds=round(perf_counter() - start, 1), notebook=str(results), error=None)
+
+
+def _flower_app(args: argparse.Namespace) -> int:
+    flower, plan = _flower(), plan_of(args.name, args.profile, args.seed, _check_run(args))
+    print(flower.node_commands(plan, flower.write_app(plan, args.folder)))
+    return 0
+
+
+def _report(args: argparse.Namespace) -> int:
+    folder = runs_folder(args.folder)
+    bodies, failed = collect(folder), failed_runs(folder)
+    if not bodies and not failed:
+        raise UserError(f"folder {args.folder!r} holds no results.json; run a chapter first")
+    for body in (body for body in bodies if body["claims"]):
+        print(f"\n{message(body)}\nmeasured on: {measured_on(body)}")
+        corrected = headline_p_values(body["claims"])
+        _print_table([dict(verdict=verdict_of(c, corrected), ours=interval_text(c), claim=c["claim"])
+                      for c in body["claims"]])
+        if older_note(body): print(older_note(body))
+    silent = [result_name(body) for body in bodies if not body["claims"]]
+    if silent: print("\nno claims:", *silent, sep="\n  ")
+    if failed: print("\nnot complete:", *(f"{run}: {why}" for run, why in failed.items()), sep="\n  ")
+    print("\nwritten:", *write_report(folder, bodies), sep="\n  ")
+    if args.keep: print("kept:", *keep(folder), *write_report("results", collect("results")), sep="\n  ")
+    if args.readme: fill(args.readme, bodies)
+    return 0
+
+
+def _data(args: argparse.Namespace) -> int:
+    from fedbook.datasets.world import data_folder, inventory, shown
+
+    print(f"data folder: {shown(data_folder())} (set FEDBOOK_DATA to choose another)\n")
+    _print_table(inventory())
+    return 0
+
+
+def _copy(args: argparse.Namespace) -> int:
+    copied, stayed = copy_chapters(args.folder)
+    print(f"{copied} chapters and answers copied into {args.folder}; {stayed} that were there stay.\n"
+          f"Work there: what you save changes your copy only. Delete a file to get the original again.")
+    return 0
+
+
+def _book(args: argparse.Namespace) -> int:
+    if args.rows_from and not (args.keep_rows or args.old_rows):
+        raise UserError("--rows-from goes with --keep-rows or --old-rows")
+    given = {"--keep-rows": args.keep_rows, "--old-rows": args.old_rows, "--as-before": args.as_before}
+    moved = next((option for option, value in given.items() if value), "")
+    if moved and args.profile != "full":
+        raise UserError(f"{moved} books the outputs of full, not of --profile {args.profile}")
+    if moved and args.name == "all": raise UserError(f"{moved} goes with one chapter, not with all")
+    found = find(args.name).values()
+    if args.keep_rows: return _finish([keep_rows(path, args.rows_from) for path in found])
+    if args.old_rows: return _finish([old_rows(path, args.rows_from) for path in found])
+    if args.as_before: return _finish([as_before(path, args.as_before) for path in found])
+    return _finish([refresh(path, args.profile) for path in found])
+
+
+def _doctor(_: argparse.Namespace) -> int:
+    for what, found, cure in doctor():
+        print(f"{what:<18}{found}{f'  ->  {cure}' if cure else ''}", flush=True)
+    return 0
+
+
+def _open_lab(args: argparse.Namespace) -> int:
+    path = next(iter(find(args.name).values()))
+    needs("jupyterlab")
+    copy_chapters(args.folder)
+    target = Path(args.folder) / path.relative_to(notebooks_folder())
+    return subprocess.call([sys.executable, "-m", "jupyterlab", str(target)])
+
+
+def _progress(args: argparse.Namespace) -> int:
+    here = progress_file()
+    rows = progress_rows("." if here else args.folder)
+    _print_table(rows)
+    solved, all_ = (sum(int(row["solved"].split(" of ")[k]) for row in rows) for k in (0, 1))
+    file = here or Path(args.folder, PROGRESS)
+    print(f"\n{solved} of {all_} exercises solved; noted in {file}, sent nowhere")
+    return 0
+
+
+def _assignment(args: argparse.Namespace) -> int:
+    handed, kept = write_assignment(args.name, args.folder, args.seed, args.hidden)
+    print(f"to hand out: {handed}\nto keep:     {kept}")
+    print(f"then:        fedbook grade {args.folder} NOTEBOOK ...")
+    return 0
+
+
+def _grade(args: argparse.Namespace) -> int:
+    if args.patience <= 0: raise UserError(f"--patience {args.patience:g} must be above 0")
+    for notebook in args.notebooks:
+        rows = grade(args.folder, notebook, args.patience)
+        got, of = (sum(row[key] for row in rows) for key in ("points", "of"))
+        print(f"\n{notebook}: {got:g} of {of} points")
+        _print_table(rows)
+    print(f"\nwritten: {Path(args.folder, 'grades.csv')}")
+    return 0
+
+
+def _slides(args: argparse.Namespace) -> int:
+    page = write_slides(args.name, args.to, args.reveal)
+    where = "MathJax" if args.reveal else "reveal.js and MathJax"
+    print(f"written: {page} (open it in a browser; it takes {where} from the network)")
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    "Entry point of the command `fedbook` and of `python -m fedbook`. Returns the exit code."
+    commands = {"run": _run, "flower-app": _flower_app, "report": _report, "data": _data, "copy": _copy,
+                "book": _book, "doctor": _doctor, "lab": _open_lab, "progress": _progress,
+                "assignment": _assignment, "grade": _grade, "slides": _slides}
+    try:
+        args = _parser().parse_args(argv)
+        return commands[args.command](args)
+    except (UserError, OSError) as error:
+        print(f"fedbook: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        if argv is None: signal.signal(signal.SIGINT, signal.SIG_IGN)
+        print("fedbook: interrupted; the same command goes on where this one stopped", file=sys.stderr)
+        return 130

@@ -1,0 +1,354 @@
+"""Exercises, quizzes, guesses, sliders and message pictures of every chapter."""
+import copy
+import hashlib
+import html
+import inspect
+import json
+import math
+import random
+import re
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from io import BytesIO
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from fedbook.engine.errors import needs, UserError
+from fedbook.engine.files import write_atomically
+from fedbook.engine.show import bytes_text, COLOURS, Markdown
+from fedbook.engine.sizes import limits, meanings
+
+
+def sizes_table(profiles: dict) -> Markdown:
+    "Every field of a chapter's `profiles` as a table: its meaning, its limits, its value at each profile."
+    kind = type(next(iter(profiles.values())))
+    hints = get_type_hints(kind, include_extras=True)
+    rows = [["size", "meaning", "limits", *profiles]]
+    for name, meaning in meanings(kind).items():
+        known = limits(hints[name])
+        allowed = ", ".join(map(str, known)) if type(known) is tuple else known or ""
+        rows.append([f"`{name}`", meaning, allowed, *(getattr(size, name) for size in profiles.values())])
+    rows.insert(1, ["---"] * len(rows[0]))
+    return Markdown("\n".join("| " + " | ".join(map(str, row)) + " |" for row in rows))
+
+
+def same(a: Any, b: Any, tolerance: float = 1e-6) -> bool:
+    "Whether two results agree: numbers and arrays within `tolerance`, containers item by item."
+    if hasattr(a, "detach") or hasattr(b, "detach"):
+        a, b = (v.detach().cpu().numpy() if hasattr(v, "detach") else v for v in (a, b))
+    if hasattr(b, "shape") or isinstance(b, (int, float)):
+        import numpy as np
+
+        try:
+            close = lambda: bool(np.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True))
+            return np.shape(a) == np.shape(b) and close()
+        except (TypeError, ValueError): return False
+    if isinstance(b, dict):
+        return isinstance(a, dict) and a.keys() == b.keys() and all(same(a[k], b[k], tolerance) for k in b)
+    if isinstance(b, (list, tuple)):
+        if hasattr(a, "tolist"): a = a.tolist()
+        alike = lambda: all(same(p, q, tolerance) for p, q in zip(a, b))
+        return isinstance(a, (list, tuple)) and len(a) == len(b) and alike()
+    return a == b
+
+
+def _described(value, most=12):
+    "`value` as text for a message: its kind, where it holds more than `most` numbers."
+    many = lambda v: isinstance(v, (list, tuple, dict)) and len(v) > most
+    if hasattr(value, "shape") and math.prod(value.shape) > most:
+        return f"{'tensor' if hasattr(value, 'detach') else 'array'} of shape {tuple(value.shape)}"
+    if many(value): return f"{type(value).__name__} of {len(value)}"
+    if type(value) is dict: return "{" + ", ".join(f"{k!r}: {_described(v)}" for k, v in value.items()) + "}"
+    if type(value) is list: return "[" + ", ".join(map(_described, value)) + "]"
+    if type(value) is tuple: return f"({', '.join(map(_described, value))}{',' if len(value) == 1 else ''})"
+    text = repr(value).replace("\n", " ")
+    return text if len(text) <= 200 else text[:200] + " ..."
+
+
+def _first_unlike(got, want, tolerance, where=""):
+    "(where, got there, wanted there) of the first entry in which two results differ."
+    if isinstance(got, (list, tuple)) and isinstance(want, (list, tuple)) and len(got) == len(want):
+        pairs = [(i, a, b) for i, (a, b) in enumerate(zip(got, want))]
+    elif isinstance(got, dict) and isinstance(want, dict) and got.keys() == want.keys():
+        pairs = [(k, got[k], want[k]) for k in want]
+    elif hasattr(got, "tolist") and hasattr(want, "tolist") and got.shape == want.shape and got.shape:
+        pairs = [(i, a, b) for i, (a, b) in enumerate(zip(got.tolist(), want.tolist()))]
+    else: return where, got, want
+    for key, a, b in pairs:
+        if not same(a, b, tolerance): return _first_unlike(a, b, tolerance, f"{where}[{key!r}]")
+    return where, got, want
+
+
+def _intact(before, after):
+    """Whether `after` still holds what `before` holds. What is neither number, text, array nor container
+    counts as intact."""
+    if hasattr(before, "shape"):
+        return before.shape == after.shape and bool(((before == after) | (before != before)).all())
+    if isinstance(before, dict):
+        return before.keys() == after.keys() and all(_intact(before[k], after[k]) for k in before)
+    if isinstance(before, (list, tuple)):
+        return len(before) == len(after) and all(map(_intact, before, after))
+    return before == after or before != before if isinstance(before, (int, float, str)) else True
+
+
+def overwritten(case: tuple, given: tuple) -> int:
+    "The number of the first argument that is not in `given` what it was in `case`, or 0."
+    return next((i for i, pair in enumerate(zip(case, given), 1) if not _intact(*pair)), 0)
+
+
+def _also(answer, case):
+    "Whether `answer` overwrites its arguments too."
+    given = copy.deepcopy(case)
+    answer(*given)
+    return overwritten(case, given) > 0
+
+
+def _wrong(got, want, tolerance):
+    "What is wrong with the result `got`, or an empty text."
+    if same(got, want, tolerance): return ""
+    mine, right = _described(got), _described(want)
+    where, a, b = _first_unlike(got, want, tolerance)
+    more = f": at {where} it is {_described(a)}, not {_described(b)}" if mine == right and where else ""
+    return f"gave {mine}, expected {right}{more}"
+
+
+def try_case(attempt: Callable, answer: Callable | None, case: tuple, tolerance: float = 1e-6,
+             holds: Callable | None = None) -> tuple[bool, str]:
+    """Whether `attempt` gave anything on the arguments `case`, and what is wrong with it (an empty text:
+    nothing), by `answer` or by `holds`, as in `check`."""
+    given = copy.deepcopy(case)
+    try: got = attempt(*given)
+    except NotImplementedError: return False, "is not written yet"
+    except Exception as error: return True, f"raised {type(error).__name__}: {error}"
+    again = copy.deepcopy(case)
+    try: wrong = (holds(got, *again) or "") if holds else _wrong(got, answer(*again), tolerance)  # type: ignore
+    except Exception as error:
+        wrong = f"gave {_described(got)}, which cannot be judged ({type(error).__name__}: {error})"
+    number = 0 if wrong else overwritten(case, given)
+    if number and not (answer and _also(answer, case)):
+        wrong = f"changed its argument number {number} in place"
+    return got is not None and got is not Ellipsis, wrong
+
+
+PROGRESS = "progress.json"
+
+
+def progress_file(folder: str | Path = ".") -> Path | None:
+    """The file for what is solved, of the copy of the chapters that `folder` is, or lies in; None where there
+    is no such copy."""
+    here = Path(folder).resolve()
+    files = [place / PROGRESS for place in (here, here.parent) if (place / "00_start.ipynb").exists()]
+    return next(filter(Path.exists, files), None)
+
+
+def solved_in(file: Path) -> dict[str, list[str]]:
+    "Module to the names of its solved exercises, as `file` holds them. Raises `UserError` if it is damaged."
+    try:
+        held = json.loads(file.read_text(encoding="utf-8"))
+        return {module: sorted(set(map(str, names))) for module, names in held.items()}
+    except (OSError, ValueError, AttributeError, TypeError):
+        raise UserError(f"{str(file)!r} cannot be read; delete it, fedbook copy makes a new one") from None
+
+
+def _note(attempt):
+    "Note in a reader's copy that the exercise `attempt` is solved. Returns what to say of it."
+    answers = getattr(getattr(attempt, "__globals__", {}).get("answers"), "__name__", "")
+    file, module = progress_file(), answers.rpartition(".")[2]
+    if not file or answers != f"fedbook.answers.{module}": return ""
+    try:
+        known = solved_in(file)
+        known[module] = sorted({*known.get(module, []), attempt.__name__})
+        write_atomically(file, json.dumps(known, indent=1) + "\n")
+    except (OSError, UserError): return ""
+    return f", noted in {file.name}"
+
+
+def check(attempt: Callable, answer: Callable | None, cases: list | dict, tolerance: float = 1e-6,
+          holds: Callable | None = None) -> None:
+    """Compare the learner's function `attempt` with `answer` on `cases`: a list of argument tuples, or a dict
+    from words ("two tensors of unlike size") to argument tuple. Where `holds` is given, `holds(got, *case)`
+    judges instead: it returns None or "" where `got` is right, else the sentence that says what is wrong.
+
+    Prints `not attempted yet`, `correct on N cases` or the first case that fails; never raises. In a reader's
+    copy of the chapters, what is correct is noted."""
+    words = [f" ({word})" for word in cases] if isinstance(cases, dict) else [""] * len(cases)
+    for i, case in enumerate(cases.values() if isinstance(cases, dict) else cases, 1):
+        case = case if isinstance(case, tuple) else (case,)
+        gave, wrong = try_case(attempt, answer, case, tolerance, holds)
+        if i == 1 and not gave: return print("not attempted yet")
+        call = f"{attempt.__name__}({', '.join(map(_described, case))})"
+        if wrong: return print(f"not yet: case {i} of {len(words)}{words[i - 1]}: {call} {wrong}")
+    print(f"correct on {len(words)} case{'s' if len(words) != 1 else ''}{_note(attempt)}")
+
+
+def _show(markup, text):
+    needs("IPython")
+    from IPython.display import display
+
+    display({"text/html": markup, "text/plain": text}, raw=True)
+
+
+def reveal(answer: Callable) -> None:
+    "Show the source of `answer` (a function or class) behind a line that the reader opens."
+    source = inspect.getsource(answer)
+    line = f"Answer: <code>{answer.__name__}</code>"
+    _show(f"<details><summary>{line}</summary><pre>{html.escape(source)}</pre></details>",
+          f"Answer: {answer.__name__} in {answer.__module__}")
+
+
+def _plain_text(markup): return html.unescape(re.sub(r"<[^>]+>", "", markup))
+
+
+def quiz(question: str, *choices: tuple[str, bool, str]) -> None:
+    """Ask `question`; each choice is `(text, right, reason)`, and opens to its reason. The order of the
+    choices follows from the text of the question."""
+    order, look = list(choices), "margin:4px 0 4px 16px"
+    random.Random(hashlib.sha256(question.encode()).hexdigest()).shuffle(order)
+    named = [(f"{letter})", *choice) for letter, choice in zip("abcdefgh", order)]
+    items = "".join(f"<details style='{look}'><summary>{name} {text}</summary>"
+                    f"<i>{'Right' if right else 'Not so'}.</i> {reason}</details>"
+                    for name, text, right, reason in named)
+    plain = "\n".join(f"  {name} {_plain_text(text)}" for name, text, _, _ in named)
+    _show(f"<div><b>{question}</b>{items}</div>",
+          f"{_plain_text(question)}\n{plain}\n({len(order)} choices; each opens to its reason in JupyterLab)")
+
+
+def _number(value):
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _both_curves(question, mine, measured, unit):
+    "Figure of two curves (`measured`: a list, or a dict from x to y); says where they are farthest apart."
+    needs("matplotlib")
+    import matplotlib.pyplot as plt
+    needs("IPython")
+    from IPython.display import display
+
+    truth = list(measured.items()) if isinstance(measured, dict) else list(enumerate(measured))
+    guessed = [(x, y) for (x, _), y in zip(truth, mine)]
+    fig, ax = plt.subplots(figsize=(6.5, 2.8))
+    ax.plot(*zip(*truth), marker="o", ms=5, label="measured")
+    ax.plot(*zip(*guessed), marker="s", ms=5, label="your guess")
+    ax.set(title=question, ylabel=unit)
+    if len(truth) <= 12: ax.set_xticks([x for x, _ in truth])
+    ax.legend()
+    display(fig)
+    plt.close(fig)
+    far, x = max((abs(a - b), x) for (x, a), (_, b) in zip(truth, guessed))
+    print(f"Farthest apart at {x}: {far:.3g} {unit}".rstrip() + ".")
+
+
+def guess(question: str, mine: Any, measure: Callable[[], Any], unit: str = "") -> Any:
+    """A guess before a run. `mine` is `...` (nothing is run), a number, or a list of numbers (a curve); then
+    `measure()` runs, which gives a number, a list, or a dict from x to y. Both are shown.
+
+    Returns what was measured, or None. Like `check`, it prints what is wrong and does not raise."""
+    if mine is Ellipsis or mine is None:
+        return print(f"{question}\nnot attempted yet: put your guess in place of ... and run the cell")
+    curve = isinstance(mine, (list, tuple))
+    if not all(map(_number, mine if curve and mine else [mine])):
+        return print(f"not yet: the guess {mine!r:.80} is neither a number nor a list of numbers")
+    measured = measure()
+    many = len(measured) if isinstance(measured, (list, tuple, dict)) else 0
+    if many != (len(mine) if curve else 0):
+        wanted = f"a list of {many} numbers" if many else "one number"
+        print(f"Your guess is {mine!r:.80}, expected {wanted}; measured: {_described(measured)}")
+    elif curve: _both_curves(question, mine, measured, unit)
+    else:
+        yours, ours = f"{mine:.4g} {unit}".rstrip(), f"{measured:.4g} {unit}".rstrip()
+        print(f"{question} You guessed {yours}, measured is {ours}: {abs(mine - measured):.3g} apart.")
+    return measured
+
+
+def _knob(name, spec):
+    "The widget that moves the argument `name`."
+    import ipywidgets as w
+
+    look = dict(description=name, continuous_update=False, style={"description_width": "initial"},
+                layout=w.Layout(width="420px"))
+    if isinstance(spec, list):
+        names = [f"{v:g}" if isinstance(v, float) else str(v) for v in spec]
+        return w.SelectionSlider(options=list(zip(names, spec)), value=spec[0], **look)
+    low, high, step, start = (*spec, spec[0])[:4]
+    kind = w.IntSlider if all(isinstance(v, int) for v in (low, high, step)) else w.FloatSlider
+    return kind(min=low, max=high, step=step, value=start, **look)
+
+
+def play(f: Callable, **knobs: list | tuple) -> None:
+    """Sliders over the pure function `f(...) -> Figure`: each knob is a list of choices, or `(low, high,
+    step)` with an optional start.
+
+    While `f` works, the line above the picture says for which setting; where a move is refused with an error,
+    it says so, and the picture stays. Moves made meanwhile wait, and of one knob only the last is drawn.
+    Where no kernel is running, the reader sees one line that says what can be moved."""
+    needs("ipywidgets")
+    import ipywidgets as w
+    needs("matplotlib")
+    import matplotlib.pyplot as plt
+    needs("IPython")
+    from IPython.display import display
+
+    def draw():
+        data, values = BytesIO(), {name: control.value for name, control in controls.items()}
+        setting = html.escape(", ".join(f"{name} = {value}" for name, value in values.items()))
+        state.value, said = f"<i role='status'>busy with {setting} ...</i>", f"stopped at {setting}"
+        try:
+            f(**values).savefig(data, format="png", bbox_inches="tight")
+            picture.value, said = data.getvalue(), "&nbsp;"
+        except Exception as error:
+            said = f"nothing drawn for {setting}: {html.escape(f'{type(error).__name__}: {error}')}"
+            raise
+        finally:
+            state.value = said
+            plt.close("all")
+
+    def moved(_):
+        with suppress(Exception): draw()
+
+    controls = {name: _knob(name, spec) for name, spec in knobs.items()}
+    state = w.HTML("&nbsp;")
+    picture = w.Image(format="png", layout=w.Layout(align_self="flex-start", max_width="100%"))
+    for control in controls.values(): control.observe(moved, "value")
+    draw()
+    bundle = w.VBox([*controls.values(), state, picture])._repr_mimebundle_()
+    bundle["text/plain"] = f"[slider: {', '.join(knobs)}. Run this cell in JupyterLab to move it.]"
+    display(bundle, raw=True)
+
+
+def _arrow_text(verb, entries, room=86):
+    "`fit: 12 x [conv 1.6 kB, fc 3 kB, +4 more]` for an arrow: up to three tensors, in about `room` letters."
+    largest = sorted(entries[0].tensors, key=lambda item: -item[1])
+    for most in (3, 2, 1):
+        names = ", ".join(f"{name} {bytes_text(size)}" for name, size in largest[:most])
+        more = f", +{len(largest) - most} more" if len(largest) > most else ""
+        text = f"{verb}: {len(entries)} x [{names}{more}]" if len(entries) > 1 else f"{verb}: {names}{more}"
+        if len(text) <= room: break
+    return text
+
+
+def flow(entries: Sequence, title: str = "One round, drawn from its messages") -> Any:
+    """Draw who sends what: one arrow per verb and way, labelled with tensor names and bytes. `entries` are
+    ledger entries (`way`, `client`, `verb`, `nbytes`, `tensors` as (name, bytes) pairs), usually of one
+    round. Returns the figure."""
+    needs("matplotlib")
+    import matplotlib.pyplot as plt
+
+    arrows: dict[tuple, list] = {}
+    for entry in entries: arrows.setdefault((entry.verb, entry.way), []).append(entry)
+    fig, ax = plt.subplots(figsize=(8, 1.2 + 0.75 * len(arrows)))
+    for row, ((verb, way), group) in enumerate(arrows.items()):
+        ends = ((0, row), (1, row)) if way == "down" else ((1, row), (0, row))
+        colour = COLOURS[0] if way == "down" else COLOURS[1]
+        ax.annotate("", xytext=ends[0], xy=ends[1],
+                    arrowprops=dict(arrowstyle="-|>", lw=2, color=colour, shrinkA=0, shrinkB=0))
+        ax.text(0.5, row - 0.12, _arrow_text(verb, group), ha="center", va="bottom", fontsize=9)
+        ax.text(0.5, row + 0.12, f"{bytes_text(sum(e.nbytes for e in group))} {way}", ha="center", va="top",
+                fontsize=9, color=colour)
+    clients = len({entry.client for group in arrows.values() for entry in group})
+    for x, name in ((0, "server"), (1, f"{clients} clients" if clients > 1 else "client")):
+        ax.axvline(x, color="black", lw=1.5)
+        ax.text(x, -0.95, name, ha="center", va="bottom", fontsize=11, weight="bold")
+    ax.set(xlim=(-0.12, 1.12), ylim=(len(arrows) - 0.4, -0.82))
+    ax.set_title(title, pad=30)
+    ax.axis("off")
+    return fig

@@ -1,0 +1,671 @@
+"""Chapters as jobs: found, checked, stamped with their code, and run, one by one or side by side."""
+import ast
+import gzip
+import hashlib
+import importlib
+import json
+import logging
+import math
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import warnings
+import zipfile
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, nullcontext
+from dataclasses import fields, replace
+from functools import cache, partial
+from itertools import product
+from pathlib import Path
+from time import perf_counter
+from types import ModuleType
+from typing import Any, BinaryIO
+
+import fedbook
+from fedbook.engine.errors import needs, UserError
+from fedbook.engine.files import run_dir, runs_folder, write_atomically
+from fedbook.engine.sizes import choose, meanings, Profile
+
+
+def notebooks_folder() -> Path:
+    "Where the notebooks are: inside the installed package, or beside it in a checkout."
+    package = Path(fedbook.__file__).parent
+    return package / "nbs" if (package / "nbs").is_dir() else package.parent / "nbs"
+
+
+def chapters() -> dict[str, Path]:
+    "The chapters' notebooks, name to path: the course in order, then the workshop."
+    folder = notebooks_folder()
+    course, workshop = folder.glob("[0-9][0-9]_*.ipynb"), folder.glob("workshop/w[0-9]*_*.ipynb")
+    place = lambda path: (int(path.stem.partition("_")[0][1:]), path.stem)
+    return {path.stem: path for path in [*sorted(course), *sorted(workshop, key=place)]}
+
+
+def module_name(stem: str) -> str:
+    "The module's name in a notebook's: `methods/fedavg` and `kit/lab` give `fedavg` and `lab`."
+    return stem.partition("_")[2]
+
+
+def answers_of(path: Path) -> Path:
+    "The notebook with the answers to the chapter at `path`: one folder for both wings."
+    wing = Path(path).parent
+    return (wing.parent if wing.name == "workshop" else wing) / "answers" / Path(path).name
+
+
+def find(name: str) -> dict[str, Path]:
+    """The chapters that `name` stands for: a notebook (`methods/fedavg`), a module (`fedavg`), or `all`. Raises
+    `UserError` with the choices."""
+    known = chapters()
+    if name == "all": return known
+    for stem, path in known.items():
+        if name.removesuffix(".ipynb") in (stem, module_name(stem)): return {stem: path}
+    raise UserError(f"chapter {name!r} is unknown; choose one of {', '.join(known)}, or all")
+
+
+def code_cells(path: Path) -> list[str]:
+    "The sources of a notebook's code cells."
+    cells = json.loads(Path(path).read_text(encoding="utf-8"))["cells"]
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+
+
+def chapter_module(path: Path) -> ModuleType | None:
+    "The module that a notebook exports, or None. Raises `UserError` if it needs what is not installed."
+    named = re.search(r"^#\| default_exp (\S+)", "\n".join(code_cells(path)), re.M)
+    try: return importlib.import_module(f"fedbook.{named[1]}") if named else None
+    except ImportError as error: raise UserError(str(error)) from None
+
+
+def read_changes(pairs: Iterable[str]) -> dict[str, str]:
+    "`pairs` (texts `NAME=VALUE`) as a dict. Raises `UserError`."
+    for pair in pairs:
+        if "=" not in pair: raise UserError(f"-p {pair!r} is not of the form NAME=VALUE")
+    return dict(pair.split("=", 1) for pair in pairs)  # type: ignore[misc]
+
+
+def sizes_of(path: Path, profile: str, changes: dict | None = None) -> Profile | None:
+    "The sizes of a run of the chapter at `path`; None if it has none. Raises `UserError`."
+    module = chapter_module(path)
+    profiles = getattr(module, "profiles", None)
+    if not profiles and changes:
+        raise UserError(f"-p {next(iter(changes))}: chapter {Path(path).stem} has no parameters")
+    return choose(profiles, profile, changes, getattr(module, "settings", None)) if profiles else None
+
+
+def check_needs(module: ModuleType, sizes: Profile) -> None:
+    "Raises `UserError` unless what `sizes` asks for can be had: data, encoder weights."
+    for name in _data_names(sizes): _check_data(name, _offered(module))
+    _check_encoder(getattr(sizes, "encoder", ""), getattr(sizes, "weights", "auto"))
+
+
+def _data_names(sizes: Profile) -> Sequence[str]:
+    "The data sets of a run; `reid` stands for the first `clients` of the field `sets`."
+    data = getattr(sizes, "data", "")
+    if data == "reid": return getattr(sizes, "sets", ())[:getattr(sizes, "clients", None)]
+    return [data] if data else []
+
+
+def _offered(module: ModuleType) -> set[str]:
+    "The data that the chapter's own profiles and settings name: rendered worlds among them."
+    named = {getattr(profile, "data", "") for profile in module.profiles.values()}
+    return named | {fields["data"] for fields in getattr(module, "settings", {}).values() if "data" in fields}
+
+
+def _check_data(name: str, offered: set[str]) -> None:
+    from fedbook.datasets.world import advice, inventory
+    from fedbook.datasets.folders import pictures
+
+    states = {row["name"]: row["state"] for row in inventory() if not row["name"].endswith("weights")}
+    if name not in states and name not in offered and not Path(name).expanduser().exists():
+        known = ", ".join(sorted(offered | states.keys()))
+        raise UserError(f"data={name!r} is neither a data set nor a folder; choose one of {known}")
+    if states.get(name) == "not found": raise UserError(f"data={name!r} is not at hand; {advice(name)}")
+    if states.get(name) == "can be downloaded": pictures(name)
+
+
+def _check_encoder(name: str, weights: str) -> None:
+    from fedbook.datasets.encoders import ENCODERS, find_weights
+
+    if name and name not in ENCODERS:
+        raise UserError(f"encoder={name!r} is unknown; choose one of {', '.join(ENCODERS)}")
+    if name and weights == "auto": find_weights(name)
+    elif weights not in ("", "auto", "random") and not Path(weights).expanduser().is_file():
+        raise UserError(f"weights={weights!r} is neither auto, random, nor a file")
+
+
+def notebook_stamp(path: Path) -> str:
+    "Hash of the notebook's code cells, without outputs."
+    return hashlib.sha256("\0".join(code_cells(path)).encode()).hexdigest()[:16]
+
+
+def used_modules(path: Path) -> dict[str, str]:
+    "The fedbook modules that the notebook's code imports, directly or through others: name to source text."
+    package = Path(fedbook.__file__).parent
+    seen: dict[str, str] = {}
+    texts = ["\n".join(code_cells(path))]
+    while texts:
+        text = texts.pop()
+        modules = re.findall(r"^\s*from (?:fedbook)?\.(\w+) import", text, re.M)
+        for names in re.findall(r"^\s*from (?:fedbook|\.) import (.+)", text, re.M):
+            modules += names.split(", ")
+        for name in modules:
+            source = package / f"{name}.py"
+            if name not in seen and source.exists():
+                seen[name] = source.read_text(encoding="utf-8")
+                texts.append(seen[name])
+    return {name: seen[name] for name in sorted(seen)}
+
+
+def run_stamp(path: Path) -> str:
+    "Hash of the notebook's code cells and of all modules that they use."
+    texts = [notebook_stamp(path), *used_modules(path).values()]
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
+
+
+@cache
+def _write_whole_notebooks() -> None:
+    from papermill.iorw import LocalHandler, papermill_io
+
+    class Whole(LocalHandler):
+        def write(self, buf: str, path: str) -> None: write_atomically(path, buf)
+
+    papermill_io.register("/", Whole())
+
+
+class Stop:
+    "Ctrl-C while kernels run: interrupts all, kills them at the second time or after `patience` seconds."
+
+    def __init__(self, patience: float = 10):
+        self.asked, self.patience = False, patience
+        self.groups: list[int] = []
+
+    def __call__(self, *_: Any) -> None:
+        "As the handler of a signal."
+        again, self.asked = self.asked, True
+        self.send(signal.SIGKILL if again else signal.SIGINT)
+        if again: return
+        killer = threading.Timer(self.patience, self.send, [signal.SIGKILL])
+        killer.daemon = True
+        killer.start()
+
+    def send(self, number: int) -> None:
+        "Send the signal `number` to each kernel and all its workers."
+        for group in self.groups:
+            try: os.killpg(group, number)
+            except ProcessLookupError: pass
+
+    def write(self, text: str) -> None:
+        "What a kernel says on its way to the terminal: nothing once it is asked to stop."
+        if not self.asked: sys.stderr.write(text)
+
+    def flush(self) -> None:
+        "Part of being a file."
+        sys.stderr.flush()
+
+
+@contextmanager
+def _stoppable() -> Iterator[Stop]:
+    "A `Stop` that Ctrl-C calls meanwhile, if this is the main thread."
+    stop = Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = signal.signal(signal.SIGINT, stop)
+    try: yield stop
+    finally: signal.signal(signal.SIGINT, before)
+
+
+_HELD = ("batch", "gan_batch", "server_batch", "high", "low", "size", "channels", "per_round")
+
+
+def out_of_memory(sizes: Any = None) -> str:
+    "The sentence for a run that a GPU is too small for: those of the `sizes` that it holds in memory, halved."
+    halved = lambda v: tuple(side // 2 for side in v) if isinstance(v, tuple) else v // 2
+    text = lambda v: ",".join(map(str, v)) if isinstance(v, tuple) else str(v)
+    held = {name: getattr(sizes, name) for name in _HELD if getattr(sizes, name, 0) not in (0, 1)}
+    lower = [f"-p {name}={text(halved(value))} (now {text(value)})" for name, value in held.items()]
+    return (f"the GPU's memory is too small for this run; lower {', '.join(lower[:4]) or 'its --profile'}, or "
+            "take --device cpu")
+
+
+def _kernels(stop: Stop, log: BinaryIO, names: dict[str, str]) -> type:
+    """Kernel managers whose kernels write into `log`, not to the terminal, and are known to `stop`;
+    `names` are added to their environment."""
+    from jupyter_client.manager import AsyncKernelManager
+
+    class Kernels(AsyncKernelManager):
+        def client(self, **options: Any) -> Any:
+            "Without a heartbeat, whose thread sometimes does not end with its kernel; nobody asks for it here."
+            client = AsyncKernelManager.client(self, **options)
+            client.start_channels = partial(client.start_channels, hb=False)  # type: ignore[method-assign]
+            return client
+
+        async def start_kernel(self, **options: Any) -> None:  # type: ignore[override]
+            if stop.asked: raise InterruptedError
+            await AsyncKernelManager.start_kernel(self, stdout=log, stderr=log, **options,
+                                                 env={**os.environ, **names})
+            stop.groups.append(getattr(self.provisioner, "pgid"))
+            if stop.asked: stop.send(signal.SIGKILL)
+
+    return Kernels
+
+
+def execute(path: Path, target: Path, parameters: dict, title: str = "", stop: Stop | None = None,
+            **names: str) -> str | None:
+    """Execute a copy of notebook `path` as `target`, in a kernel whose environment has `names` as well.
+    Returns None, or the sentence that says which cell failed and why. Ctrl-C stops the kernel, and raises
+    `KeyboardInterrupt` when all is tidy. With a `stop` of the caller's it does so when that is asked, and
+    shows no progress."""
+    with _without_grammar(): needs("papermill")
+    import papermill
+    from nbclient.exceptions import DeadKernelError
+
+    warnings.filterwarnings("ignore", module="papermill|zmq|jupyter_client")
+    logging.getLogger("papermill").setLevel(logging.CRITICAL)  # what it logs, the sentence says as well
+    _write_whole_notebooks()
+    bar = dict(desc=title, leave=False) if stop is None and sys.stderr.isatty() else False
+    with tempfile.TemporaryFile() as log, nullcontext(stop) if stop else _stoppable() as stop:
+        try:
+            papermill.execute_notebook(str(path), str(Path(target).resolve()), parameters=parameters,
+                                       kernel_name="python3", progress_bar=bar,
+                                       stderr_file=stop if bar else None,
+                                       kernel_manager_class=_kernels(stop, log, names),
+                                       extra_arguments=["--log-level=40"])
+        except Exception as error:
+            if stop.asked: raise KeyboardInterrupt from None
+            if isinstance(error, UserError): return str(error)
+            if isinstance(error, papermill.PapermillExecutionError): return _cell_error(error, path, parameters)
+            if not isinstance(error, DeadKernelError): raise
+            return f"the kernel died, perhaps for want of memory{_end(log)}"
+    return None
+
+
+@contextmanager
+def _without_grammar():
+    """Without the grammar of internet addresses, which jsonschema otherwise compiles for 3.6 s and asks for in
+    no notebook."""
+    name = "rfc3987_syntax"
+    if name in sys.modules: yield
+    else:
+        sys.modules[name] = None  # type: ignore[assignment]
+        try: yield
+        finally: del sys.modules[name]
+
+
+def _cell_error(error: Any, path: Path, parameters: dict) -> str:
+    sizes = parameters and sizes_of(path, parameters["profile"], parameters["changes"])
+    if error.ename == "OutOfMemoryError": error.ename, error.evalue = "UserError", out_of_memory(sizes)
+    detail = "" if error.ename == "UserError" else "\n" + "\n".join(error.traceback)
+    return f"cell {error.cell_index + 1} failed: {error.ename}: {error.evalue}{detail}"
+
+
+def _end(log: BinaryIO) -> str:
+    "The last lines that a kernel wrote, if any."
+    log.seek(0)
+    lines = log.read().decode(errors="replace").strip().splitlines()[-5:]
+    return "; its last lines:\n" + "\n".join(lines) if lines else ""
+
+
+def run_chapter(path: Path, profile: str = "quick", device: str = "auto", seed: int = 0,
+                engine: str = "local", out: str | Path = "runs", changes: dict | None = None,
+                fresh: bool = False, stop: Stop | None = None, **names: str) -> dict:
+    """Run one chapter into `out/NAME-PROFILE-SEED`. Finished rows of an earlier run with the same settings
+    and code are kept, unless `fresh`. `stop` and `names` are those of `execute`.
+
+    Returns a dict: chapter, measured (its headline), seconds, notebook (the executed copy), error (None, or
+    a sentence)."""
+    folder = run_dir(path.stem, profile, seed, runs_folder(out).resolve(), changes)
+    if fresh:
+        for old in folder.iterdir(): shutil.rmtree(old) if old.is_dir() else old.unlink()
+    parameters = dict(profile=profile, device=device, seed=seed, engine=engine, out=str(folder.parent),
+                      changes=changes or {})
+    start, target = perf_counter(), folder / path.name
+    error = execute(path, target, parameters, path.stem, stop,
+                    **{"FEDBOOK_STAMP": run_stamp(path), **names})
+    try: headline = json.loads((folder / "results.json").read_text())["headline"]
+    except (OSError, ValueError): headline = ""
+    return dict(chapter=path.stem, measured="FAILED" if error else headline,
+                seconds=round(perf_counter() - start, 1), notebook=str(target), error=error)
+
+
+FIRST = ("00_start", "methods/fedavg")
+
+
+def in_order(stems: Iterable[str]) -> list[str]:
+    "The order in which chapters run when all do: the first look, the first rounds, the papers, the rest."
+    papers = lambda stem: 2 if re.match(r"1\d_", stem) else 3
+    return sorted(stems, key=lambda stem: FIRST.index(stem) if stem in FIRST else papers(stem))
+
+
+def cores() -> int:
+    "The number of CPU cores that this process may use."
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run_chapters(paths: Sequence[Path], at_once: int = 2, **options: Any) -> Iterator[dict]:
+    """Run the chapters at `paths` with `run_chapter`'s `options`, `at_once` of them side by side, each with
+    its share of the cores. Yields `run_chapter`'s dict of each when it ends. Ctrl-C stops all kernels and
+    raises `KeyboardInterrupt`."""
+    if at_once == 1:
+        yield from (run_chapter(path, **options) for path in paths)
+        return
+    threads, now = os.environ.get("OMP_NUM_THREADS", str(max(1, cores() // at_once))), list[str]()
+    def run(path: Path) -> dict:
+        now.append(path.stem)
+        try: return run_chapter(path, **options, stop=stop, OMP_NUM_THREADS=threads)
+        finally: now.remove(path.stem)
+    with _stoppable() as stop, ThreadPoolExecutor(at_once) as pool:
+        futures = [pool.submit(run, path) for path in paths]
+        try: yield from _as_they_end(futures, now)
+        except BaseException:
+            for future in futures: future.cancel()
+            if not stop.asked: stop()
+            raise
+
+
+def _as_they_end(futures: Sequence[Future], now: list[str]) -> Iterator[dict]:
+    "The results of `futures` in the order in which they end, below a bar that names what runs `now`."
+    from tqdm import tqdm
+
+    left = set(futures)
+    with tqdm(total=len(left), desc="chapters", leave=False, disable=not sys.stderr.isatty()) as bar:
+        while left:
+            done, left = wait(left, timeout=1, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield future.result()
+                bar.update()
+            bar.set_postfix_str(" and ".join(now))
+
+
+_COUNTED = ("seed", "round", "step", "pass", "epoch", "picture", "client", "farm", "site", "task")
+
+
+def _unit(meaning: str) -> str:
+    "What a field counts: the first of such words in its meaning."
+    places = {unit: meaning.find(unit) for unit in _COUNTED if unit in meaning}
+    return min(places, key=lambda unit: places[unit], default="")
+
+
+def _number(value: Any, smoke: Any) -> Any:
+    """A whole number at most as large as `smoke`, and 0 only where it is 0; a tuple of them, its last entries
+    left out but one where it is longer than smoke's."""
+    if isinstance(value, tuple):
+        if 1 < len(smoke) < len(value): value = (*value[:len(smoke) - 1], value[-1])
+        return tuple(_number(v, smoke[min(i, len(smoke) - 1)] if smoke else 1) for i, v in enumerate(value))
+    return min(value, max(smoke, 1)) if type(value) is int else value
+
+
+def _seeds(counts: dict[str, int]) -> dict[str, int]:
+    "Seeds as few as can be: 2 for `seeds` and what equals it, 1 for fewer, 3 for more."
+    main = counts["seeds"]
+    return {name: min(n, 2 if n == main else 1 if n < main else 3) for name, n in counts.items()}
+
+
+def _rounds(counts: dict[str, int]) -> dict[str, int]:
+    """Rounds as few as can be: equal ones stay equal, more stay more, and none stay none. Where there are
+    three numbers or more, the largest has one to spare: between a run's first rounds and its last."""
+    places = {n: place for place, n in enumerate(sorted({0, *counts.values()}))}
+    most = max(counts.values(), default=0)
+    return {name: places[n] + (n == most and places[n] > 2) for name, n in counts.items()}
+
+
+def dry_sizes(sizes: Profile, smoke: Profile) -> dict[str, Any]:
+    """The rule of a dry run: the fields of `sizes` that shrink, and to what.
+
+    A whole number becomes that of `smoke`, if that is less, and 0 only where it is 0; a tuple is at most as
+    long as smoke's, and keeps its ends. Seeds and rounds stay in order among each other, so that no rule of
+    the sizes breaks that they keep. What is no whole number stays, and so do an encoder's width and tokens;
+    its pictures stay a multiple of its step."""
+    from fedbook.datasets.encoders import ENCODERS
+
+    kinds, whole = meanings(type(sizes)), {f.name: getattr(sizes, f.name) for f in fields(sizes)}
+    small = {name: _number(value, getattr(smoke, name)) for name, value in whole.items()}
+    numbers = {name: n for name, n in whole.items() if type(n) is int}
+    counted = lambda unit: {name: n for name, n in numbers.items() if _unit(kinds[name]) == unit}
+    small |= _seeds(counted("seed")) | _rounds(counted("round"))
+    if "encoder" in whole:
+        small |= {name: whole[name] for name in ("width", "tokens") if name in whole}
+        step = ENCODERS.get(whole["encoder"], {}).get("step", 1)
+        for name in ("size", "full_size"):
+            if name in whole: small[name] = max(step, small[name] // step * step)
+    return {name: value for name, value in small.items() if value != whole[name]}
+
+
+def _draw(path: Path, rng: Any, height: int = 32, width: int = 32, patches: Any = 128) -> None:
+    "A picture of coloured patches, `patches` (4, 4, 3) and noise, as the file `path`."
+    from PIL import Image
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kind = path.suffix[1:].lower().replace("jpg", "jpeg")
+    noisy = (patches + rng.integers(-60, 60, (4, 4, 3))).clip(0, 255).astype("uint8")
+    Image.fromarray(noisy).resize((width, height), Image.Resampling.NEAREST).save(path, kind)
+
+
+def _by_class(root: Path, rng: Any, classes: Sequence[str], names: Sequence[str], side: int = 32) -> None:
+    "Pictures in a folder per class, each like its class's own, so that a network can learn them."
+    import numpy as np
+
+    for kind in classes:
+        own = np.random.default_rng(list(kind.encode())).integers(0, 256, (4, 4, 3))
+        for name in names: _draw(root / kind / name, rng, side, side, own)
+
+
+def _zipped(folder: Path, target: Path) -> None:
+    with zipfile.ZipFile(target, "w") as file:
+        for path in sorted(folder.rglob("*.jpg")): file.write(path, path.relative_to(folder).as_posix())
+    shutil.rmtree(folder)
+
+
+def _numbered(count: int, form: str) -> list[str]: return [form.format(k) for k in range(count)]
+
+
+def _made_pictures(data: Path, rng: Any) -> None:
+    "Sets of pictures: folders and zip files with a folder per class, lists of classes, idx files of bytes."
+    six, ten = (_numbered(n, "class {:02d}") for n in (6, 10))
+    for split, many in (("train", 2), ("test", 1)):
+        _by_class(data / "CWD30" / split, rng, six, _numbered(many, "{}.jpg"), 64)
+    for split, many in (("train", 12), ("test", 4)):
+        _by_class(data / "cifar" / split, rng, ten, _numbered(many, "{}.jpg"))
+    _zipped(data / "cifar", data / "cifar10-jpg.zip")
+    _by_class(data / "PlantVillage/color", rng, ten, _numbered(5, "{}.jpg"), 64)
+    (data / "PlantVillage/leaf-map.json").write_text("{}")
+    _by_class(data / "fruits/Training/Apple", rng, ten, _numbered(36, "{}_100.jpg"), 100)
+    _zipped(data / "fruits", data / "fruits360-3body.zip")
+    for prefix, n in (("train", 400), ("t10k", 100)):
+        for kind, shape in (("images-idx3", (n, 28, 28)), ("labels-idx1", (n,))):
+            values = rng.bytes(math.prod(shape)) if len(shape) > 1 else bytes(k % 10 for k in range(n))
+            head = bytes([0, 0, 8, len(shape)]) + b"".join(side.to_bytes(4, "big") for side in shape)
+            (data / f"{prefix}-{kind}-ubyte.gz").write_bytes(gzip.compress(head + values, 1))
+
+
+def _made_tiny(folder: Path, rng: Any) -> None:
+    "Tiny-ImageNet, with 20 of its 200 classes."
+    wnids, tested = _numbered(20, "n{:08d}"), _numbered(40, "val_{}.JPEG")
+    for wnid in wnids:
+        _by_class(folder / "train" / wnid, rng, ["images"], _numbered(6, wnid + "_{}.JPEG"), 64)
+    _by_class(folder / "val", rng, ["images"], tested, 64)
+    lines = [f"{name}\t{wnids[k % 20]}\t0\t0\t62\t62" for k, name in enumerate(tested)]
+    for name, listed in (("wnids.txt", wnids), ("words.txt", [f"{wnid}\t{wnid}, a word" for wnid in wnids]),
+                         ("val/val_annotations.txt", lines)):
+        (folder / name).write_text("\n".join(listed))
+
+
+def _made_people(data: Path, rng: Any) -> None:
+    "Sets of people, each seen by two cameras: named as Market-1501 names them, or as the small sets are."
+    from fedbook.datasets.world import SETS
+
+    parts = {"train": (range(8), 3), "query": (range(8, 12), 1), "gallery": (range(8, 12), 2)}
+    whole, cut = (dict(zip(parts, names.split())) for names in ("bounding_box_train query bounding_box_test",
+                                                                "train_all query gallery"))
+    for known in (known for known in SETS.values() if known.kind == "people"):
+        own = whole if "bounding_box_train" in known.put else cut
+        for part, (people, views) in parts.items():
+            for who, camera, view in product(people, (0, 1), range(views)):
+                name = (f"{who + 1:04d}_c{camera + 1}s1_{view:06d}_01.jpg" if own is whole else
+                        f"cam_{camera}_{who:05d}_{view:05d}.png")
+                _draw(data / known.files[0].rstrip("*/") / own[part] / name, rng, 64, 32)
+
+
+def _boxes(rng: Any, kinds: Sequence[str], height: int, width: int) -> list[tuple]:
+    "Three things (kind, left, top, width, height) in a picture."
+    below = lambda n: int(rng.integers(n))
+    return [(kinds[below(len(kinds))], below(width // 2), below(height // 2), width // 3, height // 3)
+            for _ in range(3)]
+
+
+def _made_bdd(folder: Path, rng: Any) -> None:
+    "BDD100K: a list of frames for each part, and pictures of 720 x 1280."
+    (folder / "labels/det_20").mkdir(parents=True)
+    for part in ("train", "val"):
+        frames = []
+        for k in range(24):
+            _draw(folder / "images/100k" / part / f"{k}.jpg", rng, 720, 1280)
+            kinds, weathers = ("pedestrian", "car", "bus"), ("partly cloudy", "overcast", "rainy", "snowy")
+            labels = [dict(category=kind, box2d=dict(x1=x, y1=y, x2=x + w, y2=y + h))
+                      for kind, x, y, w, h in _boxes(rng, kinds, 720, 1280)]
+            frames.append(dict(name=f"{k}.jpg", labels=labels, attributes=dict(weather=weathers[k % 4])))
+        (folder / f"labels/det_20/det_{part}.json").write_text(json.dumps(frames))
+
+
+def _made_soda(folder: Path, rng: Any) -> None:
+    "SODA10M: a COCO file for each part, and pictures of 1080 x 1920."
+    (folder / "labeled/annotations").mkdir(parents=True)
+    kinds = ("Pedestrian", "Cyclist", "Car", "Truck", "Tram", "Tricycle")
+    for part in ("train", "val"):
+        images, things = [], []
+        for k in range(24):
+            _draw(folder / "labeled" / part / f"{k}.jpg", rng, 1080, 1920)
+            images.append(dict(id=k, file_name=f"{k}.jpg", height=1080, width=1920,
+                               weather=("Clear", "Overcast", "Rainy")[k % 3]))
+            things += [dict(image_id=k, category_id=kinds.index(kind), bbox=place)
+                       for kind, *place in _boxes(rng, kinds, 1080, 1920)]
+        body = dict(images=images, annotations=things,
+                    categories=[dict(id=k, name=kind) for k, kind in enumerate(kinds)])
+        (folder / f"labeled/annotations/instance_{part}.json").write_text(json.dumps(body))
+
+
+def _made_cities(folder: Path, rng: Any) -> None:
+    "Cityscapes: polygons beside each picture of 1024 x 2048, in folders of nine cities."
+    parts = {"train": "gtFine", "val": "gtFine", "train_extra": "gtCoarse"}
+    for (part, labels), city in product(parts.items(), _numbered(9, "city{}")):
+        _draw(folder / "leftImg8bit" / part / city / f"{city}_leftImg8bit.png", rng, 1024, 2048)
+        things = [dict(label=kind, polygon=[(x, y), (x + w, y), (x + w, y + h)])
+                  for kind, x, y, w, h in _boxes(rng, ("person", "car", "bus"), 1024, 2048)]
+        file = folder / labels / part / city / f"{city}_{labels}_polygons.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(dict(imgHeight=1024, imgWidth=2048, objects=things)))
+
+
+_HEADS: dict[str, dict[str, tuple]] = {
+    "dinov2-s": {"mask_token": (1, 1, 384)}, "resnet50": {"fc.weight": (1000, 2048), "fc.bias": (1000,)},
+    "efficientnet-lite0": {"classifier.weight": (1000, 1280), "classifier.bias": (1000,)}}
+
+
+def _made_weights(name: str, folder: Path) -> None:
+    """Random weights of the encoder `name` in the layout of the real file: all its tensors, by name, shape
+    and type, those that the encoder leaves out among them."""
+    import torch
+    from safetensors.torch import save_file
+    from fedbook.datasets.encoders import random_network
+
+    with torch.device("meta"): layout = dict(random_network(name).state_dict())
+    layout |= {key: torch.empty(shape, device="meta") for key, shape in _HEADS.get(name, {}).items()}
+    noise = torch.randn(2 ** 20, generator=torch.Generator().manual_seed(0)).mul_(0.02)
+    def drawn(key: str, like: torch.Tensor) -> torch.Tensor:
+        values = noise.repeat(-(-like.numel() // len(noise)))[:like.numel()].clone().reshape(like.shape)
+        return values.add_(like.ndim == 1 and not key.endswith("bias")).to(like.dtype)
+    state = {key: drawn(key, like) for key, like in layout.items()}
+    folder.mkdir(parents=True, exist_ok=True)
+    if name in ("clip-vit-b32", "dinov2-s"): save_file(state, folder / f"{name}.safetensors")
+    else: torch.save(state, folder / f"{name}.pth")
+
+
+def made_up(folder: Path, encoders: Iterable[str] = ()) -> Path:
+    """Fill the data folder `folder` with what no run may measure: all sets that `fedbook.datasets.world` knows, a few
+    random pictures each, in the real layout; and random weights of `encoders`. Returns it."""
+    import numpy as np
+
+    needs("PIL")
+    rng = np.random.default_rng(0)
+    _made_pictures(folder, rng)
+    _made_people(folder, rng)
+    for make, name in ((_made_tiny, "tiny-imagenet-200"), (_made_bdd, "BDD100K"), (_made_soda, "SODA10M"),
+                       (_made_cities, "Cityscapes")): make(folder / name, rng)
+    for name in encoders: _made_weights(name, folder / "weights")
+    return folder
+
+
+DRY = "a dry run: made-up data, random weights, the least of everything; it measures nothing"
+
+
+def encoders_of(path: Path) -> list[str]:
+    "The encoders that the chapter at `path`, or a module that it uses, names and that no package brings."
+    from fedbook.datasets.encoders import ENCODERS, at_hand
+
+    modules = used_modules(path)
+    text = "\n".join([*code_cells(path), *(modules[name] for name in modules if name != "encoders")])
+    packaged = lambda name: "package" in ENCODERS[name] and at_hand(name)
+    return [name for name in ENCODERS if f'"{name}"' in text and not packaged(name)]
+
+
+def dry_names(path: Path, profile: str, data: Path, changes: dict | None = None,
+              whole: Sequence[str] = ()) -> dict[str, str]:
+    """What the environment of a dry run of the chapter at `path` holds, on the made-up folder `data`: where
+    that is, and the sizes that `dry_sizes` gives, but for the fields `whole`. Raises `UserError` for sizes
+    that do not fit together."""
+    module, sizes = chapter_module(path), sizes_of(path, profile, changes)
+    if not sizes:
+        raise UserError(f"chapter {Path(path).stem} has no sizes, so that --dry would change nothing")
+    if getattr(sizes, "data", "") == "cifar100":
+        raise UserError("data='cifar100' cannot be walked: torchvision reads files of the right checksum only")
+    least = module.profiles["smoke"]  # type: ignore[union-attr]
+    small = {name: value for name, value in dry_sizes(sizes, least).items() if name not in whole}
+    try: replace(sizes, **small)
+    except UserError as error:
+        raise UserError(f"profile={profile!r} cannot be walked, its sizes do not shrink: {error}") from None
+    place = str(data)
+    return dict(FEDBOOK_DATA=place, FEDBOOK_CACHE=place, FEDBOOK_STAMP="", FEDBOOK_DRY=json.dumps(small))
+
+
+def sizes_read(sources: Sequence[str]) -> set[str]:
+    """The fields of `sizes` that the last of the cells `sources` reads, itself or by a name that an earlier
+    cell made of them."""
+    made: dict[str, set[str]] = {}
+    for source in sources:
+        tree = ast.parse(re.sub(r"^\s*[%!].*$", "", source, flags=re.M))
+        read = lambda node: {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)
+                             and isinstance(n.value, ast.Name) and n.value.id == "sizes"}.union(
+            *(made.get(n.id, set()) for n in ast.walk(node) if isinstance(n, ast.Name)))
+        if source is sources[-1]: return read(tree)
+        for node in tree.body:
+            if isinstance(node, ast.Assign):
+                found = read(node.value)
+                for target in node.targets:
+                    made |= {n.id: found for n in ast.walk(target) if isinstance(n, ast.Name)}
+    return set()
+
+
+def _blame(target: Path, error: str, sizes: Profile | None) -> str:
+    "The sentence for a walk that ended with `error`: which cell, and which fields of `sizes` it reads."
+    cells = [cell for cell in json.loads(target.read_text())["cells"] if cell["cell_type"] == "code"]
+    ends = [i for i, cell in enumerate(cells) if any(o["output_type"] == "error" for o in cell["outputs"])]
+    if not ends: return error
+    read = sizes_read(["".join(cell["source"]) for cell in cells[:ends[0] + 1]])
+    told = ", ".join(f"{name}={getattr(sizes, name)!r}" for name in sorted(read) if hasattr(sizes, name))
+    cell, _, why = error.partition(" failed: ")
+    return f"{cell} cannot be walked with {told or 'any sizes'}: {why}"
+
+
+def walk_chapter(path: Path, profile: str, data: Path, device: str = "cpu", seed: int = 0,
+                 out: str | Path = "runs", changes: dict | None = None) -> dict:
+    """Execute the chapter at `path` with the sizes that `dry_sizes` makes of `profile`, on the folder `data`
+    that `made_up` has filled, into `out/dry`. Returns `run_chapter`'s dict; an error names cell and fields."""
+    names = dry_names(path, profile, data, changes)
+    aside, sizes = runs_folder(out) / "dry", sizes_of(path, profile, changes)
+    ran = run_chapter(path, profile, device, seed, "local", aside, changes, True, None, **names)
+    if ran["error"]: ran["error"] = _blame(Path(ran["notebook"]), ran["error"], sizes)
+    return ran | dict(measured="FAILED" if ran["error"] else "walked, nothing measured")
