@@ -41,7 +41,7 @@ export: .venv/dev
 	$(BIN)/nbdev_clean
 
 book: .venv/dev
-	$(BIN)/fedbook book $(NAME)
+	$(BIN)/python tools/book.py $(NAME)
 	$(BIN)/nbdev_clean
 
 site: .venv/site

@@ -8,6 +8,7 @@ from setuptools.command.build_py import build_py
 cfg = ConfigParser(delimiters=["="])
 cfg.read("settings.ini", encoding="utf-8")
 cfg = cfg["DEFAULT"]
+WINGS = "engine", "datasets", "methods", "privacy", "deploy", "evidence", "kit", "answers"
 
 
 class WithoutOutputs(build_py):
@@ -32,9 +33,9 @@ setup(
     classifiers=[each.strip() for each in cfg["classifiers"].split(";")],
     license="Apache-2.0", python_requires=">=" + cfg["min_python"],
     long_description=Path("README.md").read_text(encoding="utf-8"), long_description_content_type="text/markdown",
-    packages=["fedbook", "fedbook.answers", "fedbook.nbs", "fedbook.teaching"],
+    packages=["fedbook", *(f"fedbook.{wing}" for wing in WINGS), "fedbook.nbs", "fedbook.teaching"],
     package_dir={"fedbook": "fedbook", "fedbook.nbs": "nbs", "fedbook.teaching": "teaching"},
-    package_data={"fedbook": ["data/*"], "fedbook.nbs": ["*.ipynb", "answers/*.ipynb", "workshop/*.ipynb"],
+    package_data={"fedbook.datasets": ["data/*"], "fedbook.nbs": ["*.ipynb", "*/*.ipynb"],
                   "fedbook.teaching": ["hidden/*.py"]},
     install_requires=cfg["requirements"].split(),
     extras_require={extra: cfg[f"{extra}_requirements"].split() for extra in cfg["extras"].split()},

@@ -1,5 +1,5 @@
 import sys
 
-from fedbook.command import main
+from fedbook.kit.command import main
 
 sys.exit(main())

@@ -1,4 +1,4 @@
-"""Make fedbook/data/fashion_mnist_small.npz: python scripts/make_fashion_mnist_small.py FOLDER
+"""Make fedbook/datasets/data/fashion_mnist_small.npz: python scripts/make_fashion_mnist_small.py FOLDER
 
 FOLDER holds the four idx files of Fashion-MNIST (gz or not), as Debian's package dataset-fashion-mnist installs them, or as
 torchvision leaves them in FashionMNIST/raw. Takes the first pictures of each class, in their original order."""
@@ -21,7 +21,7 @@ def main(folder):
         images, labels = (read_idx(Path(folder), f"{prefix}-{name}-ubyte") for name in ("images-idx3", "labels-idx1"))
         chosen = first_of_each_class(labels, PER_CLASS[split])
         arrays[f"{split}_images"], arrays[f"{split}_labels"] = images[chosen], labels[chosen]
-    target = Path(__file__).parent.parent / "fedbook" / "data" / "fashion_mnist_small.npz"
+    target = Path(__file__).parent.parent / "fedbook" / "datasets" / "data" / "fashion_mnist_small.npz"
     np.savez_compressed(target, **arrays)
     print(f"{target.name}: {target.stat().st_size / 1e6:.2f} MB, sha256 of the arrays {array_checksum(arrays)}")
 

@@ -1,6 +1,6 @@
 """A pretended accelerator: a device that computes the CPU's bits and is as strict as CUDA.
 
-    python tests/pretended.py methods/continual deploy/flower        # chapters at smoke, on the device `sham`; or all
+    python tests/pretended.py methods/continual deploy/flower    # at smoke, on the device `sham`; or all
     python tests/pretended.py --plain methods/continual          # on the CPU
 
 It refuses tensors of two devices in one operator, numpy on a tensor of the device, a CPU generator for what

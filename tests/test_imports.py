@@ -7,8 +7,9 @@ from pathlib import Path
 
 import fedbook
 
-MODULES = sorted(f"fedbook.{path.stem}" for path in Path(fedbook.__file__).parent.glob("*.py")
-                 if path.stem not in ("__init__", "__main__", "_modidx", "flower"))
+HERE = Path(fedbook.__file__).parent
+MODULES = sorted(".".join(path.relative_to(HERE.parent).with_suffix("").parts) for path in HERE.rglob("*.py")
+                 if not path.stem.startswith("_") and path.parent.name != "answers" and path.stem != "flower")
 HEAVY = ("IPython", "PIL", "cryptography", "dp_accounting", "flwr", "grpc", "huggingface_hub", "ipywidgets",
          "matplotlib", "nbclient", "nbconvert", "nbdev", "nbformat", "open_clip", "opacus", "pandas",
          "papermill", "ray", "scipy", "sklearn", "timm", "torchmetrics", "torchvision")

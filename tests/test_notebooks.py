@@ -9,6 +9,7 @@ import nbformat
 import pytest
 
 from conftest import ALL
+from fedbook.engine.files import run_dir
 from fedbook.kit.runs import chapters, code_cells, run_chapter
 from pretended import MISSING
 
@@ -22,7 +23,8 @@ def test_chapter_runs(name, tmp_path):
     ran = run_chapter(chapters()[name], "smoke", DEVICE, out=tmp_path)
     assert ran["error"] is None, ran["error"]
     assert ran["measured"]
-    assert json.loads((tmp_path / f"{name}-smoke-0" / "results.json").read_text())["profile"] == "smoke"
+    results = run_dir(name, "smoke", 0, tmp_path) / "results.json"
+    assert json.loads(results.read_text())["profile"] == "smoke"
     text = "".join(o.get("text", "") for c in nbformat.read(ran["notebook"], 4).cells
                    for o in c.get("outputs", []))
     assert text.count("not attempted yet") >= 3, "exercises come unsolved"

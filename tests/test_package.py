@@ -71,8 +71,8 @@ def test_the_wheel_is_small_and_holds_notebooks_without_outputs(wheel):
         names = held.namelist()
         books = [name for name in names if name.endswith(".ipynb")]
         assert "fedbook/_modidx.py" not in names
-        assert "fedbook/data/fashion_mnist_small.npz" in names
-        assert "fedbook/data/fashion_mnist_small.LICENSE" in names
+        assert "fedbook/datasets/data/fashion_mnist_small.npz" in names
+        assert "fedbook/datasets/data/fashion_mnist_small.LICENSE" in names
         assert (len(books) == len(list((ROOT / "nbs").glob("*.ipynb")))
                 + len(list((ROOT / "nbs").glob("*/*.ipynb"))))
         for name in books:

@@ -203,10 +203,12 @@ def fit_counts(name, size, method, rounds):
 
 
 @pytest.mark.parametrize("name, method, task", [
-    ("methods/fedavg", None, 0), ("methods/continual", None, 0), ("methods/pruning", None, 0), ("10_fedreplay", None, 0),
+    ("methods/fedavg", None, 0), ("methods/continual", None, 0), ("methods/pruning", None, 0),
+    ("10_fedreplay", None, 0),
     ("11_fedmox", None, 0), ("12_fedklpr", None, 1), ("13_fedcbdr", None, 0), ("13_fedcbdr", None, 1),
     ("14_fedgtea", None, 0), ("14_fedgtea", None, 1),
-    *(("methods/continual", ("fedbook.methods.penalties", m), 1) for m in ("FedLwF", "FLwF2T", "FedEWC", "CGoFed")),
+    *(("methods/continual", ("fedbook.methods.penalties", m), 1)
+      for m in ("FedLwF", "FLwF2T", "FedEWC", "CGoFed")),
     *(("methods/continual", ("fedbook.methods.exemplars", m), 1) for m in ("ICaRL", "DER", "GLFC"))],
     ids=lambda v: v[1] if isinstance(v, tuple) else v)
 def test_a_step_copies_nothing(name, method, task):

@@ -195,7 +195,7 @@ def fashion_mnist_small(split: str = "train") -> Pictures:
 
     MIT licence, Copyright 2017 Zalando SE. Needs neither network nor torchvision."""
     if split not in ("train", "test"): raise UserError(f"split={split!r} is unknown; choose train or test")
-    with np.load(str(resources.files("fedbook") / "data" / "fashion_mnist_small.npz")) as file:
+    with np.load(str(resources.files("fedbook.datasets") / "data" / "fashion_mnist_small.npz")) as file:
         arrays = {name: file[name] for name in file.files}
     if array_checksum(arrays) != FASHION_MNIST_SMALL_SHA256:
         raise UserError("the embedded file fashion_mnist_small.npz is damaged; install fedbook again")

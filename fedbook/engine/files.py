@@ -8,8 +8,8 @@ from fedbook.engine.errors import UserError
 
 
 def run_name(name: str, profile: str, seed: int, changes: dict | None = None) -> str:
-    "`NAME-PROFILE-SEED`, and behind it the `changes` to the profile, if there are any."
-    parts = [name, profile, str(seed), *(f"{field}={value}" for field, value in (changes or {}).items())]
+    "`NAME-PROFILE-SEED`, and behind it the `changes` to the profile; of a name, `/` becomes a dot."
+    parts = [name.replace("/", "."), profile, str(seed), *(f"{field}={value}" for field, value in (changes or {}).items())]
     return re.sub(r"[^\w.=,-]", "_", "-".join(parts))
 
 

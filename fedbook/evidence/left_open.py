@@ -172,7 +172,8 @@ def answer_figure(answer: Settled) -> Any:
 # %% ../../nbs/evidence/left_open.ipynb #16a00022
 INVERTED = Question(
     "FedReplay", "Can shared features be turned back, or tell who is in the pool?",
-    (claimed("privacy/attack", "FedReplay: a decoded feature is no nearer to its picture than another *, SSIM"),
+    (claimed("privacy/attack",
+             "FedReplay: a decoded feature is no nearer to its picture than another *, SSIM"),
      claimed("privacy/attack", "FedReplay: a look-up finds at least 99 % of the pictures in the pool")),
     "22a00151",
     "No traces: a decoder gets no nearer to the picture behind a feature than another of its class does.",

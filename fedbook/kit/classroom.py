@@ -30,7 +30,8 @@ from fedbook.engine.errors import EXTRAS, needs, UserError
 from fedbook.engine.files import write_atomically
 from fedbook.kit.lab import overwritten, progress_file, same, solved_in, try_case
 from fedbook.kit.report import collect
-from fedbook.kit.runs import chapters, code_cells, cores, find, module_name, notebooks_folder, used_modules
+from fedbook.kit.runs import (chapter_name, chapters, code_cells, cores, exported_to, find, module_name,
+                              notebooks_folder, used_modules)
 
 
 class Finding(NamedTuple):
@@ -94,9 +95,9 @@ def _packages() -> Iterator[Finding]:
 def _without(missing: Sequence[str]) -> str:
     "The chapters that use one of the packages `missing`, for a message."
     word = re.compile(rf"(?:^|\s)(?:from|import) (?:{'|'.join(missing)})\b")
-    texts = {stem: "\n".join([*code_cells(path), *used_modules(path).values()])
-             for stem, path in chapters().items()}
-    hit = [stem for stem, text in texts.items() if word.search(text)]
+    texts = {name: "\n".join([*code_cells(path), *used_modules(path).values()])
+             for name, path in chapters().items()}
+    hit = [name for name, text in texts.items() if word.search(text)]
     return ", ".join(hit) if len(hit) < 8 else f"{len(hit)} of {len(texts)} chapters, in part"
 
 
@@ -191,10 +192,10 @@ def progress_rows(folder: str | Path = "course") -> list[dict]:
     if not file:
         raise UserError(f"{str(folder)!r} is no copy of the chapters; fedbook copy {folder} makes one")
     solved, rows = solved_in(file), list[dict]()
-    for stem, path in chapters().items():
+    for chapter, path in chapters().items():
         names = exercises_of(path)
-        open_ = [name for name in names if name not in solved.get(module_name(stem), [])]
-        rows.append(dict(chapter=stem, solved=f"{len(names) - len(open_)} of {len(names)}",
+        open_ = [name for name in names if name not in solved.get(module_name(chapter), [])]
+        rows.append(dict(chapter=chapter, solved=f"{len(names) - len(open_)} of {len(names)}",
                          open=", ".join(open_)))
     return rows
 
@@ -224,7 +225,7 @@ def _to_hand_out(source: str) -> str:
 
 def _exported(module: str) -> set[str]:
     "The public names that `fedbook.module` defines, without importing it."
-    file = Path(fedbook.__file__).parent / f"{module}.py"
+    file = Path(fedbook.__file__).parent.joinpath(*module.split(".")).with_suffix(".py")
     tree = ast.parse(file.read_text(encoding="utf-8")) if file.exists() else ast.Module([], [])
     named = {name.id for node in tree.body if isinstance(node, ast.Assign) for target in node.targets
              for name in ast.walk(target) if isinstance(name, ast.Name)}
@@ -237,14 +238,15 @@ def setup_of(path: Path) -> str:
     imports = [re.sub(r"^#\|.*\n", "", source, flags=re.M) for source in cells if _imports_only(source)]
     asked = [ast.parse(source) for task in tasks(path) for source in task.sources]
     used = {node.id for tree in asked for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    own = sorted(name for name in used & _exported(module_name(path.stem)) if not name.startswith("_"))
-    lines = [f"from fedbook.{module_name(path.stem)} import {name}" for name in own]
+    module = exported_to(path)
+    own = sorted(name for name in used & _exported(module) if not name.startswith("_"))
+    lines = [f"from fedbook.{module} import {name}" for name in own]
     parameters = [source for source in cells if source.startswith("profile = ")][:1]
     seen = [source for source in imports if "fedbook.answers" not in source]
     return "\n".join([*seen, *lines, *parameters])
 
 
-_TOLD = """# Exercises of {stem}
+_TOLD = """# Exercises of {name}
 
 Write your functions in place of `...`. `check` tries each on some cases; the grader tries them on others
 as well, in a process that has no answers. All cases right: all points. Otherwise at most half of them, for
@@ -256,7 +258,7 @@ def _student(path: Path) -> dict:
     def cell(kind: str, text: str) -> dict:
         code: dict = dict(execution_count=None, outputs=[]) if kind == "code" else {}
         return dict(cell_type=kind, id=secrets.token_hex(4), metadata={}, source=text, **code)
-    parts, told = tasks(path), _TOLD.format(stem=path.stem, points=sum(t.points for t in tasks(path)))
+    parts, told = tasks(path), _TOLD.format(name=chapter_name(path), points=sum(t.points for t in tasks(path)))
     cells = [cell("markdown", told), cell("code", setup_of(path))]
     for task in parts:
         text = re.sub(r"\[([^\]]+)\]\([^)]*\.ipynb\)", r"`\1`", task.text)
@@ -271,14 +273,14 @@ def write_assignment(name: str, folder: str | Path, seed: int | None = None, hid
     `folder`. `hidden` cases are drawn for each exercise, from `seed` (None: a random one).
 
     Returns both paths. Raises `UserError` for an unknown chapter, and if `folder` is there already."""
-    stem, path = next(iter(find(name).items()))
+    chapter, path = next(iter(find(name).items()))
     if name == "all": raise UserError("an assignment is of one chapter, not of all")
     if hidden < 1: raise UserError(f"--hidden {hidden} must be 1 or more")
     try: Path(folder).mkdir(parents=True)
     except FileExistsError:
         raise UserError(f"{str(folder)!r} is there already, and stays as it is; choose another") from None
-    kept = dict(chapter=stem, seed=secrets.randbits(32) if seed is None else seed, hidden=hidden)
-    files = {f"{stem}.ipynb": _student(path), "grader.json": kept}
+    kept = dict(chapter=chapter, seed=secrets.randbits(32) if seed is None else seed, hidden=hidden)
+    files = {path.name: _student(path), "grader.json": kept}
     for file, body in files.items(): write_atomically(Path(folder, file), json.dumps(body, indent=1) + "\n")
     return [Path(folder, file) for file in files]
 
@@ -594,8 +596,8 @@ def grade(folder: str | Path, notebook: str | Path, patience: float = 30) -> lis
     try: code_cells(notebook)
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(f"{str(notebook)!r} is not a notebook that can be read") from None
-    stem, path = next(iter(find(kept["chapter"]).items()))
-    _by_value(module_name(stem))
+    chapter, path = next(iter(find(kept["chapter"]).items()))
+    _by_value(module_name(chapter))
     with Pupil(notebook, patience) as pupil: rows = marks_of(path, pupil.function, kept["seed"], kept["hidden"])
     _book(Path(folder, "grades.csv"), notebook.name, rows)
     return rows
@@ -678,7 +680,7 @@ def _put_code(cell: Any, put: Callable, new_code_cell: Callable) -> None:
 def write_slides(name: str, target: str | Path = "", reveal: str = "") -> Path:
     """Write the slides of chapter `name` into the file `target` (default: slides-NAME.html) and return it.
     Raises `UserError` for an unknown chapter, and for one without outputs, which has no figures to show."""
-    stem, path = next(iter(find(name).items()))
+    chapter, path = next(iter(find(name).items()))
     if name == "all": raise UserError("slides are made of one chapter, not of all")
     needs("nbconvert")
     from nbconvert import SlidesExporter
@@ -687,11 +689,11 @@ def write_slides(name: str, target: str | Path = "", reveal: str = "") -> Path:
 
     cells = slide_cells(path)
     if not any(cell.get("outputs") for cell in cells):
-        raise UserError(f"chapter {stem} has no outputs here, so no figures; run it, or take a checkout's")
+        raise UserError(f"chapter {chapter} has no outputs here, so no figures; run it, or take a checkout's")
     exporter = SlidesExporter(reveal_scroll=True, exclude_input_prompt=True, exclude_output_prompt=True,
                               config=Config(TagRemovePreprocessor=dict(remove_input_tags={"outputs-only"})))
     if reveal: exporter.reveal_url_prefix = reveal
-    body, _ = exporter.from_notebook_node(new_notebook(cells=cells, metadata=dict(title=stem)))
-    file = Path(target or f"slides-{stem}.html")
+    body, _ = exporter.from_notebook_node(new_notebook(cells=cells, metadata=dict(title=chapter)))
+    file = Path(target or f"slides-{chapter.replace('/', '.')}.html")
     write_atomically(file, body)
     return file

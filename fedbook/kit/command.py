@@ -1,15 +1,12 @@
-"""The `fedbook` command: run chapters as reproducible, resumable jobs, report their claims, list data, refresh the book, help a class."""
+"""The `fedbook` command: run chapters as reproducible, resumable jobs, report their claims, list data, help a class."""
 import argparse
-import ast
 import importlib
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
-from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import chain
@@ -27,262 +24,30 @@ from fedbook.evidence.claims import (headline_p_values, interval_text, looks, me
                                      verdict_of)
 from fedbook.kit.classroom import doctor, grade, progress_rows, write_assignment, write_slides
 from fedbook.kit.lab import PROGRESS, progress_file, sizes_table
-from fedbook.kit.report import (collect, failed_runs, few_colours, fill, keep, message, read_results,
-                                result_name, row_cells, row_difference, SIZES, write_report)
-from fedbook.kit.runs import (answers_of, chapter_module, chapters, check_needs, code_cells, cores, DRY,
-                              encoders_of, execute, find, in_order, made_up, module_name, notebook_stamp,
-                              notebooks_folder, read_changes, run_chapter, run_chapters, run_stamp, sizes_of,
+from fedbook.kit.report import (collect, failed_runs, fill, keep, message, read_results,
+                                result_name, row_cells, SIZES, write_report)
+from fedbook.kit.runs import (chapter_module, chapters, check_needs, code_cells, cores, DRY,
+                              encoders_of, find, in_order, made_up, module_name, notebooks_folder, read_changes, run_chapter, run_chapters, run_stamp, sizes_of,
                               walk_chapter)
-
-
-def to_fold(source: str) -> bool:
-    "Whether a code cell is folded away: it starts with `#| hide`, or holds nothing but calls of `quiz`."
-    if re.match(r"#\| *hide\b", source): return True
-    try: body = ast.parse(source).body
-    except SyntaxError: return False
-    calls = [node.value for node in body if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)]
-    quizzes = [call for call in calls if getattr(call.func, "id", "") == "quiz"]
-    return len(quizzes) == len(body) > 0
-
-
-def fold(cells: Iterable) -> None:
-    "Set or take off the fold of notebook cells, as `to_fold` says."
-    for cell in cells:
-        cell.metadata.pop("jupyter", None)
-        if cell.cell_type == "code" and to_fold(cell.source):
-            cell.metadata["jupyter"] = dict(source_hidden=True)
-
-
-def _tidy(outputs: list) -> list:
-    tidy = [o for o in outputs if o.get("name") != "stderr"]
-    for o in tidy:
-        if "data" in o:
-            o["data"] = {kind: body for kind, body in o["data"].items()
-                         if kind != "application/vnd.jupyter.widget-view+json"}
-            if "image/png" in o["data"]:
-                png = few_colours(b64decode(o["data"]["image/png"]))
-                o["data"]["image/png"] = b64encode(png).decode()
-        if "execution_count" in o: o["execution_count"] = None
-        if "metadata" in o: o["metadata"] = {}
-    return [o for o in tidy if o.get("data", True)]
-
-
-def _outputs(notebook: Path) -> dict[str, list]:
-    "Cell id to tidy outputs of an executed notebook."
-    import nbformat
-
-    cells = [cell for cell in nbformat.read(notebook, 4).cells if cell.cell_type == "code"]
-    return {cell.id: _tidy(cell.outputs) for cell in cells}
-
-
-def _write_outputs(path: Path, outputs: dict[str, list], shown: str = "") -> None:
-    """Put `outputs` (cell id to outputs) into the notebook at `path`, stamp and fold it. `shown` goes into
-    the first cell."""
-    import nbformat
-
-    book = nbformat.read(path, 4)
-    for cell in book.cells:
-        if cell.cell_type == "code": cell.outputs, cell.execution_count = outputs[cell.id], None
-    if shown:
-        book.cells[0].source = re.sub(r"\n+\*Outputs: .*\*$", "",
-                                      book.cells[0].source) + f"\n\n*Outputs: {shown}.*"
-    fold(book.cells)
-    book.metadata["fedbook"] = dict(stamp=notebook_stamp(path))
-    write_atomically(path, nbformat.writes(book) + "\n")
-
-
-def copy_outputs(executed: Path, path: Path, shown: str) -> None:
-    """Copy the outputs of notebook `executed` into `path` by cell id, stamp and fold it, and say in the first
-    cell what the outputs are (`shown`)."""
-    _write_outputs(path, _outputs(executed), shown)
-
-
-def _refresh_answers(path: Path, folder: Path) -> str | None:
-    "Run the answers to the chapter at `path`, if it has any. Returns None, or the sentence of what failed."
-    answers, target = answers_of(path), Path(folder) / "answers.ipynb"
-    if not answers.exists(): return None
-    error = execute(answers, target, {}, f"answers to {path.stem}", FEDBOOK_STAMP=run_stamp(answers))
-    if not error: copy_outputs(target, answers, "")
-    return error
-
-
-def _take_over(ran: dict, path: Path, profile: str, more: str = "") -> dict:
-    """Copy the outputs of the run `ran`, and of the answers, into the notebooks; `more` is said of them as
-    well. Returns `ran`."""
-    profiles = getattr(chapter_module(path), "profiles", None)
-    seeds = profiles[profile].seeds if profiles else 1
-    several = f"seeds 0 to {seeds - 1}" if seeds > 1 else "seed 0"
-    copy_outputs(ran["notebook"], path, f"profile `{profile}`, {several}{more}")
-    return ran | dict(error=_refresh_answers(path, Path(ran["notebook"]).parent))
-
-
-def refresh(path: Path, profile: str = "full", out: str | Path = "runs") -> dict:
-    """Run a chapter at `profile` and its answers, and copy the outputs back into the notebooks. Returns
-    `run_chapter`'s dict."""
-    ran = run_chapter(path, profile, out=out)
-    return ran if ran["error"] else _take_over(ran, path, profile)
-
-
-def booked_results(path: Path, results: str | Path = "results") -> Path:
-    """The file of the kept `full` results of the chapter at `path`, perhaps under an older number. Raises
-    `UserError` if there is not just one."""
-    form = f"*_{module_name(Path(path).stem)}-full-0-*.json"
-    found = [file for file in sorted(Path(results).glob(form)) if not read_results(file)["changes"]]
-    if len(found) == 1: return found[0]
-    raise UserError(f"{len(found)} files of kept results fit {form} in {str(results)!r}; "
-                    "name one with --rows-from")
-
-
-def to_recompute(rows: list[dict]) -> list[tuple]:
-    "(what, seed) of the cheapest row of each method."
-    cheapest = {}
-    for row in sorted(rows, key=lambda row: row["seconds"], reverse=True):
-        cheapest[re.split(", |: ", row["what"])[0]] = (row["what"], row["seed"])
-    return sorted(cheapest.values())
-
-
-def _seed_run(path: Path, body: dict, rows: list[dict], out: str | Path) -> Path:
-    "Put `rows`, of the results `body`, into the run folder of the chapter at `path`. Returns the file."
-    file, stamp = run_dir(path.stem, "full", 0, out) / "results.json", run_stamp(path)
-    try: begun = read_results(file)["stamp"] == stamp
-    except (UserError, OSError): begun = False
-    if not begun:
-        seeded = dict(body, name=path.stem, stamp=stamp, rows=rows, claims=[], headline="", seeded=True)
-        write_atomically(file, results_text(seeded))
-    return file
-
-
-def _recomputed(file: Path, body: dict, again: list[tuple]) -> dict | str:
-    "The results in `file` with what was measured again, or the sentence of what differs from `body`."
-    done, place = read_results(file), lambda row: [row["what"], row["seed"]]
-    old = [row for row in body["rows"] if tuple(place(row)) in again]
-    new = [row for row in done["rows"] if tuple(place(row)) in again and not row.get("again")]
-    return row_difference(old, new, done.get("clock", ())) or dict(done, recomputed=list(map(place, new)))
-
-
-def keep_rows(path: Path, rows_from: str | Path | None = None, out: str | Path = "runs",
-              results: str | Path = "results") -> dict:
-    """Book a chapter after a pure move of code: its rows come from the kept results (or the file
-    `rows_from`), except one of each method, which is measured again at `full`. Changes nothing if one number of these
-    differs.
-
-    Returns `run_chapter`'s dict; the run's `results.json` lists under `recomputed` what was measured."""
-    body = read_results(Path(rows_from or booked_results(path, results)))
-    aside = Path(out) / "kept-rows"
-    again = to_recompute(body["rows"])
-    mark = lambda row: dict(again=True) if (row["what"], row["seed"]) in again else {}
-    file = _seed_run(path, body, [row | mark(row) for row in body["rows"]], aside)
-    ran = run_chapter(path, "full", out=aside)
-    if ran["error"]: return ran
-    done = _recomputed(file, body, again)
-    if isinstance(done, str):
-        file.unlink()
-        wanted = f"{done}; nothing is changed, the chapter needs a full run"
-        return ran | dict(measured="FAILED", error=wanted)
-    ran = _take_over(_moved(ran, file, done, run_dir(path.stem, "full", 0, out)), path, "full")
-    rows = f"{len(done['rows'])} rows, {len(again)} of them measured again"
-    return ran | dict(measured=f"{rows}: {ran['measured']}")
-
-
-def _moved(ran: dict, file: Path, done: dict, final: Path) -> dict:
-    "`ran` after its results, `done`, and its notebook went from the folder of `file` to the folder `final`."
-    write_atomically(final / "results.json", results_text(done))
-    shutil.copy(ran["notebook"], final)
-    shutil.rmtree(file.parent)
-    return ran | dict(notebook=str(final / Path(ran["notebook"]).name))
-
-
-def old_rows(path: Path, rows_from: str | Path | None = None, out: str | Path = "runs",
-             results: str | Path = "results") -> dict:
-    """Book a chapter at `full` with its kept results (or the file `rows_from`) taken as they are: only rows
-    that are missing there are measured. A row that is taken carries under `older` the stamp of the code that
-    measured it.
-
-    Returns `run_chapter`'s dict."""
-    body, aside = read_results(Path(rows_from or booked_results(path, results))), Path(out) / "kept-rows"
-    stamp = run_stamp(path)
-    old = lambda row: {} if body["stamp"] == stamp else dict(older=row.get("older", body["stamp"]))
-    file = _seed_run(path, body, [row | old(row) for row in body["rows"]], aside)
-    ran = run_chapter(path, "full", out=aside)
-    if ran["error"]: return ran
-    done = read_results(file)
-    ran = _moved(ran, file, done, run_dir(path.stem, "full", 0, out))
-    count = sum("older" in row for row in done["rows"])
-    ran = _take_over(ran, path, "full", ", rows measured with earlier code" if count else "")
-    return ran | dict(measured=f"{len(done['rows'])} rows, {count} of earlier code: {ran['measured']}")
-
-
-def _run_before(path: Path, folder: str | Path) -> tuple[Path, Path]:
-    "The results and the executed notebook of a chapter's run at `quick` below `folder`. Raises `UserError`."
-    form = f"*_{module_name(Path(path).stem)}-quick-0"
-    found = [run for run in sorted(Path(folder).glob(form)) if (run / "results.json").exists()]
-    if len(found) != 1: raise UserError(f"{len(found)} runs {form} lie in {str(folder)!r}, expected one")
-    return found[0] / "results.json", found[0] / f"{found[0].name.removesuffix('-quick-0')}.ipynb"
-
-
-def same_code(old: str | None, new: str) -> bool:
-    "Whether two cells' sources are the same program: line breaks, blanks and comments may differ."
-    if old == new: return True
-    try: return old is not None and ast.dump(ast.parse(old)) == ast.dump(ast.parse(new))
-    except SyntaxError: return False
-
-
-def _merged(path: Path, quick: Path, smoke: Path, before: Path) -> dict[str, list]:
-    """Cell id to outputs, out of the committed notebook and three executed ones. Raises `UserError` for a
-    cell that none can give."""
-    import nbformat
-
-    now, small, then, booked = _outputs(quick), _outputs(smoke), _outputs(before), _outputs(path)
-    sources = {cell.id: cell.source for cell in nbformat.read(before, 4).cells}
-    merged = {}
-    for i, cell in enumerate(nbformat.read(path, 4).cells, 1):
-        if cell.cell_type != "code": continue
-        id, first = cell.id, repr(cell.source.partition("\n")[0])
-        alike, grows = same_code(sources.get(id), cell.source), id in then and then[id] != booked[id]
-        if now[id] in (booked[id], then.get(id)) or alike and grows: merged[id] = booked[id]
-        elif now[id] == small[id] and not grows: merged[id] = now[id]
-        elif alike: merged[id] = booked[id]
-        else:
-            raise UserError(f"{path.stem}: cell {i} ({first:.60}) is new or changed, and its outputs depend "
-                            "on the size: it needs a full run; nothing is changed")
-    return merged
-
-
-def as_before(path: Path, folder: str | Path, out: str | Path = "runs") -> dict:
-    """Book a chapter after a pure move of code without a `full` run: `folder` holds a run of the old code at
-    `quick`. Changes nothing but outputs, stamp and folded cells, and nothing at all if a row differs or a cell
-    needs a full run (`UserError`).
-
-    Returns `run_chapter`'s dict."""
-    results, notebook = _run_before(path, folder)
-    ran, small = (run_chapter(path, profile, out=out) for profile in ("quick", "smoke"))
-    error = ran["error"] or small["error"]
-    if error: return ran | dict(measured="FAILED", error=error)
-    old, new = (read_results(file) for file in (results, Path(ran["notebook"]).with_name("results.json")))
-    unlike = row_difference(old["rows"], new["rows"], new.get("clock", ()))
-    if unlike: return ran | dict(measured="FAILED", error=f"{unlike}; nothing is changed")
-    _write_outputs(path, _merged(path, ran["notebook"], small["notebook"], notebook))
-    error = _refresh_answers(path, Path(ran["notebook"]).parent)
-    return ran | dict(measured=f"as before: {len(new['rows'])} rows at quick", error=error)
 
 
 def trained() -> dict[str, Path]:
     "The chapters that train clients, name to path: those that export an `experiment`."
     says = lambda cell: cell.startswith("#| export") and re.search("^experiment = ", cell, re.M)
-    return {stem: path for stem, path in chapters().items() if any(map(says, code_cells(path)))}
+    return {name: path for name, path in chapters().items() if any(map(says, code_cells(path)))}
 
 
 def plan_of(name: str, profile: str = "quick", seed: int = 0, changes: dict | None = None,
             device: Any = "cpu") -> Any:
     """The `flower.Plan` that trains chapter `name` (a notebook or a module): its `experiment`, with the sizes of
     `profile` and the `changes` to it. Raises `UserError` for a chapter that trains no clients."""
-    stem, path = next(iter(find(name).items()))
+    name, path = next(iter(find(name).items()))
     module: Any = chapter_module(path)
     if not hasattr(module, "experiment"):
         known = ", ".join(map(module_name, trained()))
         raise UserError(f"chapter {name!r} trains no clients; choose one of {known}")
     experiment = module.experiment(sizes_of(path, profile, changes), seed, device)
-    return _flower().Plan(module_name(stem), profile, dict(changes or {}), experiment)
+    return _flower().Plan(module_name(name), profile, dict(changes or {}), experiment)
 
 
 def _flower() -> Any:
@@ -323,11 +88,11 @@ def until_decided(path: Path, budget: float, most: int = 32, profile: str = "ful
     and called again, it goes on. Raises `UserError` if the chapter has no number of seeds."""
     plan, spent, rows = looks(most), 0.0, list[dict]()
     if not hasattr(sizes_of(path, profile, changes), "seeds"):
-        raise UserError(f"chapter {path.stem!r} has no number of seeds that could grow; "
+        raise UserError(f"chapter {path.name!r} has no number of seeds that could grow; "
                         "leave out --until-decided")
     for (n, level), (following, _) in zip(plan, [*plan[1:], (most, 0)]):
         start, now = perf_counter(), {**(changes or {}), "seeds": str(n)}
-        file = run_dir(path.stem, profile, seed, runs_folder(out).resolve(), now) / "results.json"
+        file = run_dir(path.name, profile, seed, runs_folder(out).resolve(), now) / "results.json"
         _hand_on(rows, file, _facts(path, profile, seed, device, now, level))
         ran = run_chapter(path, profile, device, seed, out=out, changes=now, FEDBOOK_LEVEL=str(level),
                           **options)
@@ -347,7 +112,7 @@ def until_decided(path: Path, budget: float, most: int = 32, profile: str = "ful
 def _facts(path: Path, profile: str, seed: int, device: str, changes: dict, level: float) -> dict:
     "What `Results` will hold true of such a run, but for its scale in words."
     sizes = json.loads(json.dumps(asdict(sizes_of(path, profile, changes))))  # type: ignore[arg-type]
-    return dict(name=path.stem, profile=profile, seed=seed, device=machine_name(torch_device(device)),
+    return dict(name=path.name, profile=profile, seed=seed, device=machine_name(torch_device(device)),
                 changes=changes, sizes=sizes, stamp=run_stamp(path), level=level)
 
 
@@ -384,14 +149,14 @@ def _print_table(rows: list[dict]) -> None:
 
 
 def _print_sizes(name: str) -> None:
-    stem, path = next(iter(find(name).items()))
+    name, path = next(iter(find(name).items()))
     module = chapter_module(path)
     profiles, settings = (getattr(module, name, None) for name in ("profiles", "settings"))
-    if not profiles: return print(f"\n{stem} has no sizes: -p does not apply")
+    if not profiles: return print(f"\n{name} has no sizes: -p does not apply")
     first, _, *lines = map(row_cells, sizes_table(profiles).splitlines())
     order = ["size", *profiles, "limits", "meaning"]
     rows = [dict(zip(first, [cell.strip("`") for cell in line])) for line in lines]
-    print(f"\nsizes of {stem}, to be changed with -p NAME=VALUE:")
+    print(f"\nsizes of {name}, to be changed with -p NAME=VALUE:")
     _print_table([{key: row[key] for key in order} for row in rows])
     if settings: print(f"\n-p setting=NAME, a row of the paper's table: {', '.join(settings)}")
 
@@ -420,7 +185,6 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("data", help="data sets and weights: found, downloadable, or what to put where")
     copy = commands.add_parser("copy", help="copy the chapters into a folder to work in; what is there stays")
     copy.add_argument("folder", nargs="?", default="course")
-    _add_book(commands)
     _add_class(commands)
     return parser
 
@@ -446,22 +210,6 @@ def _add_run(commands: Any) -> None:
                      help="add seeds at fixed looks until the claims of the headline are decided")
     run.add_argument("--budget", metavar="TIME", help="with --until-decided: at most about 2h, 90m or 45s")
     run.add_argument("--most-seeds", type=int, default=32, metavar="N", help="with --until-decided: at most N seeds")
-
-
-def _add_book(commands: Any) -> None:
-    book = commands.add_parser(
-        "book", help="for authors: run chapters at full and copy the outputs back into the notebooks")
-    book.add_argument("name", nargs="?", default="all")
-    book.add_argument("--profile", default="full")
-    moved = book.add_mutually_exclusive_group()
-    moved.add_argument("--keep-rows", action="store_true",
-                       help="after a pure move of code: measure a kept row of each method again, keep the others")
-    moved.add_argument("--old-rows", action="store_true",
-                       help="after bits changed: take the kept rows as they are, and say so")
-    moved.add_argument("--as-before", metavar="FOLDER",
-                       help="after a pure move of code: compare with the old code's run at quick in FOLDER")
-    book.add_argument("--rows-from", metavar="FILE",
-                      help="with --keep-rows or --old-rows: take the rows of this results file")
 
 
 def _add_class(commands: Any) -> None:
@@ -549,7 +297,7 @@ def _run(args: argparse.Namespace) -> int:
     if args.device == "cpu": os.environ["CUDA_VISIBLE_DEVICES"] = ""
     torch_device(args.device)
     if args.dry: return _finish(_walks(args, found, changes), len(found) > 1)
-    refused = {stem: _refusal(path, args.profile, changes) for stem, path in found.items()}
+    refused = {name: _refusal(path, args.profile, changes) for name, path in found.items()}
     if len(found) == 1 and any(refused.values()): raise UserError(*refused.values())
     if args.engine != "local": return _finish(_on_flower(args, found, changes))
     options = dict(profile=args.profile, device=args.device, seed=args.seed, engine=args.engine, out=args.out,
@@ -557,9 +305,9 @@ def _run(args: argparse.Namespace) -> int:
     if args.until_decided:
         path, budget = next(iter(found.values())), seconds_of(args.budget)
         return _finish(until_decided(path, budget, args.most_seeds, **options))  # type: ignore[arg-type]
-    no = [dict(chapter=stem, measured="FAILED", seconds=0.0, notebook="", error=why)
-          for stem, why in refused.items() if why]
-    paths = [found[stem] for stem in in_order(found) if not refused[stem]]
+    no = [dict(chapter=name, measured="FAILED", seconds=0.0, notebook="", error=why)
+          for name, why in refused.items() if why]
+    paths = [found[name] for name in in_order(found) if not refused[name]]
     return _finish(chain(no, run_chapters(paths, _at_once(args, len(found)), **options)), len(found) > 1)
 
 
@@ -568,16 +316,16 @@ def _walks(args: argparse.Namespace, found: dict[str, Path], changes: dict) -> I
     for given, what in ((args.engine != "local", f"--engine {args.engine}"),
                         (args.until_decided, "--until-decided")):
         if given: raise UserError(f"--dry does not go with {what}")
-    has = lambda stem: args.profile in getattr(chapter_module(found[stem]), "profiles", ())
-    stems = [stem for stem in in_order(found) if len(found) == 1 or has(stem)]
+    has = lambda name: args.profile in getattr(chapter_module(found[name]), "profiles", ())
+    stems = [name for name in in_order(found) if len(found) == 1 or has(name)]
     print(f"a dry run: {DRY}", flush=True)
     with TemporaryDirectory() as folder:
-        data = made_up(Path(folder), {name for stem in stems for name in encoders_of(found[stem])})
-        for stem in stems:
-            try: yield walk_chapter(found[stem], args.profile, data, args.device, args.seed, args.out, changes)
+        data = made_up(Path(folder), {name for name in stems for name in encoders_of(found[name])})
+        for name in stems:
+            try: yield walk_chapter(found[name], args.profile, data, args.device, args.seed, args.out, changes)
             except UserError as error:
                 if len(found) == 1: raise
-                yield dict(chapter=stem, measured="FAILED", seconds=0.0, notebook="", error=str(error))
+                yield dict(chapter=name, measured="FAILED", seconds=0.0, notebook="", error=str(error))
 
 
 def _check_looks(args: argparse.Namespace, changes: dict) -> None:
@@ -600,8 +348,8 @@ def _at_once(args: argparse.Namespace, count: int) -> int:
 
 def _on_flower(args: argparse.Namespace, found: dict[str, Path], changes: dict) -> Iterator[dict]:
     flower, at_once, device = _flower(), int(args.engine[7:] or 0) or None, str(torch_device(args.device))
-    for stem in found if len(found) == 1 else [stem for stem in found if stem in trained()]:
-        start, plan = perf_counter(), plan_of(stem, args.profile, args.seed, changes, device)
+    for name in found if len(found) == 1 else [name for name in found if name in trained()]:
+        start, plan = perf_counter(), plan_of(name, args.profile, args.seed, changes, device)
         results = flower.run_on_flower(plan, at_once, args.out, args.fresh) / "results.json"
         yield dict(chapter=f"{plan.name} on Flower", measured=json.loads(results.read_text())["headline"],
                    seconds=round(perf_counter() - start, 1), notebook=str(results), error=None)
@@ -646,21 +394,6 @@ def _copy(args: argparse.Namespace) -> int:
     print(f"{copied} chapters and answers copied into {args.folder}; {stayed} that were there stay.\n"
           f"Work there: what you save changes your copy only. Delete a file to get the original again.")
     return 0
-
-
-def _book(args: argparse.Namespace) -> int:
-    if args.rows_from and not (args.keep_rows or args.old_rows):
-        raise UserError("--rows-from goes with --keep-rows or --old-rows")
-    given = {"--keep-rows": args.keep_rows, "--old-rows": args.old_rows, "--as-before": args.as_before}
-    moved = next((option for option, value in given.items() if value), "")
-    if moved and args.profile != "full":
-        raise UserError(f"{moved} books the outputs of full, not of --profile {args.profile}")
-    if moved and args.name == "all": raise UserError(f"{moved} goes with one chapter, not with all")
-    found = find(args.name).values()
-    if args.keep_rows: return _finish([keep_rows(path, args.rows_from) for path in found])
-    if args.old_rows: return _finish([old_rows(path, args.rows_from) for path in found])
-    if args.as_before: return _finish([as_before(path, args.as_before) for path in found])
-    return _finish([refresh(path, args.profile) for path in found])
 
 
 def _doctor(_: argparse.Namespace) -> int:
@@ -715,7 +448,7 @@ def _slides(args: argparse.Namespace) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     "Entry point of the command `fedbook` and of `python -m fedbook`. Returns the exit code."
     commands = {"run": _run, "flower-app": _flower_app, "report": _report, "data": _data, "copy": _copy,
-                "book": _book, "doctor": _doctor, "lab": _open_lab, "progress": _progress,
+                "doctor": _doctor, "lab": _open_lab, "progress": _progress,
                 "assignment": _assignment, "grade": _grade, "slides": _slides}
     try:
         args = _parser().parse_args(argv)

@@ -45,7 +45,7 @@ def read_results(path: str | Path) -> dict:
 def collect(folder: str | Path) -> list[dict]:
     "All results below `folder`, as dicts, in the order of their chapters; those of a dry run are none."
     files = [*Path(folder).glob("*/results.json"),
-             *(f for f in Path(folder).glob("*.json") if re.match(r"(\d\d|w\d+)_", f.name))]
+             *(f for f in Path(folder).glob("*.json") if re.search(rf"-({'|'.join(SIZES)})-\d", f.name))]
     bodies = [body for body in map(read_results, sorted(files)) if not body.get("dry")]
     order = lambda b: (b["name"], SIZES.index(b["profile"]), b["seed"], len(b["changes"]), result_name(b))
     return sorted(bodies, key=order)
@@ -64,7 +64,7 @@ def failed_runs(folder: str | Path) -> dict[str, str]:
 
 
 def _failure(run: Path) -> str:
-    books = [path for path in run.glob("*.ipynb") if run.name.startswith(path.stem)]
+    books = [path for path in run.glob("*.ipynb") if re.match(rf"(\w+\.)?{re.escape(path.stem)}-", run.name)]
     try: errors = [error for path in books for error in _errors(json.loads(path.read_text()))]
     except (ValueError, KeyError): errors = []
     if errors and errors[-1] != "KeyboardInterrupt": return f"a cell failed: {errors[-1]}"
@@ -192,7 +192,7 @@ def _overview(bodies: Sequence[dict]) -> str:
     lines = ["| chapter | run | verdicts |", "|---|---|---|"]
     for body in bodies:
         run = ", ".join(filter(None, [body["profile"], body["sizes"].get("data")]))
-        lines.append(f"| [{body['name']}](#{body['name']}) | {run} | {verdict_counts(body['claims'])} |")
+        lines.append(f"| [{body['name']}](#{body['name'].replace('/', '')}) | {run} | {verdict_counts(body['claims'])} |")
     return "\n".join(lines)
 
 

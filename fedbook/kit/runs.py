@@ -20,7 +20,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
 from dataclasses import fields, replace
 from functools import cache, partial
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from time import perf_counter
 from types import ModuleType
@@ -38,32 +38,41 @@ def notebooks_folder() -> Path:
     return package / "nbs" if (package / "nbs").is_dir() else package.parent / "nbs"
 
 
+WINGS = ("engine", "datasets", "methods", "privacy", "deploy", "evidence")
+
+
 def chapters() -> dict[str, Path]:
-    "The chapters' notebooks, name to path: the course in order, then the workshop."
+    "The notebooks, name (`00_start`, `engine/wire`) to path: the learner's path by number, then the wings."
     folder = notebooks_folder()
-    course, workshop = folder.glob("[0-9][0-9]_*.ipynb"), folder.glob("workshop/w[0-9]*_*.ipynb")
-    place = lambda path: (int(path.stem.partition("_")[0][1:]), path.stem)
-    return {path.stem: path for path in [*sorted(course), *sorted(workshop, key=place)]}
+    path, wings = sorted(folder.glob("[0-9]*.ipynb")), [sorted(folder.glob(f"{wing}/*.ipynb")) for wing in WINGS]
+    return {chapter_name(each): each for each in chain(path, *wings)}
 
 
-def module_name(stem: str) -> str:
-    "The module's name in a notebook's: `methods/fedavg` and `kit/lab` give `fedavg` and `lab`."
-    return stem.partition("_")[2]
+def chapter_name(path: Path) -> str:
+    "The name of the chapter at `path`: with its wing before it, if it lies in one."
+    path = Path(path)
+    return f"{path.parent.name}/{path.stem}" if path.parent.name in WINGS else path.stem
+
+
+def module_name(name: str) -> str:
+    "The module's short name in a chapter's: `14_fedgtea` and `engine/wire` give `fedgtea` and `wire`."
+    return re.sub(r"^\d+_", "", name.rpartition("/")[2])
 
 
 def answers_of(path: Path) -> Path:
-    "The notebook with the answers to the chapter at `path`: one folder for both wings."
-    wing = Path(path).parent
-    return (wing.parent if wing.name == "workshop" else wing) / "answers" / Path(path).name
+    "The notebook with the answers to the chapter at `path`: one folder for all wings."
+    folder = Path(path).parent
+    return (folder.parent if folder.name in WINGS else folder) / "answers" / f"{module_name(Path(path).stem)}.ipynb"
 
 
 def find(name: str) -> dict[str, Path]:
-    """The chapters that `name` stands for: a notebook (`methods/fedavg`), a module (`fedavg`), or `all`. Raises
-    `UserError` with the choices."""
-    known = chapters()
+    """The chapters that `name` stands for: a notebook (`14_fedgtea`, `engine/wire`), its short name (`fedgtea`,
+    `wire`), or `all`. Raises `UserError` with the choices."""
+    known, name = chapters(), name.removesuffix(".ipynb")
     if name == "all": return known
-    for stem, path in known.items():
-        if name.removesuffix(".ipynb") in (stem, module_name(stem)): return {stem: path}
+    for fits in (lambda each: each, module_name):
+        for each, path in known.items():
+            if fits(each) == name: return {each: path}
     raise UserError(f"chapter {name!r} is unknown; choose one of {', '.join(known)}, or all")
 
 
@@ -73,10 +82,16 @@ def code_cells(path: Path) -> list[str]:
     return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
 
 
+def exported_to(path: Path) -> str:
+    "The module below `fedbook` that a notebook exports (`engine.wire`), or an empty text."
+    named = re.search(r"^#\| default_exp (\S+)", "\n".join(code_cells(path)), re.M)
+    return named[1] if named else ""
+
+
 def chapter_module(path: Path) -> ModuleType | None:
     "The module that a notebook exports, or None. Raises `UserError` if it needs what is not installed."
-    named = re.search(r"^#\| default_exp (\S+)", "\n".join(code_cells(path)), re.M)
-    try: return importlib.import_module(f"fedbook.{named[1]}") if named else None
+    named = exported_to(path)
+    try: return importlib.import_module(f"fedbook.{named}") if named else None
     except ImportError as error: raise UserError(str(error)) from None
 
 
@@ -92,7 +107,7 @@ def sizes_of(path: Path, profile: str, changes: dict | None = None) -> Profile |
     module = chapter_module(path)
     profiles = getattr(module, "profiles", None)
     if not profiles and changes:
-        raise UserError(f"-p {next(iter(changes))}: chapter {Path(path).stem} has no parameters")
+        raise UserError(f"-p {next(iter(changes))}: chapter {chapter_name(path)} has no parameters")
     return choose(profiles, profile, changes, getattr(module, "settings", None)) if profiles else None
 
 
@@ -144,20 +159,26 @@ def notebook_stamp(path: Path) -> str:
 
 def used_modules(path: Path) -> dict[str, str]:
     "The fedbook modules that the notebook's code imports, directly or through others: name to source text."
-    package = Path(fedbook.__file__).parent
     seen: dict[str, str] = {}
-    texts = ["\n".join(code_cells(path))]
+    texts = [("", "\n".join(code_cells(path)))]
     while texts:
-        text = texts.pop()
-        modules = re.findall(r"^\s*from (?:fedbook)?\.(\w+) import", text, re.M)
-        for names in re.findall(r"^\s*from (?:fedbook|\.) import (.+)", text, re.M):
-            modules += names.split(", ")
-        for name in modules:
-            source = package / f"{name}.py"
+        for name in _imported(*texts.pop()):
+            source = Path(fedbook.__file__).parent.joinpath(*name.split(".")).with_suffix(".py")
             if name not in seen and source.exists():
                 seen[name] = source.read_text(encoding="utf-8")
-                texts.append(seen[name])
+                texts.append((name, seen[name]))
     return {name: seen[name] for name in sorted(seen)}
+
+
+def _imported(module: str, text: str) -> set[str]:
+    "What the `text` of the fedbook module `module` imports of fedbook: modules, and names that may be some."
+    found = set()
+    for dots, base, names in re.findall(r"^\s*from (\.*)([\w.]*) import \(?([\w, ]+)", text, re.M):
+        if not dots and base.partition(".")[0] != "fedbook": continue
+        home = module.split(".")[:-len(dots)] if dots else []
+        base = ".".join([*home, *filter(None, [base if dots else base.partition(".")[2]])])
+        found |= {base, *(f"{base}.{name.strip()}".strip(".") for name in names.split(","))}
+    return found
 
 
 def run_stamp(path: Path) -> str:
@@ -318,27 +339,24 @@ def run_chapter(path: Path, profile: str = "quick", device: str = "auto", seed: 
 
     Returns a dict: chapter, measured (its headline), seconds, notebook (the executed copy), error (None, or
     a sentence)."""
-    folder = run_dir(path.stem, profile, seed, runs_folder(out).resolve(), changes)
+    name = chapter_name(path)
+    folder = run_dir(name, profile, seed, runs_folder(out).resolve(), changes)
     if fresh:
         for old in folder.iterdir(): shutil.rmtree(old) if old.is_dir() else old.unlink()
     parameters = dict(profile=profile, device=device, seed=seed, engine=engine, out=str(folder.parent),
                       changes=changes or {})
     start, target = perf_counter(), folder / path.name
-    error = execute(path, target, parameters, path.stem, stop,
+    error = execute(path, target, parameters, name, stop,
                     **{"FEDBOOK_STAMP": run_stamp(path), **names})
     try: headline = json.loads((folder / "results.json").read_text())["headline"]
     except (OSError, ValueError): headline = ""
-    return dict(chapter=path.stem, measured="FAILED" if error else headline,
+    return dict(chapter=name, measured="FAILED" if error else headline,
                 seconds=round(perf_counter() - start, 1), notebook=str(target), error=error)
 
 
-FIRST = ("00_start", "methods/fedavg")
-
-
-def in_order(stems: Iterable[str]) -> list[str]:
-    "The order in which chapters run when all do: the first look, the first rounds, the papers, the rest."
-    papers = lambda stem: 2 if re.match(r"1\d_", stem) else 3
-    return sorted(stems, key=lambda stem: FIRST.index(stem) if stem in FIRST else papers(stem))
+def in_order(names: Iterable[str]) -> list[str]:
+    "The order in which chapters run when all do: the path, then the wings."
+    return sorted(names, key=lambda name: "/" in name)
 
 
 def cores() -> int:
@@ -355,9 +373,9 @@ def run_chapters(paths: Sequence[Path], at_once: int = 2, **options: Any) -> Ite
         return
     threads, now = os.environ.get("OMP_NUM_THREADS", str(max(1, cores() // at_once))), list[str]()
     def run(path: Path) -> dict:
-        now.append(path.stem)
+        now.append(chapter_name(path))
         try: return run_chapter(path, **options, stop=stop, OMP_NUM_THREADS=threads)
-        finally: now.remove(path.stem)
+        finally: now.remove(chapter_name(path))
     with _stoppable() as stop, ThreadPoolExecutor(at_once) as pool:
         futures = [pool.submit(run, path) for path in paths]
         try: yield from _as_they_end(futures, now)
@@ -607,7 +625,7 @@ def encoders_of(path: Path) -> list[str]:
     from fedbook.datasets.encoders import ENCODERS, at_hand
 
     modules = used_modules(path)
-    text = "\n".join([*code_cells(path), *(modules[name] for name in modules if name != "encoders")])
+    text = "\n".join([*code_cells(path), *(modules[name] for name in modules if name != "datasets.encoders")])
     packaged = lambda name: "package" in ENCODERS[name] and at_hand(name)
     return [name for name in ENCODERS if f'"{name}"' in text and not packaged(name)]
 
@@ -619,7 +637,7 @@ def dry_names(path: Path, profile: str, data: Path, changes: dict | None = None,
     that do not fit together."""
     module, sizes = chapter_module(path), sizes_of(path, profile, changes)
     if not sizes:
-        raise UserError(f"chapter {Path(path).stem} has no sizes, so that --dry would change nothing")
+        raise UserError(f"chapter {chapter_name(path)} has no sizes, so that --dry would change nothing")
     if getattr(sizes, "data", "") == "cifar100":
         raise UserError("data='cifar100' cannot be walked: torchvision reads files of the right checksum only")
     least = module.profiles["smoke"]  # type: ignore[union-attr]
