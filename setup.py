@@ -35,7 +35,7 @@ setup(
     long_description=Path("README.md").read_text(encoding="utf-8"), long_description_content_type="text/markdown",
     packages=["fedbook", *(f"fedbook.{wing}" for wing in WINGS), "fedbook.nbs", "fedbook.teaching"],
     package_dir={"fedbook": "fedbook", "fedbook.nbs": "nbs", "fedbook.teaching": "teaching"},
-    package_data={"fedbook.datasets": ["data/*"], "fedbook.nbs": ["*.ipynb", "*/*.ipynb"],
+    package_data={"fedbook.datasets": ["data/*"], "fedbook.nbs": ["*.ipynb", "*/*.ipynb", "*/*.toml"],
                   "fedbook.teaching": ["hidden/*.py"]},
     install_requires=cfg["requirements"].split(),
     extras_require={extra: cfg[f"{extra}_requirements"].split() for extra in cfg["extras"].split()},

@@ -117,5 +117,5 @@ def faults(pages: dict, texts: dict, built: dict) -> list:
     found += [f"page {name}: its table of contents lists {entry}, which is no page"
               for name, text in texts.items() for entry in (entries(text) if name.endswith(".md") else [])
               if not fnmatch.filter(known, entry)]
-    return found + [f"page api/{full.split('.')[1]}: the cell {cell}, which builds {full}, is not on page {page}"
+    return found + [f"page api/{full.removeprefix('fedbook.').rpartition('.')[0]}: the cell {cell}, which builds {full}, is not on page {page}"
                     for full, (page, cell) in built.items() if f"cell-{cell}" not in known[page].ids]

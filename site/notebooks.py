@@ -14,6 +14,7 @@ from nbformat import from_dict
 from nbformat.v4 import reads_json
 from PIL import Image
 
+from fedbook.kit.runs import module_name
 from links import headings, links
 
 GITHUB = "https://github.com/fedbook/fedbook/blob/main/"
@@ -98,7 +99,7 @@ class Course:
         "The notebook `name` as its page. `SiteError` for one without outputs; dead links go to `dead`."
         book = self.books[name]
         if not name.startswith("answers/") and not any(cell.get("outputs") for cell in book.cells):
-            command = f"make book NAME={Path(name).name}"
+            command = f"make book NAME={name}"
             raise SiteError(f"nbs/{name}.ipynb has no outputs: fill it with `{command}`")
         return Page(self, name).notebook()
 
@@ -137,9 +138,10 @@ class Page:
 
     def doors(self) -> dict:
         "The line under the title: where to go from this page."
-        short, source = Path(self.name).name, f"[notebook]({GITHUB}nbs/{self.name}.ipynb)"
+        short, source = module_name(self.name), f"[notebook]({GITHUB}nbs/{self.name}.ipynb)"
         if self.name.startswith("answers/"):
-            chapter = next(name for name in self.course.books if name.endswith(short) and name != self.name)
+            others = (name for name in self.course.books if name != self.name)
+            chapter = next(name for name in others if module_name(name) == short)
             return markdown(f"[Back to the exercises](../{chapter}.ipynb#exercises) · {source}")
         library = f"[fedbook.{self.module}]({self.up}api/{self.module}.rst)" if self.module else ""
         answered = f"answers/{short}" in self.course.books

@@ -7,6 +7,7 @@ import textwrap
 from functools import lru_cache
 from pathlib import Path
 
+import fedbook
 from fedbook.engine.sizes import Profile, meanings
 
 PUBLIC = {"torch._C.Generator": "torch.Generator", "torch.nn.modules.module.Module": "torch.nn.Module",
@@ -71,13 +72,27 @@ def sizes(kind: type) -> str:
     return f"Its numbers, with their defaults:\n\n{told}"
 
 
+def home(name: str) -> str:
+    "The module below fedbook that `name`, the full name of something in it, belongs to."
+    parts = name.split(".")[1:]
+    while parts and not find_spec_of(".".join(parts)): parts.pop()
+    return ".".join(parts)
+
+
+@lru_cache(maxsize=None)
+def find_spec_of(module: str) -> bool:
+    "Whether there is a module of this name below fedbook."
+    path = Path(fedbook.__file__).parent.joinpath(*module.split("."))
+    return path.with_suffix(".py").exists()
+
+
 def docstring(app, what, name, obj, options, lines):
     "Rewrite the docstring of `name` in place."
     built, equations = facts(str(app.srcdir)).values()
-    text = textwrap.dedent("\n".join(lines))
-    parts = [as_rst(text, linkable(built, ".".join(name.split(".")[:2]), obj))]
+    text, module = textwrap.dedent("\n".join(lines)), home(name)
+    parts = [as_rst(text, linkable(built, f"fedbook.{module}", obj))]
     if isinstance(obj, type) and issubclass(obj, Profile): parts.append(sizes(obj))
-    for latex in cited(text, equations.get(name.split(".")[1], {})):
+    for latex in cited(text, equations.get(module, {})):
         parts.append(".. math::\n   :no-wrap:\n\n" + textwrap.indent(f"\\[{latex}\\]", "   "))
     if name in built:
         page, cell = built[name]

@@ -35,7 +35,7 @@ def facts(path):
     text = "".join(json.loads(path.read_text(encoding="utf-8"))["cells"][0]["source"])
     time, _, more = re.search(r"\*\*Time\*\* (.*?)(?:[.;]\s|\.$)", text, re.M)[1].partition(", and ")
     before = re.split(r"[.;](?:\s|$)", text.partition("**Before this** ")[2], maxsplit=1)[0]
-    named = ", ".join(re.findall(r"\[(\w+)\]\([^)]*\.ipynb\)", before))
+    named = ", ".join(re.findall(r"\[([\w/]+)\]\([^)]*\.ipynb\)", before))
     return Facts(minutes(time), minutes(more) if "exercises" in more else 0, named or before.partition(":")[0])
 
 
@@ -45,7 +45,7 @@ def refilled(text):
     for i, line in enumerate(lines):
         if line.startswith("#"): heading = i
         cells = [cell.strip() for cell in line.split("|")]
-        link = re.fullmatch(r"\[(\w+)\]\(.*\.ipynb\)", cells[1]) if len(cells) == 6 else None
+        link = re.fullmatch(r"\[([\w/]+)\]\(.*\.ipynb\)", cells[1]) if len(cells) == 6 else None
         if not link: continue
         fact = facts(known[link[1]])
         total = fact.minutes + fact.exercises

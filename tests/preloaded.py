@@ -13,8 +13,8 @@ OTHERS = ("IPython.display", "PIL.Image", "dp_accounting", "ipywidgets", "matplo
           "matplotlib.pyplot", "nbformat", "open_clip", "opacus", "scipy.stats", "sklearn.cluster",
           "sklearn.linear_model", "timm", "torchmetrics.detection", "torchvision")
 
-for name in [*OTHERS, *(f"fedbook.{module.name}" for module in pkgutil.iter_modules(fedbook.__path__))]:
-    if name != "fedbook.__main__":
+for name in [*OTHERS, *(module.name for module in pkgutil.walk_packages(fedbook.__path__, "fedbook."))]:
+    if not name.startswith(("fedbook.__main__", "fedbook.answers")):
         with suppress(Exception): importlib.import_module(name)     # a chapter's own run says what is wrong
 
 # PyTorch's first optimiser imports a thousand modules

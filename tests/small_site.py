@@ -39,17 +39,17 @@ QUIZ = ("<div><b>Where do pictures stay?</b><details style='margin:4px 0 4px 16p
         "<summary>a) At home.</summary><i>Right.</i> Nothing but weights travels.</details></div>")
 NAMES = "## Names\n\n| in the text | in code | what |\n|---|---|---|\n| $\\alpha$ | `alpha` | how skewed |"
 PART = ("## A part\n\n$$a = b \\\\ c \\tag{1}$$\n\n"
-        "Back to [the names](#names), on to [the answers](answers/00_small.ipynb), "
-        "and [the *cell*](answers/00_small.ipynb#cell-id=a1) of one.")
+        "Back to [the names](#names), on to [the answers](answers/small.ipynb), "
+        "and [the *cell*](answers/small.ipynb#cell-id=a1) of one.")
 SHOWN = ("| claim |\n|---|\n| skew costs accuracy |\n\n"
-         "From [this cell](#cell-id=c5) to [those](answers/00_small.ipynb).")
+         "From [this cell](#cell-id=c5) to [those](answers/small.ipynb).")
 FIGURE = ("def figure(alpha, beta=1):\n    ax.set_title(f'skew at {alpha}')\n\n"
           "for alpha in (0.1, 0.5, 2.0): display(figure(alpha))")
 REVEALED = {"text/plain": "Answer: double in fedbook.answers.small",
             "text/html": "<details><summary>Answer</summary><pre>return 2 * x</pre></details>"}
 CHAPTER = [
     text("t0", "# A small chapter\n\n> It has one of everything."),
-    code("c0", "#| default_exp lab"),
+    code("c0", "#| default_exp kit.lab"),
     code("c1", "#| hide\nimport math"),
     text("t1", NAMES), text("t2", PART),
     code("c2", "#| export\ndef same(a, b): 'Whether two agree.'", {"text/plain": "ok"}),
@@ -82,8 +82,8 @@ INDEX = """# Small
 ```{toctree}
 results
 glossary
-api/lab
-answers/00_small
+api/kit.lab
+answers/small
 ```
 """
 
@@ -91,7 +91,7 @@ answers/00_small
 def course(folder, chapter=CHAPTER):
     "A course of one `chapter` and its answers in `folder`, with one result and a start page."
     notebook(folder / "nbs" / "00_small.ipynb", chapter)
-    notebook(folder / "nbs" / "answers" / "00_small.ipynb", ANSWERS)
+    notebook(folder / "nbs" / "answers" / "small.ipynb", ANSWERS)
     for name in ("results", "written"): (folder / name).mkdir(parents=True)
     (folder / "results" / "00_small-full-0-none.json").write_text(json.dumps(RESULT))
     (folder / "written" / "index.md").write_text(INDEX)

@@ -5,11 +5,10 @@ import sys
 from contextlib import contextmanager
 from dataclasses import fields
 
-from fedbook.kit import lab
-from fedbook.engine.sizes import Profile
+from fedbook.engine.sizes import Profile, choose
 
-CHOOSE, LAB = lab.choose.__code__, lab.choose.__code__.co_filename
-PACKAGE = LAB.removesuffix("lab.py")     # what the library itself chooses, as a server its defaults, is no profile
+CHOOSE, SIZES = choose.__code__, choose.__code__.co_filename
+PACKAGE = SIZES.removesuffix("engine/sizes.py")     # what the library itself chooses, as a server its defaults, is no profile
 
 
 class Spy:
@@ -45,7 +44,7 @@ class Spy:
         if name not in vars(sizes).get("_carried", ()): return
         if file == dataclasses.__file__ and function == "replace":
             self.moved.setdefault(id(frame), set()).add(name)
-        elif file not in (dataclasses.__file__, LAB) and not of_itself:
+        elif file not in (dataclasses.__file__, SIZES) and not of_itself:
             self.asked.setdefault(type(sizes), set()).add(name)
 
 

@@ -357,7 +357,7 @@ def test_a_client_with_tasks_holds_what_the_message_names():
 
 @pytest.mark.parametrize("name", ["fedavg", "fedreplay", "fedmox", "fedklpr", "fedcbdr", "fedgtea"])
 def test_audit_takes_any_experiment(name):
-    module = importlib.import_module(f"fedbook.{name}")
+    module = importlib.import_module(f"fedbook.{'methods.' * (name == 'fedavg')}{name}")
     sizes = module.profiles["smoke"]
     if name == "fedavg": sizes = replace(sizes, clients=sizes.per_round, rounds=2)    # all asked twice in a row
     if name == "fedreplay": sizes = replace(sizes, clients=4, rounds=2)

@@ -3,7 +3,6 @@ import errno
 import io
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,11 +16,11 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from fedbook import __version__
 from fedbook.kit import command, runs
-from fedbook.kit.command import copy_outputs, main
+from fedbook.kit.command import main
 from fedbook.engine.errors import UserError
-from fedbook.evidence.claims import interval, judged_claim, looks, measured_on, verdict_of
+from fedbook.evidence.claims import interval, judged_claim, looks, measured_on
 from fedbook.kit.report import collect, drawn_from, failed_runs, keep
-from fedbook.kit.runs import execute, find, notebook_stamp, run_chapter, run_stamp
+from fedbook.kit.runs import find, notebook_stamp, run_chapter, run_stamp
 
 PARAMETERS = 'profile = "quick"\ndevice = "auto"\nseed = 0\nengine = "local"\nout = "runs"\nchanges = {}'
 
@@ -57,7 +56,7 @@ def execute_here(path, target, parameters, title="", stop=None, **names):
 @pytest.fixture
 def in_process(monkeypatch):
     "Chapters run without kernels."
-    for module in (command, runs): monkeypatch.setattr(module, "execute", execute_here)
+    monkeypatch.setattr(runs, "execute", execute_here)
 
 
 ROWS = """from fedbook.evidence.claims import Results
@@ -73,11 +72,11 @@ MISTAKES = [
     ("run fedavg -p speed=3", "'speed' is not a parameter"),
     ("run methods/fedavg -p lr", "not of the form NAME=VALUE"),
     ("run datasets/world -p lr=3", "has no parameters"), ("run all -p lr=1", "-p goes with one chapter"),
-    ("run kit/lab --profile huge", "profile='huge' is unknown; choose one of smoke, quick, full, paper"),
-    ("run kit/lab --device tpu", "device='tpu' is unknown"), ("run kit/lab --seed x", "invalid int value"),
+    ("run engine/wire --profile huge", "profile='huge' is unknown; choose one of smoke, quick, full, paper"),
+    ("run engine/wire --device tpu", "device='tpu' is unknown"), ("run engine/wire --seed x", "invalid int value"),
     *([] if torch.cuda.is_available() else [("run fedavg --device cuda", "PyTorch finds no GPU here; use")]),
-    ("run kit/lab --seed -1", "seed=-1 must be"),
-    ("run all --at-once 0", "--at-once 0 must be 1 or more"), ("run kit/lab --engine warp", "engine='warp' is unknown"),
+    ("run engine/wire --seed -1", "seed=-1 must be"),
+    ("run all --at-once 0", "--at-once 0 must be 1 or more"), ("run engine/wire --engine warp", "engine='warp' is unknown"),
     ("run fedavg -p lr=nan", "lr=nan must be above 0, and finite"),
     ("run fedavg -p lr=inf", "lr=inf must be above 0, and finite"),
     ("run fedavg -p alpha=0", "alpha=0.0 must be above 0"), ("run fedavg -p rounds=-3", "rounds=-3 must be"),
@@ -92,14 +91,7 @@ MISTAKES = [
     ("run fedklpr --profile paper", "is not at hand; put the folders"),
     ("run fedmox --profile paper", "data='bdd100k' is not at hand"),
     ("run nosuch --help", "chapter 'nosuch' is unknown"),
-    ("book fedavg --rows-from x.json", "--rows-from goes with --keep-rows"),
-    ("book all --keep-rows", "--keep-rows goes with one chapter"),
-    ("book all --old-rows", "--old-rows goes with one chapter"),
-    ("book fedavg --as-before x --profile quick", "books the outputs of full"),
-    ("book fedavg --as-before /nowhere/at/all", "0 runs *_fedavg-quick-0 lie in"),
-    ("book fedavg --keep-rows --as-before x", "not allowed with"),
-    ("book lab --keep-rows", "0 files of kept results fit *_lab-full-0-*.json"),
-    ("run kit/lab --out /dev/null/runs", "out='/dev/null/runs' cannot be written"),
+    ("run engine/wire --out /dev/null/runs", "out='/dev/null/runs' cannot be written"),
     ("report /nowhere/at/all", "holds no results.json"), ("dance", "invalid choice"), ("", "required")]
 
 
@@ -136,7 +128,7 @@ def test_every_profile_of_every_chapter_passes_but_for_what_is_not_at_hand(monke
 
 
 def test_a_folder_of_your_own_is_data(tmp_path):
-    from fedbook.engine import federation as fedavg
+    from fedbook.methods import fedavg
     runs.check_needs(fedavg, fedavg.FedAvgSizes(data=str(tmp_path)))
     with pytest.raises(UserError, match="neither a data set nor a folder"):
         runs.check_needs(fedavg, fedavg.FedAvgSizes(data=str(tmp_path / "none")))
@@ -175,7 +167,7 @@ def fedbook(*args):
 @pytest.mark.parametrize("args, code", [("--help", 0), ("--version", 0), ("run --help", 0), ("run nosuch", 2),
                                         ("dance", 2), ("run fedavg --profile huge", 2),
                                         ("run fedavg --device tpu", 2), ("run all -p x=1", 2),
-                                        ("report /nowhere", 2), ("book all --keep-rows", 2)])
+                                        ("report /nowhere", 2)])
 def test_help_and_mistakes_do_not_wait_for_pytorch(args, code):
     done = fedbook(*args.split())
     assert done.returncode == code and done.stdout.endswith("\nlight\n") and "Traceback" not in done.stderr
@@ -209,19 +201,16 @@ def test_data_lists_every_set(capsys):
 
 def test_find_takes_notebook_and_module_names():
     assert find("methods/fedavg") == find("fedavg") == find("methods/fedavg.ipynb")
-    assert find("kit/lab") == find("lab") and find("kit/lab")["kit/lab"].parent.name == "workshop"
+    assert find("engine/wire") == find("wire") and find("wire")["engine/wire"].parent.name == "engine"
     assert len(find("all")) >= 8
 
 
-def test_the_course_comes_first_then_the_workshop():
-    stems = list(find("all"))
-    wings = ["workshop" if stem.startswith("w") else "course" for stem in stems]
-    assert wings == sorted(wings) and {"course", "workshop"} == set(wings)
-    number = lambda stem: int(stem.partition("_")[0].removeprefix("w"))
-    for wing in set(wings):
-        part = [s for s, w in zip(stems, wings) if w == wing]
-        assert part == sorted(part, key=lambda stem: (number(stem), stem))
-    assert all(runs.answers_of(path).exists() for path in find("all").values())
+def test_the_path_comes_first_then_the_wings():
+    names = list(find("all"))
+    wings = [name.partition("/")[0] if "/" in name else "" for name in names]
+    assert list(dict.fromkeys(wings)) == ["", *runs.WINGS] and names[0] == "00_start"
+    assert all(wings[i] != wings[i + 1] or names[i] < names[i + 1] for i in range(len(names) - 1))
+    assert {runs.exported_to(path) for path in find("all").values()} > {"", "fedgtea", "engine.wire"}
 
 
 def test_version(capsys):
@@ -279,7 +268,7 @@ def test_a_failed_run_says_which_cell_and_keeps_what_was_done(tmp_path, capsys):
 
 def test_too_little_memory_is_one_sentence(tmp_path):
     full = 'import torch\nraise torch.OutOfMemoryError("CUDA out of memory")'
-    path = chapter(tmp_path, "#| default_exp fedavg", full)
+    path = chapter(tmp_path, "#| default_exp methods.fedavg", full)
     ran = run_chapter(path, "smoke", out=tmp_path / "runs", changes={"batch": "12"})
     assert ran["measured"] == "FAILED" and "\n" not in ran["error"]
     assert "cell 5 failed: UserError: the GPU's memory is too small for this run; lower -p batch=6 (now 12)" \
@@ -291,7 +280,7 @@ def test_with_device_cpu_a_gpu_is_hidden(tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr(runs, "run_chapter", lambda *_, **__: seen.append(os.environ["CUDA_VISIBLE_DEVICES"])
                         or dict(chapter="x", measured="", seconds=0, notebook="", error=None))
-    assert [main(f"run kit/lab --device {name} --out {tmp_path}".split()) for name in ("auto", "cpu")] == [0, 0]
+    assert [main(f"run engine/wire --device {name} --out {tmp_path}".split()) for name in ("auto", "cpu")] == [0, 0]
     assert seen == ["0", ""]
 
 
@@ -324,7 +313,7 @@ def test_run_stamp_follows_imports(tmp_path, monkeypatch):
     plain = chapter(tmp_path, "x = 1", name="98_plain")
     before, read = (run_stamp(path), run_stamp(plain)), Path.read_text
     monkeypatch.setattr(Path, "read_text", lambda self, *a,
-                        **k: read(self, *a, **k) + ("# changed" if self.name == "lab.py" else ""))
+                        **k: read(self, *a, **k) + ("# changed" if self.name == "errors.py" else ""))
     assert run_stamp(path) != before[0] and run_stamp(plain) == before[1]
 
 
@@ -472,12 +461,10 @@ def test_without_a_terminal_no_bars_are_drawn(tmp_path, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_all_chapters_begin_with_the_start_and_the_papers():
-    order = runs.in_order(runs.chapters())
-    papers = [stem for stem in sorted(order) if stem.startswith("1")]
-    assert {"10_fedreplay", "11_fedmox", "12_fedklpr", "13_fedcbdr", "14_fedgtea"} <= set(papers)
-    assert order[:2] + papers + ["engine/local", "datasets/split"] == order[:len(papers) + 4]
-    assert order[:2] == ["00_start", "methods/fedavg"] and sorted(order) == sorted(runs.chapters())
+def test_all_chapters_begin_with_the_path():
+    order = runs.in_order(reversed(runs.chapters()))
+    assert {name for name in order[:6]} == {name for name in runs.chapters() if "/" not in name}
+    assert sorted(order) == sorted(runs.chapters())
 
 
 def test_what_a_dying_kernel_writes_is_said(tmp_path):
@@ -492,7 +479,7 @@ def test_a_copy_to_work_in_is_never_written_over(tmp_path, capsys):
              for path in runs.notebooks_folder().rglob("*.ipynb")}
     visible = {book for book in books if ".ipynb_checkpoints" not in book.parts}
     assert {path.relative_to(course) for path in course.rglob("*.ipynb")} == visible
-    mine, gone = course / "methods/fedavg.ipynb", course / "answers" / "methods/fedavg.ipynb"
+    mine, gone = course / "methods/fedavg.ipynb", course / "answers/fedavg.ipynb"
     mine.write_text("my work")
     gone.unlink()
     assert command.copy_chapters(course) == (1, len(list(course.rglob("*.ipynb"))) - 1)
@@ -501,246 +488,9 @@ def test_a_copy_to_work_in_is_never_written_over(tmp_path, capsys):
     assert str(course) in capsys.readouterr().out
 
 
-def test_outputs_are_copied_back_by_cell_id(tmp_path):
-    path = chapter(tmp_path, "print('first', profile)", "import sys; print('bar', file=sys.stderr)", "2 + 2")
-    target = tmp_path / "done.ipynb"
-    assert execute(path, target, dict(profile="smoke")) is None
-    copy_outputs(target, path, "profile `smoke`, seed 0")
-    book = nbformat.read(path, 4)
-    assert book.cells[2].outputs[0].text == "first smoke\n" and book.cells[3].outputs == []
-    assert book.cells[4].outputs[0].data["text/plain"] == "4"
-    assert book.cells[0].source.endswith("*Outputs: profile `smoke`, seed 0.*")
-    assert book.metadata.fedbook.stamp == notebook_stamp(path) and len(book.cells) == 5
-    copy_outputs(target, path, "profile `full`, seed 0")
-    assert nbformat.read(path, 4).cells[0].source.count("*Outputs:") == 1
-
-
-def test_pictures_are_booked_in_few_colours_and_booked_ones_stay():
-    from base64 import b64decode, b64encode
-    from io import BytesIO
-    from PIL import Image
-    data = BytesIO()
-    Image.radial_gradient("L").convert("RGBA").save(data, "PNG")
-    png = b64encode(data.getvalue()).decode()
-    shown = lambda png: [dict(output_type="display_data", metadata={}, data={
-        "image/png": png, "text/plain": "<Figure>", "application/vnd.jupyter.widget-view+json": {}})]
-    (once,) = command._tidy(shown(png))
-    assert set(once["data"]) == {"image/png", "text/plain"} and once["data"]["text/plain"] == "<Figure>"
-    with Image.open(BytesIO(b64decode(once["data"]["image/png"]))) as few:
-        assert few.mode == "P" and few.size == (256, 256)
-    assert command._tidy(shown(once["data"]["image/png"])) == [once]
-
-
-@pytest.mark.parametrize("source, want", [
-    ("#| hide\nimport os", True), ("#|hide", True), ("#| hidden", False),
-    ('quiz("a", ("b", True, "c"))\nquiz("d")', True), ('quiz("a")\nx = 1', False), ("x = quiz('a')", False),
-    ("", False), ("%%time\nquiz('a')", False), ("#| export\nimport os", False)])
-def test_what_is_folded(source, want): assert command.to_fold(source) is want
-
-
-def test_booking_folds_cells_and_cleaning_keeps_the_folds(tmp_path):
-    path = chapter(tmp_path, "#| hide\nimport os", "2 + 2")
-    target = tmp_path / "done.ipynb"
-    execute(path, target, {})
-    copy_outputs(target, path, "")
-    read = lambda: [cell.metadata for cell in nbformat.read(path, 4).cells]
-    assert read() == [{}, {"tags": ["parameters"]}, {"jupyter": {"source_hidden": True}}, {}]
-    from nbdev.clean import clean_nb
-    from execnb.nbio import read_nb, write_nb
-    book = read_nb(path)
-    clean_nb(book, allowed_metadata_keys=["fedbook"],
-             allowed_cell_metadata_keys=settings("allowed_cell_metadata_keys").split())
-    write_nb(book, path)
-    assert read() == [{}, {"tags": ["parameters"]}, {"jupyter": {"source_hidden": True}}, {}]
-
-
-def settings(name):
-    lines = (Path(__file__).parent.parent / "settings.ini").read_text().splitlines()
-    return next(line.partition("=")[2] for line in lines if line.startswith(f"{name} ="))
-
-
-# what is measured follows from VALUE; each measurement leaves a letter in LOG, and `took` is a clock
-MOVED = """from fedbook.evidence.claims import Results
-from time import perf_counter
-results = Results("NAME", profile, {"data": "toy"}, seed, out, scale="toy", clock=["took"])
-def measure(what, s):
-    open("LOG", "a").write(what[0])
-    return {"score": (VALUE) * (s + 1), "nested": [{"deep": VALUE}], "took": perf_counter()}
-for what in ("a", "a, twice", "b: one"):
-    for s in range(3): results.row(what, s, lambda: measure(what, s))
-pairs = zip(results.values("a", "score"), results.values("b: one", "score"))
-results.claim("a pairs with b", [p - q for p, q in pairs], at_least=-1)
-print(profile, results.values("a", "score"))
-"""
-
-
-def moved(folder, log, name="98_demo", value="2.5", more=()):
-    folder.mkdir(exist_ok=True)
-    return chapter(folder, MOVED.replace("LOG", str(log)).replace("NAME", name).replace("VALUE", value),
-                   'results.finish("done")', *more, name=name)
-
-
-def booked(tmp_path):
-    "A chapter under an old number that ran at full, with its results kept."
-    old = moved(tmp_path / "old", tmp_path / "log")
-    run_chapter(old, "full", out=tmp_path / "runs")
-    return keep(tmp_path / "runs", tmp_path / "results")[0]
-
-
-def test_keep_rows_measures_one_row_of_each_method_again(tmp_path):
-    file, log = booked(tmp_path), tmp_path / "log"
-    before = json.loads(file.read_text())
-    assert log.read_text() == "aaaaaabbb"
-    new = moved(tmp_path / "new", log, "99_demo", more=["# the code has moved"])
-    ran = command.keep_rows(new, out=tmp_path / "runs", results=tmp_path / "results")
-    assert ran["error"] is None and ran["measured"] == "9 rows, 2 of them measured again: done"
-    assert log.read_text() == "aaaaaabbb" + "ab"
-    done = json.loads((tmp_path / "runs" / "99_demo-full-0" / "results.json").read_text())
-    assert sorted(done["recomputed"]) == sorted(map(list, command.to_recompute(before["rows"])))
-    assert [(r["what"], r["seed"]) for r in done["rows"]] == [(r["what"], r["seed"]) for r in before["rows"]]
-    assert not any("again" in row for row in done["rows"])
-    assert done["claims"] == before["claims"] and done["name"] == "99_demo"
-    assert not (tmp_path / "runs" / "kept-rows" / "99_demo-full-0").exists()
-    assert nbformat.read(new, 4).metadata.fedbook.stamp == notebook_stamp(new)
-    assert any("recomputed" in json.loads(kept.read_text())
-               for kept in keep(tmp_path / "runs", tmp_path / "kept"))
-
-
-@pytest.mark.usefixtures("in_process")
-@pytest.mark.parametrize("value, name, said", [("2.5 if s < 0 else 2.5 + 1e-12", "99_demo", "and is"),
-                                               ("float('nan')", "99_demo", "and is nan")])
-def test_keep_rows_changes_nothing_if_a_number_differs(value, name, said, tmp_path):
-    booked(tmp_path)
-    new = moved(tmp_path / "new", tmp_path / "log", name, value)
-    before = new.read_bytes()
-    ran = command.keep_rows(new, out=tmp_path / "runs", results=tmp_path / "results")
-    assert said in ran["error"] and "row 'a" in ran["error"] and "nothing is changed" in ran["error"]
-    assert new.read_bytes() == before and not (tmp_path / "runs" / "99_demo-full-0").exists()
-    assert not list((tmp_path / "runs"
-                     / "kept-rows").glob("*/results.json")), "rows of two programs must not lie about"
-
-
-@pytest.mark.usefixtures("in_process")
-def test_keep_rows_says_when_settings_differ_or_a_row_is_gone(tmp_path):
-    file, log = booked(tmp_path), tmp_path / "log"
-    source = nbformat.read(moved(tmp_path / "new", log, "99_demo"), 4).cells[2].source
-    for old, other, said in (('"toy", clock', '"other", clock',
-                              "the kept rows are of scale='toy', this run has 'other'"),
-                             ('"b: one"', '"b: two"', "row 'b: one', seed")):
-        other = chapter(tmp_path / "new", source.replace(old, other), name="99_demo")
-        ran = command.keep_rows(other, file, out=tmp_path / "runs")
-        assert said in ran["error"], ran["error"]
-
-
-@pytest.mark.usefixtures("in_process")
-def test_old_rows_are_taken_as_they_are_and_marked(tmp_path, monkeypatch, capsys):
-    file, log = booked(tmp_path), tmp_path / "log"
-    body = json.loads(file.read_text())
-    gone = body["rows"].pop()
-    file.write_text(json.dumps(body))
-    new = moved(tmp_path / "new", log, "99_demo", "3.5")
-    log.write_text("")
-    ran = command.old_rows(new, out=tmp_path / "runs", results=tmp_path / "results")
-    assert ran["error"] is None and ran["measured"] == "9 rows, 8 of earlier code: done"
-    assert log.read_text() == "b"
-    done = json.loads((tmp_path / "runs" / "99_demo-full-0" / "results.json").read_text())
-    assert [row.pop("older", None) for row in done["rows"]] == [body["stamp"]] * 8 + [None]
-    assert done["rows"][:8] == body["rows"]
-    assert done["rows"][8]["numbers"]["score"] != gone["numbers"]["score"]
-    assert done["stamp"] == run_stamp(new) and done["claims"][0]["older"] is True
-    assert nbformat.read(new, 4).cells[0].source.endswith(", rows measured with earlier code.*")
-    capsys.readouterr()
-    assert main(["report", str(tmp_path / "runs")]) == 0
-    said, pages = capsys.readouterr().out, (tmp_path / "runs" / "README.md").read_text()
-    for text in (said, pages): assert "† 8 of 9 rows were measured with earlier code." in text
-    word = verdict_of(done["claims"][0])
-    assert word.endswith(" †") and any(line.startswith(word) for line in said.splitlines())
-    assert f"| {word} |" in pages
-
-    shutil.rmtree(tmp_path / "results")
-    keep(tmp_path / "runs", tmp_path / "kept")
-    kept = next((tmp_path / "kept").glob("99_demo*.json"))
-    newer = moved(tmp_path / "new", log, "99_demo", "4.5")
-    command.old_rows(newer, kept, tmp_path / "runs")
-    again = json.loads((tmp_path / "runs" / "99_demo-full-0" / "results.json").read_text())
-    assert {row["older"] for row in again["rows"][:8]} == {body["stamp"]}, "the stamp of who measured it stays"
-    assert again["rows"][8]["older"] == done["stamp"]
-
-
-def test_old_rows_of_the_same_code_are_not_old(tmp_path):
-    file, log = booked(tmp_path), tmp_path / "log"
-    same = moved(tmp_path / "old", log)
-    ran = command.old_rows(same, file, tmp_path / "runs")
-    assert ran["measured"] == "9 rows, 0 of earlier code: done"
-    done = json.loads((tmp_path / "runs" / "98_demo-full-0" / "results.json").read_text())
-    assert "older" not in done["claims"][0] and "earlier" not in nbformat.read(same, 4).cells[0].source
-
-
-@pytest.mark.parametrize("old, new, want", [
-    ("f(1, 2)", "f(1,\n  2)  # why", True), ("x = 1", "x = 2", False), (None, "x = 1", False),
-    ("%matplotlib inline", "%matplotlib inline", True), ("%time x", "%time y", False),
-    ("'a'", "\"a\"", True), ("f(a=1, b=2)", "f(b=2, a=1)", False)])
-def test_the_same_code_may_look_otherwise(old, new, want): assert command.same_code(old, new) is want
-
-
-@pytest.mark.usefixtures("in_process")
-def test_as_before_takes_what_does_not_depend_on_the_size(tmp_path):
-    log, cell = tmp_path / "log", lambda source, id: new_code_cell(source, id=id)
-    def write(folder, *cells):
-        path = moved(folder, log, more=["0"] * len(cells))
-        book = nbformat.read(path, 4)
-        for i, cell_ in enumerate(book.cells): cell_["id"] = f"cell{i}"
-        book.cells[4:] = cells
-        nbformat.write(book, path)
-        return path
-    old = write(tmp_path / "old", cell("print('size', profile)", "size"), cell("print('quiz')", "quiz"),
-                cell("print('changed', profile)", "changed"),
-                cell("if profile == 'full': print('nodes')", "nodes"))
-    run_chapter(old, "quick", out=tmp_path / "base")
-    new = write(tmp_path / "new", cell("print('size', profile)", "size"),
-                cell("print('better quiz')", "quiz"), cell("print('changed', f'{profile}')", "changed"),
-                cell("if profile == 'full': print('nodes')", "nodes"), cell("print('new')", "new"))
-    run_chapter(new, "full", out=tmp_path / "full")
-    copy_outputs(tmp_path / "full" / "98_demo-full-0" / "98_demo.ipynb", new, "profile `full`, seed 0")
-    book = nbformat.read(new, 4)
-    for i, text in ((-4, "quiz\n"),
-                    (-3, "committed, full\n")): book.cells[i]["outputs"] = [nbformat.v4.new_output("stream",
-                                                                                                   text=text)]
-    book.cells[-1]["outputs"] = []
-    book.metadata.fedbook.stamp = "old"
-    nbformat.write(book, new)
-    ran = command.as_before(new, tmp_path / "base", out=tmp_path / "runs")
-    assert ran["error"] is None and ran["measured"] == "as before: 9 rows at quick", ran
-    texts = {c.id: "".join(o.get("text", "") for o in c.get("outputs", []))
-             for c in nbformat.read(new, 4).cells}
-    assert texts["size"] == "size full\n" and texts["quiz"] == "better quiz\n"
-    assert texts["changed"] == "committed, full\n" and texts["new"] == "new\n" and texts["nodes"] == "nodes\n"
-    assert texts["cell2"].startswith("full [")
-    assert nbformat.read(new, 4).metadata.fedbook.stamp == notebook_stamp(new)
-    assert "profile `full`" in nbformat.read(new, 4).cells[0].source
-
-    book = nbformat.read(new, 4)
-    book.cells.append(cell("print('new and of a size:', profile)", "newer"))
-    nbformat.write(book, new)
-    before = new.read_bytes()
-    wanted = "cell 10 .* is new or changed, and its outputs depend on the size"
-    with pytest.raises(UserError, match=wanted):
-        command.as_before(new, tmp_path / "base", out=tmp_path / "runs")
-    assert new.read_bytes() == before
-
-
-def test_as_before_compares_all_rows(tmp_path):
-    run_chapter(moved(tmp_path / "old", tmp_path / "log"), "quick", out=tmp_path / "base")
-    new = moved(tmp_path / "new", tmp_path / "log", "99_demo", "2.5 + 1e-12 * (s == 2)")
-    before = new.read_bytes()
-    ran = command.as_before(new, tmp_path / "base", out=tmp_path / "runs")
-    assert "row 'a', seed 2: score was 7.5 and is" in ran["error"] and ran["measured"] == "FAILED"
-    assert new.read_bytes() == before
-
-
 # Seeds until it is decided
 
-GROWS = """#| default_exp fedavg
+GROWS = """#| default_exp methods.fedavg
 import numpy as np
 from fedbook.evidence.claims import Results
 from fedbook.methods.fedavg import profiles

@@ -245,9 +245,10 @@ def test_sizes_need_only_what_their_method_takes():
         StreamExperiment(few, method=GLFC).server()
 
 
-@pytest.mark.parametrize("name, field", [("continual", "gan_batch"), ("penalties", "mu"), ("exemplars", "synthetic"),
-                                         ("painters", "memory"), ("leverage", "others"), ("fedcbdr", "gan_batch"),
-                                         ("fedgtea", "synthetic"), ("streams", "data")])
+@pytest.mark.parametrize("name, field", [
+    ("methods.continual", "gan_batch"), ("methods.penalties", "mu"), ("methods.exemplars", "synthetic"),
+    ("methods.painters", "memory"), ("methods.leverage", "others"), ("fedcbdr", "gan_batch"),
+    ("fedgtea", "synthetic"), ("evidence.streams", "data")])
 def test_a_chapter_refuses_a_field_that_it_does_not_read(name, field):
     profiles = importlib.import_module(f"fedbook.{name}").profiles
     with pytest.raises(UserError, match=f"^'{field}' is not a parameter of this chapter; choose one of seeds, "):

@@ -56,7 +56,7 @@ def test_the_command_walks_in_a_folder_of_its_own(tmp_path, capsys):
     arguments = ["methods/score", "--profile", "full", "--dry", "--device", "cpu", "--out", str(tmp_path)]
     assert main(["run", *arguments]) == 0
     assert "measures nothing" in capsys.readouterr().out
-    assert json.loads((tmp_path / "dry/05_score-full-0/results.json").read_text())["dry"]
+    assert json.loads((tmp_path / "dry/methods.score-full-0/results.json").read_text())["dry"]
     assert not collect(tmp_path) and not collect(tmp_path / "dry")
 
 

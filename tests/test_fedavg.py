@@ -18,7 +18,9 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from torch import nn
 
-from fedbook.engine import workers as engine, federation as fedavg
+from fedbook.engine import federation as federated
+from fedbook.engine import workers as engine
+from fedbook.methods import fedavg
 from fedbook.engine.workers import Checkpoint, Faults, Workers, line_of, trial
 from fedbook.engine.federation import (Client, Federation, FedProxClient, Here, LocalOnly, Server, Step,
                                        TooFewReplies, run, weighted_average)
@@ -430,7 +432,7 @@ def test_stopped_between_two_steps_it_resumes_bit_exact(tmp_path):
     assert [e for e in again.ledger.entries] == federation.ledger.entries
 
 
-PLACES = {"fit": Client, "merge": Server, "value": fedavg.Mean, "fsync": os, "replace": os}
+PLACES = {"fit": Client, "merge": Server, "value": federated.Mean, "fsync": os, "replace": os}
 
 
 def exit_code(workers, path, place=None, count=0):
@@ -610,7 +612,7 @@ def after_a_round(experiment):
     return pack(server.state())
 
 
-def test_mu_adds_one_row_to_chapter_04_and_leaves_the_others_as_they_are(tmp_path):
+def test_mu_adds_one_row_to_the_chapter_and_leaves_the_others_as_they_are(tmp_path):
     plain, more = contest(tmp_path), contest(tmp_path, mu="1")
     assert list(more) == [*plain, "FedProx"]
     assert all(after_a_round(more[what]) == after_a_round(plain[what]) for what in plain)
@@ -625,7 +627,7 @@ def test_mu_does_not_replace_a_client_that_was_handed_in():
     assert type(FedAvgExperiment(sizes, 0, client_kind=Own).client(0)) is Own
 
 
-def test_chapter_04_trains_with_the_lr_the_alpha_and_the_rounds_of_the_command(tmp_path):
+def test_the_chapter_trains_with_the_lr_the_alpha_and_the_rounds_of_the_command(tmp_path):
     usual, changed = contest(tmp_path), contest(tmp_path, lr="0.2", alpha="5", rounds="4")
     for what, experiment in changed.items():
         assert (experiment.client(0).lr, experiment.rounds) == (0.2, 4)

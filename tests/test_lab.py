@@ -13,8 +13,8 @@ import pytest
 import torch
 from scipy import stats
 
+from fedbook.engine import devices, files, show
 from fedbook.kit import lab
-from fedbook.answers import lab as answers
 from fedbook.kit.runs import out_of_memory
 from fedbook.engine.sizes import Profile, choose
 from fedbook.engine.show import Table, bytes_text, progress
@@ -90,11 +90,11 @@ def test_verdict(values, bounds, want): assert judge(values, **bounds).verdict =
 
 
 def test_torch_device():
-    assert lab.torch_device("cpu").type == "cpu"
+    assert devices.torch_device("cpu").type == "cpu"
     if not torch.cuda.is_available():
-        assert lab.torch_device("auto").type == "cpu"
-        with pytest.raises(UserError, match="finds no GPU"): lab.torch_device("cuda")
-    with pytest.raises(UserError, match="device='tpu'"): lab.torch_device("tpu")
+        assert devices.torch_device("auto").type == "cpu"
+        with pytest.raises(UserError, match="finds no GPU"): devices.torch_device("cuda")
+    with pytest.raises(UserError, match="device='tpu'"): devices.torch_device("tpu")
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def found_gpu(monkeypatch):
 @pytest.mark.parametrize("name, kind", [("auto", "cuda"), ("cuda", "cuda"), ("cpu", "cpu")])
 def test_a_gpu_is_set_to_repeat_its_bits(name, kind, found_gpu):
     torch.backends.cudnn.allow_tf32 = True
-    assert lab.torch_device(name).type == kind
+    assert devices.torch_device(name).type == kind
     on_gpu = kind == "cuda"
     assert torch.are_deterministic_algorithms_enabled() == on_gpu == (not torch.backends.cudnn.allow_tf32)
     assert torch.is_deterministic_algorithms_warn_only_enabled() == on_gpu
@@ -124,8 +124,8 @@ def test_the_clock_waits_for_a_gpu_that_is_at_work(begun, monkeypatch):
     waited = []
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: begun)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: waited.append(1))
-    first = lab.clock()
-    assert lab.clock() >= first and len(waited) == 2 * begun
+    first = devices.clock()
+    assert devices.clock() >= first and len(waited) == 2 * begun
 
 
 def test_results_name_the_gpu(found_gpu, monkeypatch, tmp_path):
@@ -216,12 +216,12 @@ def test_runs_of_an_opened_chapter_land_beside_the_chapters(tmp_path, monkeypatc
     (course / "00_start.ipynb").touch()
     for opened_in in (tmp_path, course, course / "workshop"):
         monkeypatch.chdir(opened_in)
-        assert lab.runs_folder() == tmp_path / "runs" and lab.runs_folder(tmp_path / "x") == tmp_path / "x"
+        assert files.runs_folder() == tmp_path / "runs" and files.runs_folder(tmp_path / "x") == tmp_path / "x"
         assert run_dir("a", "quick", 0) == tmp_path / "runs" / "a-quick-0"
     elsewhere = tmp_path / "elsewhere" / "deep"
     elsewhere.mkdir(parents=True)
     monkeypatch.chdir(elsewhere)
-    assert lab.runs_folder() == elsewhere / "runs"
+    assert files.runs_folder() == elsewhere / "runs"
 
 
 def test_a_full_disk_is_named_and_leaves_what_was_there(tmp_path, monkeypatch):
@@ -408,15 +408,15 @@ def test_progress_is_text_here_and_a_widget_in_an_open_notebook(monkeypatch, cap
     fake.get_ipython = ZMQInteractiveShell
     monkeypatch.setitem(sys.modules, "IPython", fake)
     monkeypatch.delenv("FEDBOOK_STAMP", raising=False)
-    assert lab._in_notebook()
+    assert show._in_notebook()
     monkeypatch.setenv("FEDBOOK_STAMP", "s")
-    assert not lab._in_notebook()
+    assert not show._in_notebook()
     monkeypatch.delenv("FEDBOOK_STAMP")
     monkeypatch.setattr("tqdm.notebook.tqdm", lambda iterable, **options: (iterable, options))
     assert progress("ab", "x", total=7, initial=3) == ("ab", dict(desc="x", total=7, initial=3, leave=False,
                                                                   mininterval=0.5))
     fake.get_ipython = lambda: None
-    assert not lab._in_notebook()
+    assert not show._in_notebook()
 
 
 def test_flow_draws_one_arrow_per_verb_and_way():
@@ -437,7 +437,7 @@ def test_small_things():
 def test_style_is_for_everyone_to_read():
     import matplotlib as mpl
     with mpl.rc_context():
-        lab.style()
+        show.style()
         assert min(mpl.rcParams[k] for k in ("font.size", "axes.titlesize", "axes.labelsize",
                                              "xtick.labelsize", "ytick.labelsize", "legend.fontsize")) >= 9
 
@@ -496,26 +496,3 @@ def test_a_move_that_fails_is_told_above_the_picture_and_the_next_one_works(boxe
     assert told.value == "stopped at n = 3" and picture.value == before
     knob.value = 4
     assert told.value == "&nbsp;" and picture.value != before
-
-
-def test_answers():
-    assert [answers.seeds_for(*case) for case in ((2.0, 1.0), (1.0, 1.0), (10.0, 0.1))] == [4, 7, 3]
-    assert answers.paired_interval([1.0, 2.0], [1.0, 2.0]) == (0.0, 0.0)
-    assert answers.parse_bytes("1.5 kB") == 1500
-    shares = [answers.share_reproduced(n) for n in (3, 5, 10, 20)]
-    assert shares == sorted(shares) and shares[0] < 0.25 and shares[-1] > 0.95
-    power = [stats.nct.sf(stats.t.ppf(0.975, n - 1), n - 1, n ** 0.5) for n in (3, 5, 10, 20)]
-    assert np.allclose(shares, power, atol=0.025)
-
-
-def test_a_round_asks_no_more_clients_than_there_are():
-    from fedbook.engine import federation as fedavg
-    from fedbook import fedreplay
-    from fedbook.privacy import private
-    for module, profile in ((fedavg, "quick"), (private, "quick"), (fedreplay, "smoke")):
-        clients = module.profiles[profile].clients
-        assert choose(module.profiles, profile, {"per_round": clients}).per_round == clients
-        with pytest.raises(UserError, match=f"per_round={clients + 1} must be at most clients={clients}"):
-            choose(module.profiles, profile, {"per_round": clients + 1})
-    with pytest.raises(UserError, match="per_round=10 must be at most clients=4"):
-        choose(fedavg.profiles, "quick", {"clients": "4"})

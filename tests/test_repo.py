@@ -115,7 +115,7 @@ def test_package_holds_notebooks_and_data():
     assert cfg["DEFAULT"]["allowed_cell_metadata_keys"].split() == ["tags", "jupyter"]
     assert "fedbook" in cfg["DEFAULT"]["allowed_metadata_keys"]
     manifest = (ROOT / "MANIFEST.in").read_text()
-    assert "settings.ini" in manifest and "recursive-include nbs *.ipynb" in manifest
+    assert "settings.ini" in manifest and "recursive-include nbs *.ipynb *.toml" in manifest
     assert all(folder in (ROOT / "setup.py").read_text() for folder in ('"*.ipynb"', '"*/*.ipynb"'))
 
 

@@ -10,7 +10,6 @@ import torch
 from hypothesis import given, settings
 from matplotlib.figure import Figure
 
-from fedbook.answers import report as answers
 from fedbook.engine.show import COLOURS
 from fedbook.engine.errors import UserError
 from fedbook.evidence.claims import claims_figure, judged_claim, message, paper_effect, verdict_counts
@@ -341,10 +340,3 @@ def test_history_table_is_short_and_safe():
     assert page.count("<tr>") == 8 and "&lt;b&gt;" in page and "<b>" not in page and ">99<" in page
     assert ">50<" not in page
     assert History()._repr_html_() == "<table><tr></tr></table>"
-
-
-def test_answers():
-    assert answers.tally([result(SURE, FEW), result(SURE)]) == {"reproduced": 2, "open": 1}
-    assert answers.slowest({"rows": []}) is None
-    assert answers.changed(result(SURE, PLAIN), result(SURE | dict(verdict="measured"),
-                                                       FEW)) == {"b beats a": ("reproduced", "measured")}

@@ -61,14 +61,14 @@ def test_a_slider_is_three_pictures_without_loss_that_load_late(site):
 
 def test_answers_stand_on_a_page_of_their_own(site):
     assert "2 * x" not in words(page(site))
-    assert "<a href='answers/00_small.html#cell-a1'>Answer: <code>double</code></a>" in page(site)
-    assert "id='cell-a1'" in page(site, "answers/00_small")
+    assert "<a href='answers/small.html#cell-a1'>Answer: <code>double</code></a>" in page(site)
+    assert "id='cell-a1'" in page(site, "answers/small")
 
 
 def test_a_link_to_a_cell_is_written_as_jupyterlab_has_it_and_leads_to_the_cell_of_the_site(site):
-    assert '<a href=\'answers/00_small.html#cell-a1\'>the <em>cell</em></a>' in page(site)
+    assert '<a href=\'answers/small.html#cell-a1\'>the <em>cell</em></a>' in page(site)
     assert 'href="#cell-c5">this cell</a>' in page(site)
-    assert 'href="answers/00_small.html">those</a>' in page(site)
+    assert 'href="answers/small.html">those</a>' in page(site)
     assert "ipynb" not in re.sub(r'href="https://github.com/[^"]*"', "", page(site))
 
 
@@ -76,15 +76,15 @@ def test_what_the_sources_promise_stands_on_the_pages(site, tmp_path):
     "The check of the sources knows anchors that Sphinx has yet to make."
     small = notebooks.Course(course(tmp_path) / "nbs")
     for name in small.books: assert set(small.anchors[name].values()) <= check.Page(site / f"{name}.html").ids
-    described = links.described("lab")
-    assert len(described) > 20 and described <= check.Page(site / "api/lab.html").ids
+    described = links.described("kit.lab")
+    assert len(described) > 10 and described <= check.Page(site / "api/kit.lab.html").ids
 
 
 def test_the_reference_leads_to_the_cell_and_the_chapter_back(site):
-    entry = page(site, "api/lab")
+    entry = page(site, "api/kit.lab")
     assert 'href="../00_small.html#cell-c2"' in entry and "Whether two results agree" in words(entry)
     assert re.search(r"same\(\s*a: Any,\s*b: Any,\s*tolerance: float = 1e-0?6\W+bool", words(entry))
-    assert "api/lab.html#fedbook.kit.lab.same" in page(site)
+    assert "api/kit.lab.html#fedbook.kit.lab.same" in page(site)
 
 
 @pytest.mark.parametrize("project", ["torch", "flower"])
@@ -119,10 +119,10 @@ def test_names_are_in_the_glossary_and_words_in_the_search(site):
     assert '"everyth' in index and '"travel"' in index and '"skew' in index
 
 
-def test_a_link_in_a_name_of_the_workshop_leads_there_from_the_glossary():
-    row = "what [the lab](kit/lab.ipynb#rows) writes, [a site](https://a.b/c.ipynb), [4](../04_fedavg.ipynb)"
-    told = row.replace("kit/lab", "kit/lab").replace("../", "")
-    assert prepare.from_top(row, "kit/report") == told and prepare.from_top(told, "methods/reid") == told
+def test_a_link_in_a_name_of_a_wing_leads_there_from_the_glossary():
+    row = "what [the engine](../engine/wire.ipynb#rows) writes, [a site](https://a.b/c.ipynb), [4](score.ipynb)"
+    told = row.replace("../", "").replace("score", "methods/score")
+    assert prepare.from_top(row, "methods/fedavg") == told and prepare.from_top(told, "00_start") == told
 
 
 def test_nothing_comes_from_elsewhere_and_no_page_is_heavy(site):
@@ -155,7 +155,7 @@ def planted(link):
 
 
 @pytest.mark.parametrize("kind", planted(""))
-@pytest.mark.parametrize("link", ["05_gone.ipynb", "#gone", "answers/00_small.ipynb#cell-id=gone", "#c5",
+@pytest.mark.parametrize("link", ["05_gone.ipynb", "#gone", "answers/small.ipynb#cell-id=gone", "#c5",
                                   "../gone.md"])
 def test_a_broken_link_stops_the_build_in_one_sentence(tmp_path, link, kind):
     broken = course(tmp_path, [*CHAPTER, planted(link)[kind]])
@@ -165,7 +165,7 @@ def test_a_broken_link_stops_the_build_in_one_sentence(tmp_path, link, kind):
 
 @pytest.mark.parametrize("kind", planted(""))
 def test_a_link_that_leads_somewhere_does_not(tmp_path, kind):
-    for i, link in enumerate(("answers/00_small.ipynb#cell-id=a1", "#cell-id=c5", "#exercises", "../nbs")):
+    for i, link in enumerate(("answers/small.ipynb#cell-id=a1", "#cell-id=c5", "#exercises", "../nbs")):
         prepared(course(tmp_path / str(i), [*CHAPTER, planted(link)[kind]]))
 
 
@@ -178,12 +178,12 @@ def test_all_broken_links_are_told_at_once(tmp_path):
 def test_a_broken_link_of_a_page_that_nobody_wrote_stops_the_build(tmp_path):
     folder = course(tmp_path)
     start = (folder / "written" / "index.md").read_text()
-    more = "\n[there](results.md#gone) <a href='api/lab.html#gone'>x</a>"
+    more = "\n[there](results.md#gone) <a href='api/kit.lab.html#gone'>x</a>"
     (folder / "written" / "index.md").write_text(start.replace("glossary\n", "glossary\nlost\n") + more)
     with pytest.raises(notebooks.SiteError) as error: prepared(folder)
     assert str(error.value).splitlines() == [
         "page index: the link results.md#gone leads nowhere",
-        "page index: the link api/lab.html#gone leads nowhere",
+        "page index: the link api/kit.lab.html#gone leads nowhere",
         "page index.md: its table of contents lists lost, which is no page"]
 
 
@@ -191,7 +191,7 @@ def test_an_exported_name_that_its_module_lacks_stops_the_build(tmp_path):
     "The line `In the library` below a cell leads to the reference, which Sphinx makes from the module."
     new = code("new", "#| export\ndef unheard_of(): 'It is not exported yet.'", {"text/plain": "ok"})
     with pytest.raises(notebooks.SiteError) as error: prepared(course(tmp_path, [*CHAPTER, new]))
-    anchor = "api/lab.html#fedbook.kit.lab.unheard_of"
+    anchor = "api/kit.lab.html#fedbook.kit.lab.unheard_of"
     assert str(error.value) == f"page 00_small, below cell new: the link {anchor} leads nowhere"
 
 
@@ -222,21 +222,20 @@ def placed(books):
     "The notebooks on the start page of the course, with more of them or fewer, in its order."
     readme, index = (ROOT / "README.md").read_text(), (ROOT / "site" / "pages" / "index.md").read_text()
     start = prepare.contents(SimpleNamespace(books=books), index, readme)
-    return re.findall(r"<((?:workshop/)?w?\d+_\w+)>$", start, re.M)
+    return re.findall(r"<((?:\w+/)?\w+)>$", start.partition("## Chapters")[2], re.M)
 
 
 def test_every_notebook_has_its_place_on_the_start_page_in_the_order_of_the_readme(whole):
-    shown = placed(whole.books)
-    assert sorted(shown) == sorted(name for name in whole.books if not name.startswith("answers/"))
+    shown = [name for name in placed(whole.books) if name in whole.books]
     listed = (ROOT / "README.md").read_text().partition("## Chapters")[2]
-    order = re.findall(r"nbs/(\d\d_\w+)\.ipynb", listed)
-    assert [name for name in shown if name in order] == order
+    assert shown == re.findall(r"\(nbs/([\w/]+)\.ipynb", listed)
+    assert sorted(shown) == sorted(name for name in whole.books if not name.startswith("answers/"))
 
 
 def test_a_new_chapter_comes_to_the_start_page_by_itself(whole):
-    late = {"19_late": whole.books["methods/fedavg"], "workshop/w99_late": whole.books["kit/lab"]}
+    late = {"19_late": whole.books["methods/fedavg"], "evidence/late": whole.books["methods/fedavg"]}
     shown = placed({**whole.books, **late})
-    assert shown[shown.index("19_late") + 1] == "deploy/flower" and shown[-1] == "workshop/w99_late"
+    assert shown[shown.index("14_fedgtea") + 1] == "19_late" and shown[-1] == "evidence/late"
 
 
 def test_every_slider_has_frames_to_move_through(whole):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import fedbook
 from conftest import by_day
 from fedbook.kit import classroom, command, lab
 from fedbook.kit.classroom import (Pupil, credit, exercises_of, grade, marks_of, slide_cells, tasks,
@@ -20,16 +21,22 @@ from fedbook.kit.lab import check, progress_file, solved_in
 from fedbook.kit.runs import chapters, module_name
 
 ROOT = Path(__file__).parent.parent
-COMMAND = chapters()["kit/command"]
-SOLVED = {"engine_of": """def engine_of(text):
-    name, colon, number = text.partition(":")
-    if not colon: return (name, None) if name in ("local", "flower") else None
-    return (name, int(number)) if name == "flower" and number.isdigit() and int(number) else None""",
-          "left": "def left(order, done): return [name for name in order if done.get(name, 1)]",
-          "makespan": """def makespan(seconds, at_once):
-    places = [0] * at_once
-    for each in seconds: places[places.index(min(places))] += each
-    return max(places)"""}
+STACKED = chapters()["engine/stacked"]
+SOLVED = {"own_means": """def own_means(losses, lengths):
+    import torch
+    return torch.stack([row[:n].mean() for row, n in zip(losses, lengths)])""",
+          "heights": "def heights(steps): return [sum(own > n for own in steps) for n in range(max(steps))]",
+          "groups": """def groups(counts, size):
+    from itertools import permutations
+    lists, best = -(-len(counts) // size), None
+    for order in permutations(range(len(counts))):
+        for short in range(lists):
+            sizes = [size] * lists
+            sizes[short] -= lists * size - len(counts)
+            cut = [list(order[sum(sizes[:n]):sum(sizes[:n + 1])]) for n in range(lists)]
+            area = sum(max(counts[i] for i in each) * len(each) for each in cut)
+            if best is None or area < best[0]: best = area, cut
+    return best[1]"""}
 
 
 def loaded(path):
@@ -42,13 +49,13 @@ def loaded(path):
 @pytest.fixture(scope="module")
 def work(tmp_path_factory):
     folder = tmp_path_factory.mktemp("class") / "hw"
-    write_assignment("kit/command", folder, seed=3)
+    write_assignment("engine/stacked", folder, seed=3)
     return folder
 
 
 def handed_in(work, name, *functions):
     "The student's notebook with `functions` written into it, each in place of its empty one."
-    book = json.loads((work / "kit/command.ipynb").read_text())
+    book = json.loads((work / "stacked.ipynb").read_text())
     for function in functions:
         asked = re.match(r"def (\w+)", function)[1]
         for cell in book["cells"]:
@@ -63,30 +70,30 @@ def points(rows): return {row["exercise"]: row["points"] for row in rows}
 # A student's way
 
 def test_what_is_handed_out_has_no_answers(work):
-    book = json.loads((work / "kit/command.ipynb").read_text())
+    book = json.loads((work / "stacked.ipynb").read_text())
     source = "\n".join(cell["source"] for cell in book["cells"])
     assert all(f"def {name}(" in source and f"check({name}" in source for name in SOLVED)
-    assert "reveal(" not in source and "guess(" not in source and "heapq" not in source
+    assert "reveal(" not in source and "guess(" not in source and "math.inf" not in source
     assert not any(cell.get("outputs") for cell in book["cells"])
-    assert json.loads((work / "grader.json").read_text()) == dict(chapter="kit/command", seed=3, hidden=6)
+    assert json.loads((work / "grader.json").read_text()) == dict(chapter="engine/stacked", seed=3, hidden=6)
 
 
 def test_graded_untouched_then_half_solved_then_solved(work, capsys):
     untouched = grade(work, handed_in(work, "ann"))
     assert {row["said"] for row in untouched} == {"not attempted yet"} and not any(points(untouched).values())
-    slow = "def makespan(seconds, at_once): return sum(seconds)"
-    half = grade(work, handed_in(work, "ann", SOLVED["left"], slow))
-    assert points(half)["left"] == 10 and points(half)["engine_of"] == 0 and points(half)["makespan"] < 7.5
+    slow = "def heights(steps): return [len(steps)] * max(steps)"
+    half = grade(work, handed_in(work, "ann", SOLVED["groups"], slow))
+    assert points(half)["groups"] == 15 and points(half)["own_means"] == 0 and points(half)["heights"] < 2.5
     assert main(["grade", str(work), str(handed_in(work, "ann", *SOLVED.values()))]) == 0
-    assert "30 of 30 points" in capsys.readouterr().out
+    assert "25 of 25 points" in capsys.readouterr().out
     line, = csv.DictReader((work / "grades.csv").open())
-    assert line == {"notebook": "ann.ipynb", "engine_of": "5.0", "left": "10.0", "makespan": "15.0",
-                    "sum": "30.0", "of": "30"}
+    assert line == {"notebook": "ann.ipynb", "own_means": "5.0", "heights": "5.0", "groups": "15.0",
+                    "sum": "25.0", "of": "25"}
 
 
 def test_an_assignment_that_is_there_stays_as_it_is(work, capsys):
     before = {path: path.read_bytes() for path in work.iterdir()}
-    assert main(["assignment", "kit/command", str(work)]) == 2
+    assert main(["assignment", "engine/stacked", str(work)]) == 2
     err = capsys.readouterr().err
     assert "is there already, and stays as it is" in err and err.count("\n") == 1
     assert before == {path: path.read_bytes() for path in work.iterdir()}
@@ -94,7 +101,7 @@ def test_an_assignment_that_is_there_stays_as_it_is(work, capsys):
 
 @pytest.mark.parametrize("line, said", [
     ("assignment nosuch x", "chapter 'nosuch' is unknown"), ("assignment all x", "of one chapter, not"),
-    ("assignment lab x --hidden 0", "--hidden 0 must be 1 or more"),
+    ("assignment wire x --hidden 0", "--hidden 0 must be 1 or more"),
     ("grade nowhere a.ipynb", "holds no assignment"),
     ("grade WORK nowhere.ipynb", "is not a notebook"), ("grade WORK x --patience 0", "must be above 0"),
     ("slides nosuch", "chapter 'nosuch' is unknown"), ("slides all", "of one chapter, not of all"),
@@ -109,37 +116,37 @@ def test_a_mistake_is_one_sentence(line, said, work, capsys, monkeypatch, tmp_pa
 
 # Ways round it
 
-BY_FILE = Path(classroom.__file__).parent / "answers" / "command.py"
-FRAMES = """def left(*case):
+BY_FILE = Path(fedbook.__file__).parent / "answers" / "stacked.py"
+FRAMES = """def heights(*case):
     import gc, sys
     frame = sys._getframe()
     while frame:
         for value in list(frame.f_locals.values()) + list(frame.f_globals.values()):
-            if getattr(value, "__module__", "") == "fedbook.answers.command":
+            if getattr(value, "__module__", "") == "fedbook.answers.stacked":
                 return value(*case)
         frame = frame.f_back
-    return [f for f in gc.get_objects() if getattr(f, "__name__", "") == "left"][0]"""
+    return [f for f in gc.get_objects() if getattr(f, "__name__", "") == "heights"][0]"""
 CHEATS = {
-    "imports": ("def engine_of(t): from fedbook.answers import command; return command.engine_of(t)",
-                "def left(*c):\n    import importlib\n"
-                "    return importlib.import_module('fedbook.answers.command').left(*c)",
-                f"def makespan(*c):\n    import sys; sys.path.insert(0, {str(BY_FILE.parents[2])!r})\n"
+    "imports": ("def own_means(*c): from fedbook.answers import stacked; return stacked.own_means(*c)",
+                "def heights(*c):\n    import importlib\n"
+                "    return importlib.import_module('fedbook.answers.stacked').heights(*c)",
+                f"def groups(*c):\n    import sys; sys.path.insert(0, {str(BY_FILE.parents[2])!r})\n"
                 "    for name in [n for n in sys.modules if n.startswith('fedbook')]: del sys.modules[name]\n"
-                "    from fedbook.answers import command; return command.makespan(*c)"),
-    "files": (f"def engine_of(t):\n    exec(open({str(BY_FILE)!r}).read(), names := {{}})\n"
-              "    return names['engine_of'](t)",
-              f"def left(*c):\n    import os; text = os.read(os.open({str(BY_FILE)!r}, 0), 9999)\n"
-              "    exec(text, names := {}); return names['left'](*c)",
-              "def makespan(*c):\n    import subprocess\n"
+                "    from fedbook.answers import stacked; return stacked.groups(*c)"),
+    "files": (f"def own_means(*c):\n    exec(open({str(BY_FILE)!r}).read(), names := {{}})\n"
+              "    return names['own_means'](*c)",
+              f"def heights(*c):\n    import os; text = os.read(os.open({str(BY_FILE)!r}, 0), 9999)\n"
+              "    exec(text, names := {}); return names['heights'](*c)",
+              "def groups(*c):\n    import subprocess\n"
               f"    text = subprocess.check_output(['cat', {str(BY_FILE)!r}])\n"
-              "    exec(text, names := {}); return names['makespan'](*c)"),
-    "others": ("def engine_of(t): print('correct on 8 cases'); return ...", FRAMES,
-               "def makespan(seconds, at_once): return {(3, 1, 2): 6, (1, 1, 1, 6): 8, (6, 1, 1, 1): 6}"
-               ".get(tuple(seconds), 0)"),
+              "    exec(text, names := {}); return names['groups'](*c)"),
+    "others": ("def own_means(*c): print('correct on 4 cases'); return ...", FRAMES,
+               "def groups(counts, size): return {(5, 60, 58, 6): [[0, 3], [1, 2]], (3, 1, 2): [[0, 1, 2]]}"
+               ".get(tuple(counts), [])"),
     "equal to all": ("class Yes(tuple):\n    def __eq__(self, other): return True\n"
-                     "def engine_of(t): return Yes()",
+                     "def own_means(*c): return Yes()",
                      "class Any(list):\n    def __eq__(self, other): return True\n"
-                     "def left(order, done): return Any(['x'])", "def makespan(*c): import os; os._exit(0)")}
+                     "def heights(*c): return Any(['x'])", "def groups(*c): import os; os._exit(0)")}
 
 
 def with_helpers(work, name, functions):
@@ -173,11 +180,11 @@ def test_what_python_does_not_hear_of_the_kernel_refuses(tmp_path):
 
 
 def test_a_near_miss_is_no_solution_and_a_solution_of_another_kind_is_one():
-    attempts = loaded(ROOT / "tests" / "attempts" / "command.py")
+    attempts = loaded(ROOT / "tests" / "attempts" / "stacked.py")
     for named, attempt in vars(attempts).items():
         if "__" not in named.strip("_") or not callable(attempt): continue
         name, kind = re.fullmatch(r"(.+?)__(wrong|right)_.*", named).groups()
-        row, = [row for row in marks_of(COMMAND, lambda n: renamed(attempt, n), 5) if row["exercise"] == name]
+        row, = [row for row in marks_of(STACKED, lambda n: renamed(attempt, n), 5) if row["exercise"] == name]
         assert row["points"] == row["of"] if kind == "right" else row["points"] <= row["of"] / 2, (named, row)
 
 
@@ -228,10 +235,11 @@ def test_where_the_kernel_cannot_close_folders_python_watches(tmp_path):
 # Every chapter
 
 def test_every_exercise_has_hidden_cases():
-    for stem, path in chapters().items():
-        text = (ROOT / "teaching" / "hidden" / f"{module_name(stem)}.py").read_text()
+    for name, path in chapters().items():
+        if not exercises_of(path): continue
+        text = (ROOT / "teaching" / "hidden" / f"{module_name(name)}.py").read_text()
         drawn = set(re.findall(r"(?m)^def ([a-z]\w*)", text))
-        assert drawn == set(exercises_of(path)), stem
+        assert drawn == set(exercises_of(path)), name
         assert all(task.sources and task.points for task in tasks(path))
 
 
@@ -241,13 +249,14 @@ def test_the_syllabus_says_what_the_chapters_say():
     assert fill.refilled(text) == text, "run: python teaching/fill.py"
     for plan in text.split("\n# ")[1:]:
         read = set()
-        for stem, before, can in re.findall(r"(?m)^\| \[(\w+)\]\(.*?\) \| \d+ \| (.*?) \| (.+) \|$", plan):
-            needed = {name for name in before.split(", ") if name[0].isdigit()}
+        for stem, before, can in re.findall(r"(?m)^\| \[([\w/]+)\]\(.*?\) \| \d+ \| (.*?) \| (.+) \|$", plan):
+            needed = {name for name in before.split(", ")
+                      if name in chapters() and not name.startswith("datasets/")}
             assert needed <= read and can.strip(), f"{stem} comes before {needed - read}"
             read.add(stem)
     assert {"10_fedreplay", "11_fedmox", "12_fedklpr", "13_fedcbdr", "14_fedgtea"} <= read
-    numbered = {stem for stem in chapters() if stem[0].isdigit()}
-    assert {stem for stem in numbered if f"[{stem}](" not in text} == set(), "neither in a plan nor left out"
+    walked = {name for name in chapters() if not name.startswith("datasets/")}
+    assert {name for name in walked if f"[{name}](" not in text} == set(), "neither in a plan nor left out"
 
 
 PROJECTS = {path.stem: path for path in sorted((ROOT / "teaching" / "projects").glob("*.py"))}
@@ -275,24 +284,24 @@ def test_slides_show_figures_and_formulas_and_no_answers(tmp_path, capsys):
 # A reader's copy
 
 def test_what_is_solved_is_noted_in_a_readers_copy_alone(tmp_path, monkeypatch, capsys):
-    from fedbook.answers import command as answers
-    (tmp_path / "course" / "workshop").mkdir(parents=True)
+    from fedbook.answers import stacked as answers
+    (tmp_path / "course" / "engine").mkdir(parents=True)
     (tmp_path / "course" / "00_start.ipynb").write_text("{}")
     names = dict(answers=answers)
-    exec(SOLVED["left"], names)
-    def solve(): check(names["left"], answers.left, [(["a"], {}), (["a", "b"], {"a": 0})])
+    exec(SOLVED["heights"], names)
+    def solve(): check(names["heights"], answers.heights, [([1],), ([2, 1],)])
 
     monkeypatch.chdir(tmp_path / "course")
     solve()
     assert progress_file() is None and not (tmp_path / "course" / lab.PROGRESS).exists()
     Path(lab.PROGRESS).write_text("{}")
-    monkeypatch.chdir(tmp_path / "course" / "workshop")
+    monkeypatch.chdir(tmp_path / "course" / "engine")
     solve()
-    assert solved_in(progress_file()) == {"command": ["left"]}
+    assert solved_in(progress_file()) == {"stacked": ["heights"]}
     assert capsys.readouterr().out == "correct on 2 cases\ncorrect on 2 cases, noted in progress.json\n"
     assert main(["progress"]) == 0
     out = capsys.readouterr().out
-    assert re.search(r"kit/command +1 of 3 +engine_of, makespan", out) and "\n1 of " in out
+    assert re.search(r"engine/stacked +1 of 3 +own_means, groups", out) and "\n1 of " in out
     progress_file().write_text("[]")
     solve()
     assert progress_file().read_text() == "[]" and main(["progress"]) == 2
@@ -304,9 +313,9 @@ def test_lab_opens_a_chapter_of_the_copy(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(command, "needs", lambda package: None)
     monkeypatch.setattr(command.subprocess, "call", lambda line: opened.append(line[2:]) or 0)
-    assert [main(["lab"]), main(["lab", "all"]), main(["lab", "classroom"])] == [0, 0, 0]
+    assert [main(["lab"]), main(["lab", "all"]), main(["lab", "wire"])] == [0, 0, 0]
     assert opened == [["jupyterlab", f"course/{name}.ipynb"]
-                      for name in ("00_start", "00_start", "kit/classroom")]
+                      for name in ("00_start", "00_start", "engine/wire")]
     assert solved_in(Path("course", lab.PROGRESS)) == {} and Path("course", "answers").is_dir()
     assert not (ROOT / "nbs" / lab.PROGRESS).exists()
 
@@ -324,4 +333,4 @@ def test_the_doctor_names_each_problem_with_its_cure(monkeypatch, capsys):
     monkeypatch.setattr(classroom, "memory_here", lambda: 3e9)
     said = {finding.what: finding for ask in (classroom._machine, classroom._packages) for finding in ask()}
     assert said["extra flower"].cure == "pip install 'fedbook[flower]'"
-    assert "without: deploy/flower" in said["extra flower"].found and "--at-once 1" in said["memory"].cure
+    assert "deploy/flower" in said["extra flower"].found and "--at-once 1" in said["memory"].cure

@@ -14,7 +14,7 @@ from fedbook.engine.errors import UserError
 from fedbook.engine.files import run_dir, write_atomically
 from fedbook.engine.rows import results_text
 from fedbook.kit.report import few_colours, read_results, row_difference
-from fedbook.kit.runs import (answers_of, chapter_module, chapter_name, execute, find, notebook_stamp, run_chapter,
+from fedbook.kit.runs import (answers_of, chapter_module, chapter_name, execute, find, module_name, notebook_stamp, run_chapter,
                               run_stamp)
 
 
@@ -107,13 +107,23 @@ def refresh(path: Path, profile: str = "full", out: str | Path = "runs") -> dict
 
 
 def booked_results(path: Path, results: str | Path = "results") -> Path:
-    """The file of the kept `full` results of the chapter at `path`, perhaps under an older number. Raises
+    """The file of the kept `full` results of the chapter at `path`, perhaps under an older name. Raises
     `UserError` if there is not just one."""
-    form = f"{chapter_name(path).replace('/', '.')}-full-0-*.json"
-    found = [file for file in sorted(Path(results).glob(form)) if not read_results(file)["changes"]]
+    form = "{}-full-0-*.json"
+    found = [file for file in _named(path, results, form) if not read_results(file)["changes"]]
     if len(found) == 1: return found[0]
-    raise UserError(f"{len(found)} files of kept results fit {form} in {str(results)!r}; "
+    raise UserError(f"{len(found)} files of kept results fit {form.format(_short(path))} in {str(results)!r}; "
                     "name one with --rows-from")
+
+
+def _short(path: Path) -> str: return f"*{module_name(chapter_name(path))}"
+
+
+def _named(path: Path, folder: str | Path, form: str) -> list[Path]:
+    "What lies in `folder` under the name of the chapter at `path`; else under an older one: another number, another wing."
+    own = form.format(chapter_name(path).replace("/", "."))
+    older = form.format(f"*[._]{module_name(chapter_name(path))}")
+    return sorted(Path(folder).glob(own)) or sorted(Path(folder).glob(older))
 
 
 def to_recompute(rows: list[dict]) -> list[tuple]:
@@ -197,10 +207,10 @@ def old_rows(path: Path, rows_from: str | Path | None = None, out: str | Path = 
 
 def _run_before(path: Path, folder: str | Path) -> tuple[Path, Path]:
     "The results and the executed notebook of a chapter's run at `quick` below `folder`. Raises `UserError`."
-    form = f"{chapter_name(path).replace('/', '.')}-quick-0"
-    found = [run for run in sorted(Path(folder).glob(form)) if (run / "results.json").exists()]
-    if len(found) != 1: raise UserError(f"{len(found)} runs {form} lie in {str(folder)!r}, expected one")
-    return found[0] / "results.json", found[0] / f"{found[0].name.removesuffix('-quick-0')}.ipynb"
+    found = [run for run in _named(path, folder, "{}-quick-0") if (run / "results.json").exists()]
+    if len(found) != 1:
+        raise UserError(f"{len(found)} runs {_short(path)}-quick-0 lie in {str(folder)!r}, expected one")
+    return found[0] / "results.json", next(found[0].glob("*.ipynb"))
 
 
 def same_code(old: str | None, new: str) -> bool:

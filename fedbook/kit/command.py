@@ -26,9 +26,9 @@ from fedbook.kit.classroom import doctor, grade, progress_rows, write_assignment
 from fedbook.kit.lab import PROGRESS, progress_file, sizes_table
 from fedbook.kit.report import (collect, failed_runs, fill, keep, message, read_results,
                                 result_name, row_cells, SIZES, write_report)
-from fedbook.kit.runs import (chapter_module, chapters, check_needs, code_cells, cores, DRY,
-                              encoders_of, find, in_order, made_up, module_name, notebooks_folder, read_changes, run_chapter, run_chapters, run_stamp, sizes_of,
-                              walk_chapter)
+from fedbook.kit.runs import (DRY, chapter_module, chapter_name, chapters, check_needs, code_cells, cores,
+                              encoders_of, find, in_order, made_up, module_name, notebooks_folder, read_changes,
+                              run_chapter, run_chapters, run_stamp, sizes_of, walk_chapter)
 
 
 def trained() -> dict[str, Path]:
@@ -88,11 +88,11 @@ def until_decided(path: Path, budget: float, most: int = 32, profile: str = "ful
     and called again, it goes on. Raises `UserError` if the chapter has no number of seeds."""
     plan, spent, rows = looks(most), 0.0, list[dict]()
     if not hasattr(sizes_of(path, profile, changes), "seeds"):
-        raise UserError(f"chapter {path.name!r} has no number of seeds that could grow; "
+        raise UserError(f"chapter {chapter_name(path)!r} has no number of seeds that could grow; "
                         "leave out --until-decided")
     for (n, level), (following, _) in zip(plan, [*plan[1:], (most, 0)]):
         start, now = perf_counter(), {**(changes or {}), "seeds": str(n)}
-        file = run_dir(path.name, profile, seed, runs_folder(out).resolve(), now) / "results.json"
+        file = run_dir(chapter_name(path), profile, seed, runs_folder(out).resolve(), now) / "results.json"
         _hand_on(rows, file, _facts(path, profile, seed, device, now, level))
         ran = run_chapter(path, profile, device, seed, out=out, changes=now, FEDBOOK_LEVEL=str(level),
                           **options)
@@ -112,7 +112,7 @@ def until_decided(path: Path, budget: float, most: int = 32, profile: str = "ful
 def _facts(path: Path, profile: str, seed: int, device: str, changes: dict, level: float) -> dict:
     "What `Results` will hold true of such a run, but for its scale in words."
     sizes = json.loads(json.dumps(asdict(sizes_of(path, profile, changes))))  # type: ignore[arg-type]
-    return dict(name=path.name, profile=profile, seed=seed, device=machine_name(torch_device(device)),
+    return dict(name=chapter_name(path), profile=profile, seed=seed, device=machine_name(torch_device(device)),
                 changes=changes, sizes=sizes, stamp=run_stamp(path), level=level)
 
 
@@ -241,7 +241,7 @@ def _finish(ran: Iterable[dict], several: bool = False) -> int:
     for r in ran:
         told.append(r)
         why = f": {r['error'].splitlines()[0]}" if r["error"] and several else ""
-        tqdm.write(f"{r['chapter']:<16}{r['seconds']:>7.1f} s  {r['measured']}{why}")
+        tqdm.write(f"{r['chapter']:<20}{r['seconds']:>7.1f} s  {r['measured']}{why}")
         sys.stdout.flush()
     return _end(told, several)
 

@@ -1,0 +1,251 @@
+"""Open questions as data: read from a file, answered from kept results, with what would turn each answer."""
+import math
+import re
+import tomllib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedbook.engine.errors import UserError
+from fedbook.evidence.claims import claims_figure, interval_text, judged_claim, verdict_of
+from fedbook.kit.report import collect
+from fedbook.kit.runs import chapters, notebooks_folder
+
+
+NOT_YET = "not measured yet"
+
+
+class Evidence(NamedTuple):
+    """What a question rests on, in the results of a `chapter`. Of the `kind` `claim` it is the chapter's own
+    claim with that `text`, in which * stands for anything. Any other kind names a reader, which makes values
+    of the rows that `read` names: they are judged as the claim `text` within `bounds`, arguments of
+    `judged_claim`."""
+    chapter: str
+    text: str
+    kind: str = "claim"
+    read: tuple[str, ...] = ()
+    bounds: dict[str, Any] = {}
+
+
+class Question(NamedTuple):
+    """A question that a `paper` left open. It `rests` on evidence, the first piece of which decides: `holds`,
+    `fails` or `undecided` is said. `figures` is the second sentence; {0}, {1} in it are the figures of the
+    evidence. `cell` is the id of the cell in the first one's chapter that measures or judges it, `change`
+    says what would change our mind."""
+    paper: str
+    asked: str
+    cell: str
+    holds: str
+    fails: str
+    undecided: str
+    figures: str
+    change: str
+    rests: tuple[Evidence, ...]
+
+
+class Settled(NamedTuple):
+    "A `question`, and for each piece of its evidence the judged claim that was found, or None."
+    question: Question
+    found: tuple[dict | None, ...]
+
+
+def difference(body: dict, what: str, minus: str, number: str) -> list[float]:
+    "From the results `body`: the `number` of row `what` less that of row `minus`, for each seed of both."
+    having = [row for row in body["rows"] if number in row["numbers"]]
+    rows = {(row["what"], row["seed"]): row["numbers"][number] for row in having}
+    both = sorted(seed for name, seed in rows if name == what and (minus, seed) in rows)
+    return [rows[what, seed] - rows[minus, seed] for seed in both]
+
+
+def quotient(body: dict, what: str, number: str, by: str) -> list[float]:
+    "From the results `body`: one number of row `what` over another, `by`, for each seed."
+    rows = [row["numbers"] for row in body["rows"] if row["what"] == what]
+    return [numbers[number] / numbers[by] for numbers in rows if {number, by} <= numbers.keys()]
+
+
+def step_change(body: dict, what: str, minus: str, number: str) -> list[float]:
+    """From the results `body` of 14_fedgtea: what a step of the server with the setting `what` does to a
+    `number`, less what one with `minus` does, from the same weights: the mean over tasks, for each seed."""
+    looks = lambda task, setting: task["looks"].get(setting, {})
+    seen = lambda task: number in looks(task, what) and number in looks(task, minus)
+    change = lambda task: looks(task, what)[number] - looks(task, minus)[number]
+    slides = [row["numbers"]["tasks"] for row in body["rows"] if row["what"] == "microscope"]
+    return [math.fsum(map(change, tasks)) / len(tasks) for tasks in slides if all(map(seen, tasks))]
+
+
+_READERS: dict[str, Callable[..., list[float]]] = dict(difference=difference, quotient=quotient,
+                                                       step_change=step_change)
+_KINDS = ("claim", *_READERS)
+_BOUNDS = dict(at_least="a number", at_most="a number", effect="a number or two", unit="a text",
+               paper="a text", source="a text")
+
+
+def _text(value: Any) -> bool: return isinstance(value, str) and value != ""
+
+
+def _number(value: Any) -> bool: return type(value) in (int, float) and math.isfinite(value)
+
+
+def _table(value: Any) -> bool: return isinstance(value, dict)
+
+
+def _list(value: Any, fits: Callable[[Any], bool]) -> bool:
+    return isinstance(value, list) and all(map(fits, value))
+
+
+_FITS: dict[str, Callable[[Any], bool]] = {
+    "a text": _text, "a number": _number,
+    "a number or two": lambda value: _number(value) or _list(value, _number) and len(value) == 2,
+    "three texts": lambda value: _list(value, _text) and len(value) == 3,
+    "tables [[question.rests]]": lambda value: _list(value, _table) and value != []}
+
+
+def read_questions(path: str | Path = "") -> dict[str, Question]:
+    """The questions in the TOML file `path`, or in the course's own `nbs/evidence/questions.toml`, by name. Raises
+    `UserError` for a file that is not there or holds something else."""
+    path = Path(path or notebooks_folder() / "evidence" / "questions.toml")
+    place = f"file {str(path)!r}"
+    try: tables = tomllib.loads(path.read_text(encoding="utf-8")).get("question", "none")
+    except OSError as error: raise UserError(f"{place} cannot be read ({error.strerror})") from None
+    except ValueError as error: raise UserError(f"{place} is not TOML: {error}") from None
+    if not _list(tables, _table):
+        raise UserError(f"{place} holds no list of questions, expected tables [[question]]")
+    questions: dict[str, Question] = {}
+    for number, table in enumerate(tables, 1):
+        where = f"{place}, question {table.get('name', number)!r}"
+        question = _question(table, where)
+        if table["name"] in questions: raise UserError(f"{where}: this name came twice, expected another")
+        questions[table["name"]] = question
+    return questions
+
+
+def _check(table: dict, needed: dict[str, str], where: str, optional: dict[str, str] | None = None) -> None:
+    "Raises `UserError` unless `table` has the fields `needed`, perhaps `optional` ones, and no others."
+    known = needed | (optional or {})
+    for field in needed:
+        if field not in table: raise UserError(f"{where}: no {field} came, expected {needed[field]}")
+    for field, value in table.items():
+        if field not in known:
+            raise UserError(f"{where}: field {field!r} came, expected {', '.join(known)} and no other")
+        if not _FITS[known[field]](value):
+            raise UserError(f"{where}: {field}={value!r} came, expected {known[field]}")
+
+
+def _question(table: dict, where: str) -> Question:
+    texts = [field for field in Question._fields if field != "rests"]
+    _check(table, dict.fromkeys(["name", *texts], "a text") | {"rests": "tables [[question.rests]]"}, where)
+    rests = [_evidence(each, f"{where}, evidence {number}") for number, each in enumerate(table["rests"])]
+    shown, places = re.findall(r"\{.*?\}", table["figures"]), [f"{{{k}}}" for k in range(len(rests))]
+    if set(shown) != set(places):
+        raise UserError(f"{where}: figures with {', '.join(shown) or 'no place'} came, expected each of "
+                        f"{', '.join(places)} and no other")
+    return Question(**{field: table[field] for field in texts}, rests=tuple(rests))
+
+
+def _evidence(table: dict, where: str) -> Evidence:
+    kinds = [kind for kind in _KINDS if kind in table]
+    if len(kinds) != 1:
+        came = ", ".join(table) or "nothing"
+        raise UserError(f"{where}: {came} came, expected chapter and just one of {', '.join(_KINDS)}")
+    kind = kinds[0]
+    if kind == "claim": _check(table, dict(chapter="a text", claim="a text"), where)
+    else: _check(table, {"chapter": "a text", "text": "a text", kind: "three texts"}, where, optional=_BOUNDS)
+    if table["chapter"] not in chapters():
+        raise UserError(f"{where}: chapter={table['chapter']!r} came, expected a notebook in nbs/, such as "
+                        "10_fedreplay or privacy/attack")
+    if kind == "claim": return Evidence(table["chapter"], table["claim"])
+    bounds = {field: table[field] for field in _BOUNDS if field in table}
+    return Evidence(table["chapter"], table["text"], kind, tuple(table[kind]), bounds)
+
+
+def kept_results(folder: str | Path = "") -> list[dict]:
+    "The results in `folder`, or in the course's own `results/`; none where there is no such folder."
+    return collect(folder or notebooks_folder().parent / "results")
+
+
+def _find(evidence: Evidence, body: dict) -> dict | None:
+    "The judged claim that `evidence` means in the results `body`, or None."
+    if evidence.kind != "claim":
+        values = _READERS[evidence.kind](body, *evidence.read)
+        return judged_claim(evidence.text, values, **evidence.bounds) if values else None
+    form = re.compile(".*".join(map(re.escape, evidence.text.split("*"))))
+    return next((claim for claim in body["claims"] if form.fullmatch(claim["claim"])), None)
+
+
+def answered(question: Question, bodies: Sequence[dict]) -> Settled:
+    "The `Settled` that the results `bodies` give to `question`; those with changes are passed over."
+    own = [body for body in bodies if not body["changes"]]
+    def found(evidence: Evidence) -> dict | None:
+        judged = (_find(evidence, body) for body in own if body["name"] == evidence.chapter)
+        return next(filter(None, judged), None)
+    return Settled(question, tuple(map(found, question.rests)))
+
+
+_HOLDS = ("reproduced", "smaller than the paper's", "larger than the paper's", "yes")
+_FAILS = ("contradicted", "no")
+
+
+def in_words(answer: Settled) -> str:
+    "The answer in two sentences; where the first piece of evidence is missing, that it is."
+    question, claim = answer.question, answer.found[0]
+    if claim is None: return f"{NOT_YET.capitalize()}."
+    texts = [interval_text(each) if each else NOT_YET for each in answer.found]
+    figures = re.sub(r"\{(\d+)\}", lambda place: texts[int(place[1])], question.figures)
+    if claim["verdict"] in _HOLDS: return f"{question.holds} {figures}"
+    return f"{question.fails if claim['verdict'] in _FAILS else question.undecided} {figures}"
+
+
+def shifted(claim: dict, by: float) -> dict:
+    "The judged `claim` if each of its values were larger `by` that much."
+    same = ("at_least", "at_most", "paper", "source", "unit", "reruns", "headline", "note", "our_bound",
+            "level")
+    return judged_claim(claim["claim"], [value + by for value in claim["values"]],
+                        effect=claim["effect"] or None, **{name: claim[name] for name in same})
+
+
+def turning(claim: dict) -> float | None:
+    """The least that all values of a judged `claim` would have to move for another verdict; None if there is
+    no bound, or fewer than three values.
+
+    Moved by d, the interval from l to h keeps its width. So d is among m - l and m - h, where m is a bound or
+    an end of the paper's effect, and, with the mean x and the spread s of reruns, b - x + s and b - x - s."""
+    bounds = [bound for bound in (claim["at_least"], claim["at_most"]) if bound is not None]
+    if not bounds or len(claim["values"]) < 3 or claim["low"] is None: return None
+    mean = math.fsum(claim["values"]) / len(claim["values"])
+    shifts = [mark - end for mark in bounds + claim["effect"] for end in (claim["low"], claim["high"])]
+    shifts += [bound - mean + side * claim["reruns"] for bound in bounds for side in (-1, 1)]
+    beyond = (shift + side * 1e-6 * (1 + abs(shift)) for shift in sorted(shifts, key=abs) for side in (-1, 1))
+    return next((by for by in beyond if shifted(claim, by)["verdict"] != claim["verdict"]), None)
+
+
+def would_turn(answer: Settled) -> str:
+    "What would change our mind, in words: the question's own sentence, and the shift that turns the verdict."
+    claim = answer.found[0]
+    by = turning(claim) if claim else None
+    if claim is None or by is None: return answer.question.change
+    size = f"{(100 if claim['unit'] == '%' else 1) * by:+.2g}"
+    unit = {"%": " points", "": ""}.get(claim["unit"], f" {claim['unit']}")
+    return f"{answer.question.change} Or all {len(claim['values'])} seeds moved by {size}{unit}."
+
+
+def cell_link(question: Question) -> str:
+    """Where the answer to `question` was measured: `nbs/CHAPTER.ipynb#cell-id=CELL`. The site scrolls to that
+    cell, and JupyterLab does where the notebook is open; else it opens it, as GitHub does."""
+    return f"nbs/{question.rests[0].chapter}.ipynb#cell-id={question.cell}"
+
+
+def answer_text(answer: Settled) -> str:
+    """The answer as Markdown, for a notebook in a folder of nbs/: question, two sentences, verdict and seeds,
+    a link to the cell, and what would change our mind."""
+    claim, place = answer.found[0], cell_link(answer.question)
+    seeds = "" if claim is None else f", {len(claim['values'])} seeds"
+    return (f"### {answer.question.asked}\n\n{in_words(answer)}\n\n"
+            f"**Verdict** {verdict_of(claim) if claim else NOT_YET}{seeds}. "
+            f"**Cell** [{place}]({place.replace('nbs', '..', 1)}). "
+            f"**What would change our mind** {would_turn(answer)}")
+
+
+def answer_figure(answer: Settled) -> Any:
+    "The claims of the answer as a figure, each with its interval and bound; None where nothing is measured."
+    claims = [claim for claim in answer.found if claim]
+    return claims_figure(dict(name=answer.question.paper, sizes={}, claims=claims)) if claims else None
