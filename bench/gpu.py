@@ -40,10 +40,10 @@ sys.path.insert(0, str(ROOT))
 import torch
 
 from fedbook.kit import lab
-from fedbook.kit.runs import (chapter_module, chapters, check_needs, code_cells, find, out_of_memory,
+from fedbook.kit.runs import (chapter_module, chapter_name, chapters, check_needs, code_cells, find, out_of_memory,
                               run_chapter, run_stamp, sizes_of)
 from fedbook.engine.errors import UserError, needs
-from fedbook.engine.files import write_atomically
+from fedbook.engine.files import run_name, write_atomically
 from fedbook.kit.report import read_results
 
 PAPERS = ("fedreplay", "fedmox", "fedklpr", "fedcbdr", "fedgtea")
@@ -57,7 +57,7 @@ class Piece(NamedTuple):
     path: Path
 
     @property
-    def name(self): return f"{self.size} {self.path.stem}"
+    def name(self): return f"{self.size} {chapter_name(self.path)}"
 
 
 @cache
@@ -216,7 +216,7 @@ def ended(process):
 
 def numbers_of(piece, out):
     "Headline and rows of a notebook's results, without lists and texts of many letters."
-    try: body = read_results(out / f"{piece.path.stem}-{piece.size}-0" / "results.json")
+    try: body = read_results(out / run_name(chapter_name(piece.path), piece.size, 0) / "results.json")
     except (UserError, OSError): return {}
     short = lambda numbers: {k: v for k, v in numbers.items() if isinstance(v, (int, float))}
     rows = [dict(row, numbers=short(row["numbers"])) for row in body["rows"]] if piece.size == "quick" else []

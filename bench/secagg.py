@@ -45,6 +45,8 @@ class Flat(nn.Module):
 
 class Holder:
     "A client that answers the vector of `d` weights that it holds."
+    verbs = ("fit",)
+
     def __init__(self, id, d): self.id, self.d = id, d
 
     def fit(self, msg): return Msg({"weight": held(self.id, self.d)}, {"n": 600})

@@ -14,6 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from operator import index
+from itertools import chain
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -22,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .engine.errors import UserError
-from .engine.federation import Federation, Here, Mean, Step
+from .engine.federation import Federation, Here, Step, mean_of
 from .engine.history import History
 from .engine.local import snapshot, annealed_rate, batches, build, generator, train, as_float
 from .engine.sizes import Count, Positive, Share, choose
@@ -231,15 +232,15 @@ class FedCBDRAggregator:
             raise UserError(f"weighting={weighting!r} is unknown; choose uniform or size")
         self.weighting = weighting
 
-    def merge(self, states: Iterable[tuple[dict[str, Tensor], int]]) -> dict[str, Tensor]:
-        """The mean of `states`, pairs (name to tensor, number of pictures n), taken one by one. Raises
-        `UserError` where every n is 0."""
-        mean = Mean()
-        for state, n in states:
-            if n: mean.add(state, 1 if self.weighting == "uniform" else n)
-        if not mean.weight:
+    def merge(self, states: Iterable[tuple[dict[str, Tensor], int]],
+              aggregate: Callable = mean_of) -> dict[str, Tensor]:
+        """The mean, or another `aggregate`, of `states`, pairs (name to tensor, number of pictures n), taken one by
+        one. Raises `UserError` where every n is 0."""
+        held = ((state, 1 if self.weighting == "uniform" else n) for state, n in states if n)
+        first = next(held, None)
+        if first is None:
             raise UserError("states come from clients without pictures, expected at least one with some")
-        return mean.value()
+        return aggregate(chain([first], held))
 
 # %% ../nbs/13_fedcbdr.ipynb #e1861266
 def default_network(classes: int, shape: tuple[int, ...]) -> Expandable:
@@ -268,6 +269,7 @@ def _labelled_pictures(name: str, x: Any, y: Any) -> _Pair:
 # %% ../nbs/13_fedcbdr.ipynb #047ccae9
 class TrainingClient:
     "What client `cid` of FedCBDR holds, and its round of training; see `FedCBDRClient`."
+    verbs: tuple[str, ...] = ("fit",)
     keeps: tuple[str, ...] = ("generator", "buffer", "task", "old", "classes", "new", "P", "model")
 
     def __init__(self, cid: int, x: Any, y: Any, buffer_size: int | None = None, model: Any = None,
@@ -322,6 +324,7 @@ class FedCBDRClient(TrainingClient):
     clients share; a deployment keeps both from the server, while our runs derive everything from one seed.
     `block` cuts P into blocks of so many rows (`random_orthogonal`). Raises `UserError` for pictures and
     labels that do not go together."""
+    verbs = (*TrainingClient.verbs, "sketch", "scores", "keep")
 
     def mask_of_rows(self) -> Tensor | BlockDiagonal:
         "P for the task's pictures: drawn once, and the same again when it is drawn again."
@@ -417,7 +420,7 @@ class TrainingServer(TaskServer):
             for id, msg in replies:
                 new[id] = msg.meta["new"]
                 yield part(msg.tensors, "model"), msg.meta["n"]
-        self.weights = self.aggregator.merge(states())
+        self.weights = self.aggregator.merge(states(), self.combine)
         self.new = self.new | new
 
     def classify(self, x: Tensor) -> Tensor:

@@ -294,6 +294,7 @@ class FedGTEAClient(TaskClient):
     as many replayed ones. Half of the steps, or a share 1 - `alone`, take one embedding for each task in the
     batch. The reply has the moments of CATE on all pictures of the task beside the weights, if there are at
     least `LEAST_PICTURES`. The paper: rates 1e-4, batch 64, 100 iterations (CIFAR-10)."""
+    scratch = (*TaskClient.scratch, "_known")
 
     def __init__(self, *args: Any, iterations: int = 100, gan_batch: int = 64, critic_lr: float = 1e-4,
                  generator_lr: float = 1e-4, alone: float = 0.5, **options: Any):

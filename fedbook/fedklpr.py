@@ -239,6 +239,7 @@ class FedKLPRClient(MaskedClient):
     and prunes. `baseline` is CRR's threshold, such as a dense run's accuracy; None: the best of the warm-up;
     less `sizes.margin` control queries."""
     keeps: tuple[str, ...] = ("mask", "generator", "rounds", "best", "before")
+    scratch: tuple[str, ...] = ("_round",)
     _round = 0
 
     def __init__(self, id: int, model: nn.Module, reference: nn.Module, data: Any, sizes: FedKLPRSizes,
@@ -384,6 +385,7 @@ class LotteryFLClient(FedKLPRClient):
     """LotteryFL (Li et al. 2021): prune BEFORE training, when the model that came is good enough, and go
     back to the first weights under the new mask."""
     keeps = (*FedKLPRClient.keeps, "first")
+    scratch = (*FedKLPRClient.scratch, "_event")
 
     def __init__(self, *args: Any, **options: Any):
         super().__init__(*args, **options)
@@ -404,6 +406,7 @@ class LotteryFLClient(FedKLPRClient):
 class SubFedAvgClient(FedKLPRClient):
     """Sub-FedAvg (Vahidian et al. 2021): prune if the mask that pruning would give still changes while
     training, and accuracy after it stays above the threshold."""
+    scratch = (*FedKLPRClient.scratch, "_early")
 
     def prepare(self) -> None: self._early: Any = self.candidate()
 

@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from .engine.errors import UserError
-from .engine.federation import Client, Experiment, Federation, Here, Mean, Server, run
+from .engine.federation import Client, Experiment, Federation, Here, Server, run
 from .engine.local import batches, build, generator, proximal, train
 from .engine.sizes import Bounds, Count, Positive, Profile, Share
 from .engine.wire import Msg, Refused, expect
@@ -360,10 +360,13 @@ class FedMoxServer(Server):
 
     def merge(self, replies: Iterable) -> None:
         "Mean of `replies` (pairs of id and Msg), mixture, and an epoch with labels."
-        mean, count = Mean(), 0
-        for count, (id, msg) in enumerate(replies, 1): mean.add(msg.tensors, msg.meta["n"])
-        mixed = soft_mixture(self.weights, mean.value(), self.alpha) if count else self.weights
-        self.weights = self.supervise(mixed)
+        pairs = ((msg.tensors, msg.meta["n"]) for _, msg in replies)
+        first = next(pairs, None)
+        if first is None:
+            self.weights = self.supervise(self.weights)
+            return
+        average = self.combine(itertools.chain([first], pairs))
+        self.weights = self.supervise(soft_mixture(self.weights, average, self.alpha))
 
     def supervise(self, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         "One epoch on the labelled pictures, from `weights` (name to tensor); the new weights."
@@ -676,6 +679,7 @@ def restored(small: dict[str, torch.Tensor], start: dict[str, torch.Tensor]) -> 
 # %% ../nbs/11_fedmox.ipynb #0f89dd9a
 class ShrinkingClient:
     "Puts what `client` answers through `shrink`, as `kind` says."
+    verbs = ("fit",)
     keeps = ("client",)
 
     def __init__(self, client: Client, kind: str): self.client, self.kind = client, kind

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .engine.errors import UserError
-from .engine.federation import Client, Experiment, Mean, Server, Step
+from .engine.federation import Client, Experiment, Server, Step
 from .engine.local import (distillation_loss, snapshot, State, batches, build, generator, outputs,
                                   proximal, train)
 from .engine.sizes import Bounds, Count, Positive, Profile, Share
@@ -363,7 +363,9 @@ class FedReplayClient(Client):
 
     Between rounds it keeps the pool (`replay`) and the `teacher`'s logits on it. What a fit message says, the
     weights (`start`) and `mu`, is forgotten after the answer."""
+    verbs: tuple[str, ...] = ("donate", "pool", "fit")
     keeps: tuple[str, ...] = ("generator", "replay", "teacher")
+    scratch = ("_start", "_mu", "_anchor", "_counts", "_there")
     _start: State = {}
     _mu = 0.0
 
@@ -505,6 +507,8 @@ class FedReplayServer(Server):
                  most_classes: int = 1000):
         super().__init__(head, sizes.per_round or None, seed)
         self.head, self.joins, self.sizes, self.most_classes = head, dict(joins), sizes, most_classes
+        if sizes.gate == "always" or sizes.gate == "after_join" and any(self.joins.values()):
+            self.refuses = {"aggregate": "its gate averages rows of the classifier by their owners; set gate=never"}
         self.pool: ReplayPool | None = None
         self.teacher: Tensor | None = None
         self.holders: set[int] = set()
@@ -573,16 +577,18 @@ class FedReplayServer(Server):
         return Msg({**self.weights, **missed}, {"mu": sizes.mu} if late and sizes.mu else {})
 
     def merge(self, replies: Iterable) -> None:
-        mean, states, counts, ids = Mean(), [], [], []
-        for id, msg in replies:
-            mean.add(msg.tensors, msg.meta["n"])
-            states.append(classifier_rows(msg.tensors))
-            counts.append(msg.meta["counts"])
-            ids.append(id)
+        states, counts, ids = [], [], []
+        def pairs():
+            for id, msg in replies:
+                states.append(classifier_rows(msg.tensors))
+                counts.append(msg.meta["counts"])
+                ids.append(id)
+                yield msg.tensors, msg.meta["n"]
+        average = self.combine(pairs())
         rows, joined = {}, any(0 < start <= self.round for start in self.joins.values())
         if self.sizes.gate == "always" or self.sizes.gate == "after_join" and joined:
             rows = row_gated_average(states, counts, classifier_rows(self.weights))
-        self.weights = mean.value() | {f"classifier.{name}": t for name, t in rows.items()}
+        self.weights = average | {f"classifier.{name}": t for name, t in rows.items()}
         self.holders.update(ids)
 
     def accept(self, verb: str, id: int, msg: Msg) -> None:

@@ -25,7 +25,7 @@ class SiteError(Exception):
 
 
 def read(nbs: Path) -> dict:
-    "Notebooks below `nbs`: name (`methods/fedavg`, `kit/lab`, `answers/fedavg`) to notebook."
+    "Notebooks below `nbs`: name (`methods/fedavg`, `answers/fedavg`) to notebook."
     paths = (path for path in sorted(nbs.rglob("*.ipynb")) if ".ipynb_checkpoints" not in path.parts)
     named = lambda path: path.relative_to(nbs).with_suffix("").as_posix()
     return {named(path): reads_json(path.read_text(encoding="utf-8")) for path in paths}

@@ -8,22 +8,25 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
+from conftest import normal
 from fedbook.privacy.attack import (AttackSizes, Decoder, FewPictures, Gallery, Recorder, Recording,
                                     ShieldedClient, audit, bin_contents, change_in, distance_from_moments,
-                                    embeddings_in, guess_counts, holding_of, imprinted, inputs_from_moves,
-                                    invert_update, likeness_of_masks, linked_answers, lira_scores, log_odds,
-                                    noised, outside_span, own_rows, read_classes, read_pictures, recorded,
-                                    rest_of, seen_by, share_read, simulated_update, surer_of_members,
-                                    telling_lengths, thin_spans, total_variation, train_decoder,
-                                    true_positive_rate)
+                                    embeddings_in, guess_counts, guess_labels, holding_of, imprinted,
+                                    inputs_from_moves, invert_update, likeness_of_masks, linked_answers,
+                                    lira_scores, log_odds, noised, outside_span, own_rows, read_classes,
+                                    read_pictures, recorded, rest_of, seen_by, share_read, simulated_update,
+                                    surer_of_members, telling_lengths, thin_spans, total_variation,
+                                    train_decoder, true_positive_rate)
 from fedbook.engine.workers import prove, trial
 from fedbook.engine.federation import Call, Here
 from fedbook.engine.errors import UserError
 from fedbook.methods.leverage import BlockDiagonal, mask, random_orthogonal
 from fedbook.engine.local import build, generator
-from fedbook.privacy.private import norm_of
+from fedbook.privacy.dp import norm_of
 from fedbook.methods.wasserstein import Gaussian
 from fedbook.engine.wire import Ledger, Msg, pack
 from fedbook.engine.local import as_float
@@ -90,6 +93,17 @@ def test_more_pictures_than_a_batch_are_refused():
 
 
 # -- pictures from a layer -----------------------------------------------------------------------------------
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=8), st.integers(0, 100))
+@settings(max_examples=25, deadline=None)
+def test_one_step_on_few_pictures_names_their_classes(labels, seed):
+    logits = (0.3 * normal(len(labels), 10, seed=seed)).requires_grad_()
+    nn.functional.cross_entropy(logits, torch.tensor(labels)).backward()
+    moves = -logits.grad.sum(0)
+    expected = np.bincount(labels, minlength=10) - logits.detach().softmax(1).sum(0).numpy()
+    assert np.allclose(len(labels) * moves, expected, atol=1e-5)
+    assert guess_labels(moves) == np.flatnonzero(expected > 0).tolist()
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_the_analytic_inversion_is_exact_for_one_picture(seed):
     experiment = FewPictures(SIZES, seed, count=1, make=mlp)

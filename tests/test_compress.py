@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from fedbook.privacy.compress import (CompressSizes, ShorterClient, ShorterExperiment, ShorterServer,
-                                      accept_change, asked, idle, in_factors, in_int8, only_largest,
+from fedbook.privacy.compress import (CompressSizes, Coded, Int8, LowRank, TopK, UsedExperts,
+                                      UsedExpertsClient, accept_change, asked, idle, in_factors, in_int8, only_largest,
                                       profiles, read_change, without)
 from fedbook.engine.workers import prove, trial
 from fedbook.methods.experts import RoIMoE, SpatialMoE, SpatialRouter, mosaic_head
@@ -17,7 +17,9 @@ from fedbook.methods.fedavg import FedAvgExperiment, FedAvgSizes
 from fedbook.fedmox import FedMoxSizes, MosaicExperiment, MosaicSizes
 from fedbook.engine.errors import UserError
 from fedbook.engine.local import generator
+from fedbook.engine.mods import arriving
 from fedbook.engine.wire import Msg, Refused, pack, unpack
+from test_engine import tiny
 
 LIKE = {"matrix": torch.zeros(30, 40), "convolution": torch.zeros(8, 6, 3, 3), "vector": torch.zeros(9),
         "number": torch.zeros(())}
@@ -181,10 +183,10 @@ def test_an_expert_that_nobody_asked_stays_as_it_is():
     begun = dict(made.server().weights)
     bias = next(name for name in begun if name.endswith("router.map.bias"))
     begun[bias] = torch.tensor([100.0, 0.0, 0.0])
-    client = ShorterClient(made.client(0), least=0.0)
+    client = UsedExpertsClient(made.client(0), least=0.0)
     answer = client.fit(Msg(begun, {"rate": 1.0}))
     assert not [name for name in answer.tensors if ".1." in name or ".2." in name]
-    assert answer.tensors["experts.0.weight"].any()
+    assert (answer.tensors["experts.0.weight"] != begun["experts.0.weight"]).any()
     whole = MosaicExperiment(SIZES, 0).client(0).fit(Msg(begun, {"rate": 1.0}))
     moved = (whole.tensors["experts.1.weight"] - begun["experts.1.weight"]).abs().max()
     assert moved <= 0.05 * 8e-3 * 3 * begun["experts.1.weight"].abs().max(), "weight decay alone"
@@ -194,16 +196,21 @@ def test_an_expert_that_nobody_asked_stays_as_it_is():
 
 def test_whole_changes_are_the_same_run_to_rounding():
     made = FedAvgExperiment(FedAvgSizes(clients=100, per_round=2, rounds=1), 0)
-    plain, short = trial(made), trial(ShorterExperiment(made))
+    plain, short = trial(made), trial(replace(made, mods=(Coded(dict),)))
     for name, t in plain.server.weights.items():
         assert torch.allclose(short.server.weights[name], t, atol=1e-6)
     assert short.history.rows[-1].keys() == plain.history.rows[-1].keys()
 
 
+def shorter(made, code, least=None):
+    coded = replace(made, mods=(Coded(code, fills=True),))
+    return coded if least is None else UsedExperts(coded, least)
+
+
 @pytest.mark.parametrize("code", CODES.values(), ids=CODES)
 def test_a_run_on_the_mosaic_counts_fewer_bytes_up(code):
     made = MosaicExperiment(SIZES, 0)
-    whole, short = (trial(ShorterExperiment(made, form, least)).federation.ledger
+    whole, short = (trial(shorter(made, form, least)).federation.ledger
                     for form, least in ((dict, None), (code, 0.0)))
     assert short.so_far["down"] == whole.so_far["down"]
     if code is not dict: assert short.so_far["up"] != whole.so_far["up"]
@@ -211,27 +218,31 @@ def test_a_run_on_the_mosaic_counts_fewer_bytes_up(code):
 
 
 def test_the_server_reads_what_the_client_wrote():
-    made = MosaicExperiment(SIZES, 0)
-    server = ShorterExperiment(made).server()
+    made = replace(MosaicExperiment(SIZES, 0), mods=(Coded(in_int8, fills=True),))
+    server = made.built_server()
+    sent = server.send(0)
     told = Msg(in_int8({"experts.0.weight": torch.ones_like(server.weights["experts.0.weight"])}), {"n": 3})
-    server.accept("fit", 0, told)
-    whole = server.whole(told)
+    whole = arriving(made.mods, sent, told)
+    server.accept("fit", 0, whole)
     assert torch.allclose(whole.tensors["experts.0.weight"], server.weights["experts.0.weight"] + 1)
     assert torch.equal(whole.tensors["experts.1.weight"], server.weights["experts.1.weight"])
-    with pytest.raises(Refused): server.accept("fit", 0, Msg(told.tensors, {"n": -1}))
-    with pytest.raises(Refused): server.accept("fit", 0, Msg({"strange": torch.ones(2)}, {"n": 3}))
+    strange = arriving(made.mods, sent, Msg({**told.tensors, "strange": torch.ones(2)}, {"n": 3}))
+    with pytest.raises(Refused): server.accept("fit", 0, strange)
 
 
-def test_a_server_without_an_inner_one_has_no_attributes():
-    with pytest.raises(AttributeError): ShorterServer.__new__(ShorterServer).weights
+@pytest.mark.parametrize("mods", [(Int8(),), (TopK(0.3),), (LowRank(2),), (TopK(0.3), Int8())],
+                         ids=["int8", "top-k", "low rank", "top-k, then int8"])
+def test_a_mod_on_fedavg_is_a_function_of_sizes_and_seed(mods):
+    small = replace(tiny(rounds=2), mods=mods)
+    prove(small, kills=1, kinds=("nan", "shape", "names", "dtype", "garbage"))
 
 
 def test_a_run_is_a_function_of_sizes_and_seed():
-    prove(ShorterExperiment(MosaicExperiment(replace(SIZES, clients=3), 0), in_int8, 0.0), kills=2)
+    prove(shorter(MosaicExperiment(replace(SIZES, clients=3), 0), in_int8, 0.0), kills=2)
 
 
 def test_nobody_asked_is_the_labels_alone():
-    made = ShorterExperiment(MosaicExperiment(replace(SIZES, share=0.0), 0), in_int8)
+    made = shorter(MosaicExperiment(replace(SIZES, share=0.0), 0), in_int8)
     ended = trial(made)
     alone = trial(MosaicExperiment(replace(SIZES, share=0.0), 0))
     assert not ended.federation.ledger.so_far.get("up", 0)

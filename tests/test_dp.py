@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import quad
+from scipy.special import gammaln, logsumexp
 from scipy.stats import norm
 from torch import nn
 
@@ -19,11 +20,11 @@ pytest.importorskip("opacus")
 
 from fedbook.methods.continual import TaskClient
 from fedbook.privacy.dp import (AdaptiveClient, AdaptiveServer, BudgetedExperiment, Budgeted, BudgetSpent,
-                                Epsilon, InTurnServer, NarrowExperiment, RecordClient, RecordExperiment,
-                                TreeServer, TurnServer, account, coins_event, count_noise_for, default_delta,
-                                in_turn, least_noise, moved_clip, narrow_cnn, profiles, refuse_loss,
-                                refuse_network, rounds_of_passes, spent, split_noise, tree_event, tree_nodes,
-                                tree_noise)
+                                DPClient, DPServer, Epsilon, InTurnServer, NarrowExperiment, RecordClient,
+                                RecordExperiment, TreeServer, TurnServer, account, clip_update, coins_event,
+                                count_noise_for, default_delta, dp_experiment, in_turn, least_noise,
+                                moved_clip, narrow_cnn, norm_of, profiles, refuse_loss, refuse_network,
+                                rounds_of_passes, spent, split_noise, tree_event, tree_nodes, tree_noise)
 from fedbook.engine.workers import Checkpoint, prove, trial
 from fedbook.engine.federation import Client, Experiment, FedProxClient, TooFewReplies
 from fedbook.fedcbdr import FedCBDRClient
@@ -31,7 +32,7 @@ from fedbook.fedreplay import FedReplayClient, FedReplaySizes, ReplayHead
 from fedbook.engine.errors import UserError
 from fedbook.engine.sizes import choose
 from fedbook.engine.local import build
-from fedbook.privacy.private import DPClient, DPServer, clip_update, epsilon, norm_of
+from fedbook.methods.fedavg import FedAvgSizes
 from fedbook.engine.wire import Msg, Refused
 
 
@@ -89,9 +90,30 @@ def test_a_sum_with_coins_has_the_delta_of_the_integral(noise, rate):
     assert worst(found) <= 1.01e-4 and worst(0.98 * found) > 1e-4
 
 
-@pytest.mark.parametrize("noise, rate, rounds", [(1.79, 0.2, 8), (1.0, 0.01, 100), (5.0, 1.0, 9)])
-def test_loss_distributions_never_ask_for_more_than_renyi(noise, rate, rounds):
-    assert spent(coins_event(noise, rate, rounds), 1e-5, "client").value <= epsilon(noise, rate, rounds, 1e-5)
+@pytest.mark.parametrize("noise, rounds, step", [(0.1, 30, 0.015), (0.01, 30, 1.5), (1.0, 5, 0.01)])
+def test_a_coarser_account_is_not_below_the_exact_one(noise, rounds, step):
+    found = spent(coins_event(noise, 1.0, rounds), 1e-5, "client", step).value
+    assert exact(found, noise, rounds) <= 1e-5 < exact(0.998 * found, noise, rounds)
+
+
+def by_integer_orders(noise, rate, rounds, delta, orders=range(2, 200)):
+    """Renyi's bound: Mironov, Talwar and Zhang 2019, section 3.3, with the conversion of Canonne, Kamath and
+    Steinke 2020, proposition 12."""
+    def spent(a):
+        k = np.arange(a + 1)
+        choose_k = gammaln(a + 1) - gammaln(k + 1) - gammaln(a - k + 1)
+        rest = (a - k) * math.log(1 - rate) if rate < 1 else np.where(k == a, 0.0, -np.inf)
+        renyi = rounds * logsumexp(choose_k + k * math.log(rate) + rest
+                                   + k * (k - 1) / (2 * noise**2)) / (a - 1)
+        return renyi + math.log1p(-1 / a) - math.log(delta * a) / (a - 1)
+    return min(map(spent, orders))
+
+
+@pytest.mark.parametrize("noise, rate, rounds", [(1.79, 0.2, 8), (1.0, 0.01, 100), (5.0, 1.0, 9),
+                                                 (2.0, 0.2, 8), (5.0, 0.5, 16), (1.0, 1.0, 5)])
+def test_loss_distributions_never_ask_for_more_than_renyi_nor_for_half(noise, rate, rounds):
+    bound = by_integer_orders(noise, rate, rounds, 1e-5)
+    assert bound / 2 < spent(coins_event(noise, rate, rounds), 1e-5, "client").value <= bound
 
 
 def test_no_noise_is_no_privacy():
@@ -160,6 +182,103 @@ class Plain(Tiny):
 
 def of(kind, rounds=4):
     return kind(choose(profiles, "smoke").narrow(clients=6, per_round=3, rounds=rounds), 3)
+
+
+# DP-FedAvg
+
+
+def test_clipped_by_hand():
+    update = {"a": torch.tensor([3.0]), "b": torch.tensor([[4.0]])}
+    short = clip_update(update, 1.0)
+    assert torch.allclose(short["a"], torch.tensor([0.6]))
+    assert torch.allclose(short["b"], torch.tensor([[0.8]]))
+    assert all(torch.equal(t, update[name]) for name, t in clip_update(update, 5.0).items())
+    assert clip_update({"a": torch.zeros(2)}, 1.0)["a"].tolist() == [0, 0]
+    assert [t.tolist() for t in clip_update({"a": torch.tensor([1.0, math.nan]), "b": torch.tensor([2.0])},
+                                            1.0).values()] == [[0, 0], [0]]
+
+
+@given(st.floats(1e-3, 1e3), st.floats(1e-3, 1e3), st.integers(0, 50))
+@settings(max_examples=40, deadline=None)
+def test_clipping_keeps_the_direction_and_never_lengthens(scale, clip, seed):
+    update = {"a": scale * normal(5, seed=seed), "b": scale * normal(2, 3, seed=seed + 1)}
+    short = clip_update(update, clip)
+    assert norm_of(short) == pytest.approx(min(clip, norm_of(update)), rel=1e-5)
+    ratio = norm_of(short) / norm_of(update)
+    assert all(torch.allclose(short[name], t * ratio, rtol=1e-4) for name, t in update.items())
+
+
+@pytest.mark.parametrize("clip", [0, -1.0, math.nan, math.inf])
+def test_a_clip_that_is_none_is_named(clip):
+    with pytest.raises(UserError, match="clip="): clip_update({}, clip)
+
+
+def test_whole_numbers_in_an_update_are_named():
+    with pytest.raises(UserError, match="steps"): clip_update({"steps": torch.tensor(3)}, 1.0)
+
+
+def test_a_private_client_answers_its_update_and_nothing_else():
+    trained, reply = small(Client, 3).fit(start()).tensors, small(DPClient, 3, clip=1e6).fit(start())
+    assert reply.meta == {}
+    assert all(torch.equal(reply.tensors[name], trained[name] - t) for name, t in start().tensors.items())
+    assert norm_of(small(DPClient, 3, clip=0.01).fit(start()).tensors) == pytest.approx(0.01, rel=1e-5)
+
+
+def test_the_private_mean_is_over_the_number_expected():
+    server = DPServer(build(tiny, 0), per_round=4, noise=0.0)
+    before = {name: t.clone() for name, t in server.weights.items()}
+    ones = Msg({name: torch.ones_like(t) for name, t in before.items()})
+    server.merge(iter([(0, ones), (5, ones)]))
+    assert all(torch.allclose(server.weights[name], t + 0.5) for name, t in before.items())
+    server.merge(iter([]))
+    assert all(torch.allclose(server.weights[name], t + 0.5) for name, t in before.items())
+
+
+@pytest.mark.parametrize("cohort, std", [(None, 1.5 * 0.2 / 4), (100, 1.5 * 0.2 / 100)])
+def test_the_noise_has_the_deviation_that_was_asked(cohort, std):
+    server = DPServer(build(lambda: nn.Linear(300, 300), 0), per_round=4, clip=0.2, noise=1.5, cohort=cohort)
+    before = server.weights["weight"].clone()
+    server.merge(iter([]))
+    drawn = server.weights["weight"] - before
+    assert float(drawn.std()) == pytest.approx(std, rel=0.02) and abs(float(drawn.mean())) < 5 * std / 300
+
+
+def test_an_update_longer_than_agreed_is_refused():
+    server = DPServer(build(tiny, 0), per_round=1, clip=1.0)
+    update = clip_update({name: torch.ones_like(t) for name, t in server.weights.items()}, 1.0)
+    server.accept("fit", 0, Msg(update))
+    with pytest.raises(Refused, match="norm"):
+        server.accept("fit", 0, Msg({name: 1.01 * t for name, t in update.items()}))
+
+
+def test_every_client_throws_its_own_coin():
+    server = DPServer(build(tiny, 0), per_round=5)
+    picked = [server.pick(list(range(50)), r) for r in range(400)]
+    counts = [len(ids) for ids in picked]
+    assert picked[7] == server.pick(list(range(50)), 7)
+    assert np.mean(counts) == pytest.approx(5, abs=0.5)
+    assert np.var(counts) == pytest.approx(50 * 0.1 * 0.9, rel=0.25)
+    assert DPServer(build(tiny, 0), per_round=50).pick(list(range(50)), 0) == list(range(50))
+
+
+@pytest.mark.parametrize("changes, word",
+                         [(dict(per_round=None), "per_round"), (dict(per_round=0), "per_round"),
+                          (dict(noise=-1.0), "noise"), (dict(noise=math.nan), "noise"),
+                          (dict(clip=0.0), "clip")])
+def test_a_private_server_names_what_is_wrong(changes, word):
+    with pytest.raises(UserError, match=f"{word}="): DPServer(build(tiny, 0), **{"per_round": 2, **changes})
+
+
+def test_a_private_run_is_a_function_of_its_seed(): prove(of(Tiny, rounds=3))
+
+
+def test_a_private_trial_learns_and_sends_as_many_bytes_a_client(one_process):
+    sizes = FedAvgSizes(clients=100, per_round=20, rounds=1, batch=10, lr=0.15)
+    _, history, federation = trial(dp_experiment(sizes, noise=0.0))
+    _, noisy, noisy_federation = trial(dp_experiment(sizes, noise=100.0))
+    assert history.last("accuracy") > 0.3 > noisy.last("accuracy")
+    assert history.last("down") == noisy.last("down")
+    assert len(federation.ledger.where(way="up")) == len(noisy_federation.ledger.where(way="up"))
 
 
 # A budget

@@ -51,21 +51,21 @@ def tiny(kind=Client, server_kind=Server, rounds=3, per_round=4, seed=3):
 # ---- what a client keeps, it declares
 
 class Scaffold(Client):
-    keeps = ("generator", "own")
+    keeps, scratch = ("generator", "own"), ("steps", "control")
 
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
         self.own = {name: torch.zeros_like(p) for name, p in self.model.named_parameters()}
 
     def limit(self):
-        self._steps = getattr(self, "_steps", 0) + 1
-        for name, p in self.model.named_parameters(): p.grad += self._control[name] - self.own[name]
+        self.steps = getattr(self, "steps", 0) + 1
+        for name, p in self.model.named_parameters(): p.grad += self.control[name] - self.own[name]
 
     def fit(self, msg):
-        sent, self._control = part(msg.tensors, "model"), part(msg.tensors, "control")
+        sent, self.control = part(msg.tensors, "model"), part(msg.tensors, "control")
         reply, old = super().fit(Msg(sent)), self.own
-        walked = {name: (sent[name] - reply.tensors[name]) / (self._steps * self.lr) for name in old}
-        self.own = {name: c - self._control[name] + walked[name] for name, c in old.items()}
+        walked = {name: (sent[name] - reply.tensors[name]) / (self.steps * self.lr) for name in old}
+        self.own = {name: c - self.control[name] + walked[name] for name, c in old.items()}
         change = {name: self.own[name] - c for name, c in old.items()}
         return Msg(labelled(reply.tensors, "model") | labelled(change, "control"), reply.meta)
 
@@ -150,9 +150,11 @@ def test_whatever_changes_is_noticed_in_the_first_round(how, name, workers):
 
 def test_scratch_is_forgotten_after_the_answer():
     class Scratch(Client):
+        scratch = ("half", "_quarter")
+
         def fit(self, msg):
-            assert not hasattr(self, "_half")
-            self._half = 0.5
+            assert not hasattr(self, "half") and not hasattr(self, "_quarter")
+            self.half, self._quarter = 0.5, 0.25
             return super().fit(msg)
 
     ended = trial(tiny(Scratch, rounds=3), workers=1)
@@ -161,6 +163,8 @@ def test_scratch_is_forgotten_after_the_answer():
 
 def test_a_scratch_that_is_read_in_the_next_round_is_an_error_there():
     class Leaky(Client):
+        scratch = ("_seen",)
+
         def fit(self, msg):
             self._seen = self._seen + 1 if msg.meta else 0
             return super().fit(msg)
@@ -172,10 +176,39 @@ def test_a_scratch_that_is_read_in_the_next_round_is_an_error_there():
         trial(tiny(Leaky, Telling, rounds=2, per_round=6), workers=1)
 
 
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("name", ["seen", "_seen"])
+def test_what_is_counted_from_round_to_round_and_not_declared_stops_the_run_in_the_first(name, workers):
+    class Counting(Client):
+        def fit(self, message):
+            setattr(self, name, getattr(self, name, 0) + 1)
+            return super().fit(message)
+
+    said = f"changed its attribute '{name}' while it answered 'fit'.*add '{name}' to keeps.* or to scratch"
+    with pytest.raises(Undeclared, match=said): trial(tiny(Counting, rounds=2), workers=workers)
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_a_verb_that_is_not_declared_is_one_sentence_in_the_first_round(workers):
+    class Mute(Client):
+        verbs = ()
+
+    said = r"\(Mute\) is asked for the verb 'fit', and declares verbs=\(\): add a method fit\(self, msg\)"
+    with pytest.raises(Undeclared, match=said): trial(tiny(Mute), workers=workers)
+
+
+def test_no_method_but_a_verb_is_called_from_afar():
+    pool = Desk(tiny().client)
+    for name in ("load", "state", "train", "loss", "__init__", "model"):
+        assert isinstance(pool.serve(Call(0, 0, name, pack(Msg()), None)), Undeclared)
+
+
 # ---- the desk
 
 class Drawing(Client):
     "Draws from its generator, and fails when it is told to."
+    verbs = ("fit", "draw")
+
     def draw(self, msg):
         value = torch.rand((), generator=self.generator)
         if msg.meta.get("fail"): raise RuntimeError("the disk is full")
@@ -435,7 +468,7 @@ def test_an_experiment_travels_as_its_arguments_and_is_built_once_there():
 def test_client_and_server_that_do_not_fit_are_told_apart_by_what_is_missing():
     with pytest.raises(federated.TooFewReplies, match=r"client \d: .*Missing key.*Unexpected key"):
         trial(tiny(Client, ScaffoldServer), workers=1)
-    with pytest.raises(federated.TooFewReplies, match="no attribute 'dance'"):
+    with pytest.raises(Undeclared, match="asked for the verb 'dance'"):
         trial(tiny(server_kind=Dancing), workers=1)
 
 

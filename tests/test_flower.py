@@ -40,13 +40,13 @@ from fedbook.kit.command import plan_of
 from fedbook.engine.workers import Checkpoint, Faults
 from fedbook.engine.federation import Client, Federation, FedProxClient, Here, Server, TooFewReplies, run
 from fedbook.deploy.flower import (FlowerLine, client_app, fingerprint, server_app, simulate, to_array,
-                                   verbs, write_app)
+                                   write_app)
 from fedbook.engine.errors import UserError
 from fedbook.engine.local import build, torch_threads
 from fedbook.engine.wire import Msg, pack, unpack
 from test_fedavg import make, net
 
-PACKAGE = Path(flower.__file__).parent
+PACKAGE = Path(flower.__file__).parent.parent
 CHAPTERS = ("fedavg", "continual", "fedreplay", "fedmox", "fedklpr", "fedcbdr", "fedgtea")
 chapter = pytest.mark.parametrize("name", CHAPTERS)
 pytestmark = pytest.mark.usefixtures("one_process")
@@ -322,7 +322,7 @@ def test_the_envelope_is_what_flower_writes(name):
 def test_verbs_are_those_that_the_server_asks_for(name):
     client = experiment_of(name).client(0)
     asked = {entry.verb for entry in in_process(name)[1].ledger.entries}
-    assert asked <= {*verbs(client)} and not {"load", "state", "train", "loss"} & {*verbs(client)}
+    assert asked <= {*client.verbs} and not {"load", "state", "train", "loss"} & {*client.verbs}
 
 
 def test_no_code_is_loaded(monkeypatch):
@@ -988,8 +988,8 @@ def test_a_simulation_returns_what_the_job_returns_and_raises_what_it_raises(wit
 # ---- mistakes
 
 @pytest.mark.parametrize("attempt, said", [
-    (lambda tmp: plan_of("world"), "chapter 'world' trains no clients; choose one of fedavg, continual, pruning, "
-     "fedreplay"),
+    (lambda tmp: plan_of("world"), "chapter 'world' trains no clients; choose one of fedreplay, fedmox, fedklpr, "
+     "fedcbdr, fedgtea"),
     (lambda tmp: plan_of("nosuch"), "chapter 'nosuch'"),
     (lambda tmp: plan_of("fedavg", "huge"), "profile='huge'"),
     (lambda tmp: plan_of("fedcbdr", "huge"), "profile='huge'"),
@@ -1121,7 +1121,7 @@ def test_the_spy_sees_every_way_out_of_any_process(spied, attempt):
 
 
 COMMANDS = {"report": "report runs", "data": "data", "flower-app": "flower-app fedcbdr app",
-            "run": "run kit/command --profile smoke", "flower": "run fedavg --profile smoke --engine flower:1 "
+            "run": "run engine/wire --profile smoke", "flower": "run fedavg --profile smoke --engine flower:1 "
             "-p rounds=1 -p clients=2 -p per_round=2"}
 
 

@@ -44,7 +44,7 @@ ALL = ["smoke 00_start", "smoke methods/score", "quick 14_fedgtea"]
 def test_every_notebook_the_papers_and_the_benches_that_use_a_gpu(bench):
     names = [piece.name for piece in bench.pieces()]
     assert len(set(names)) == len(names) and all(piece.path.exists() for piece in bench.pieces())
-    assert {"smoke kit/lab", "smoke methods/fedavg", "quick 10_fedreplay", "bench moe"} <= set(names)
+    assert {"smoke engine/wire", "smoke methods/fedavg", "quick 10_fedreplay", "bench moe"} <= set(names)
     uses_gpu = {path.stem for path in (ROOT / "bench").glob("*.py") if "cuda.synchronize" in path.read_text()}
     assert set(bench.BENCHES) == uses_gpu - {"gpu"}
 
@@ -166,9 +166,9 @@ def test_a_notebook_without_jupyter(bench, tmp_path):
     for name in ("papermill", "IPython", "ipywidgets", "nbclient", "nbformat"):
         (tmp_path / f"{name}.py").write_text("raise ImportError('not here')")
     paths = os.pathsep.join([str(tmp_path), str(ROOT)])
-    line = [sys.executable, str(ROOT / "bench/gpu.py"), "--piece", "smoke kit/report", "--device", "cpu",
+    line = [sys.executable, str(ROOT / "bench/gpu.py"), "--piece", "smoke methods/score", "--device", "cpu",
             "--out", str(tmp_path), "--outcome", str(tmp_path / "outcome")]
     subprocess.run(line, check=True, env=os.environ | dict(PYTHONPATH=paths, MPLBACKEND="agg"))
     assert json.loads((tmp_path / "outcome").read_text()) == dict(state="ok")
-    results = json.loads((tmp_path / "kit/report-smoke-0" / "results.json").read_text())
+    results = json.loads((tmp_path / "methods.score-smoke-0" / "results.json").read_text())
     assert results["profile"] == "smoke" and results["headline"]

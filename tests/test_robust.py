@@ -14,9 +14,9 @@ from fedbook.engine.workers import prove, trial
 from fedbook.engine.federation import Client, Federation, Here, Server, TooFewReplies, run
 from fedbook.engine.errors import UserError
 from fedbook.engine.local import generator
-from fedbook.privacy.robust import (CappedServer, KrumServer, LyingExperiment, MedianServer, RobustSizes,
-                                    TrimmedServer, TrustServer, a_little, alie_z, backdoor, capped,
-                                    clipped_mean, coordinate_median, flat_updates, flipped_labels, fltrust,
+from fedbook.privacy.robust import (Capped, ClippedMean, GeometricMedian, Krum, LyingExperiment, Median,
+                                    RobustSizes, TrimmedMean, TrustServer, a_little, alie_z, backdoor, capped,
+                                    coordinate_median, flat_updates, flipped_labels, fltrust,
                                     geometric_median, krum, many_pictures, marked, moved_by, stretched,
                                     trimmed_mean, turned_back)
 from fedbook.engine.wire import Msg
@@ -100,11 +100,11 @@ def test_counts_are_capped_at_twice_the_median():
 def test_flat_updates_and_back():
     weights = {"a": torch.ones(2, 2), "b": torch.zeros(3)}
     new = {"a": torch.full((2, 2), 3.0), "b": torch.arange(3.0)}
-    x, counts = flat_updates(weights, iter([(0, Msg(new, {"n": 7}))]))
+    x, counts = flat_updates(iter([(new, 7)]), weights)
     assert x.tolist() == [[2, 2, 2, 2, 0, 1, 2]] and counts.tolist() == [7]
     back = moved_by(weights, x[0])
     assert all(torch.equal(back[name], t) and back[name].dtype == t.dtype for name, t in new.items())
-    with pytest.raises(UserError, match="replies is empty"): flat_updates(weights, iter([]))
+    with pytest.raises(UserError, match="pairs is empty"): flat_updates(iter([]), weights)
 
 
 def test_whole_numbers_stay_whole():
@@ -196,18 +196,21 @@ def trust(experiment):
     return partial(TrustServer, root=Client(99, experiment.network(), x, y, 0, 1, 16, 0.2))
 
 
-ClippingServer = partial(CappedServer, rule=clipped_mean)
-GeometricServer = partial(CappedServer, rule=geometric_median)
-KINDS = {"cap": CappedServer, "clipping": ClippingServer, "median": MedianServer,
-         "trimmed": partial(TrimmedServer, liars=2), "krum": partial(KrumServer, liars=2),
-         "multi": partial(KrumServer, liars=2, many=None), "rfa": GeometricServer, "trust": None}
+KINDS = {"cap": Capped(), "clipping": ClippedMean(), "median": Median(), "trimmed": TrimmedMean(2),
+         "krum": Krum(2), "multi": Krum(2, None), "rfa": GeometricMedian(), "trust": None}
+
+
+def with_aggregate(network, aggregate):
+    server = Server(network)
+    if aggregate: server.aggregate = aggregate
+    return server
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_each_merge_of_equal_updates_is_that_update(name):
     experiment = LyingExperiment(SIZES, 0)
-    kind = KINDS[name] or trust(experiment)
-    server = kind(experiment.network())
+    network = experiment.network()
+    server = with_aggregate(network, KINDS[name]) if KINDS[name] else trust(experiment)(network)
     start = {n: t.clone() for n, t in server.weights.items()}
     client = server.root if name == "trust" else experiment.client(1)
     client.generator = generator(0, 0, 22)
@@ -216,9 +219,9 @@ def test_each_merge_of_equal_updates_is_that_update(name):
     assert all(torch.allclose(server.weights[n], t, atol=1e-4) for n, t in new.items())
 
 
-def merged(kind, moves, counts):
+def merged(aggregate, moves, counts):
     "How far a server's only weight moves, for replies that moved it by `moves`."
-    server = kind(nn.Linear(1, 1, bias=False))
+    server = with_aggregate(nn.Linear(1, 1, bias=False), aggregate)
     start = server.weights["weight"].clone()
     pairs = enumerate(zip(moves, counts))
     server.merge((id, Msg({"weight": start + move}, {"n": n})) for id, (move, n) in pairs)
@@ -227,25 +230,25 @@ def merged(kind, moves, counts):
 
 def test_what_one_client_may_weigh_and_how_far_it_may_move():
     million = [10, 10, 10, 10, 10**6]
-    assert merged(Server, [0, 0, 0, 0, 1], million) == pytest.approx(1, abs=1e-3)
-    assert merged(CappedServer, [0, 0, 0, 0, 1], million) == pytest.approx(20 / 60, abs=1e-5)
-    assert merged(partial(CappedServer, cap=1.0), [0, 0, 0, 0, 1], million) == pytest.approx(1 / 5, abs=1e-5)
-    assert merged(ClippingServer, [1, 1, 1, -100], [7] * 4) == pytest.approx(0.5, abs=1e-5)
-    assert merged(GeometricServer, [0, 0, 0, 9], [10, 10, 10, 10**6]) == pytest.approx(0, abs=0.01)
+    assert merged(None, [0, 0, 0, 0, 1], million) == pytest.approx(1, abs=1e-3)
+    assert merged(Capped(), [0, 0, 0, 0, 1], million) == pytest.approx(20 / 60, abs=1e-5)
+    assert merged(Capped(1.0), [0, 0, 0, 0, 1], million) == pytest.approx(1 / 5, abs=1e-5)
+    assert merged(ClippedMean(), [1, 1, 1, -100], [7] * 4) == pytest.approx(0.5, abs=1e-5)
+    assert merged(GeometricMedian(), [0, 0, 0, 9], [10, 10, 10, 10**6]) == pytest.approx(0, abs=0.01)
 
 
 class Mute:
+    verbs = ("fit",)
     def fit(self, msg): raise ConnectionError("gone")
     def state(self): return Msg()
     def load(self, msg): pass
 
 
-@pytest.mark.parametrize("kind, needed", [(partial(KrumServer, liars=3), 9),
-                                          (partial(TrimmedServer, liars=4), 9)])
-def test_a_federation_can_stop_before_too_few_are_merged(kind, needed):
+@pytest.mark.parametrize("aggregate, needed", [(Krum(3), 9), (TrimmedMean(4), 9)])
+def test_a_federation_can_stop_before_too_few_are_merged(aggregate, needed):
     experiment = LyingExperiment(replace(SIZES, clients=10, per_round=10), 0)
     make = lambda id: experiment.client(id) if id < 8 else Mute()
-    server = kind(experiment.network())
+    server = with_aggregate(experiment.network(), aggregate)
     before = {name: t.clone() for name, t in server.weights.items()}
     with Federation(Here(make), 10, min_replies=needed) as federation, pytest.raises(TooFewReplies):
         run(server, federation, 1)
@@ -260,7 +263,8 @@ def test_robust_merges_outlive_updates_that_go_backwards(name):
     honest = trial(LyingExperiment(SIZES, 0), workers=1).history.last("accuracy")
     lying = LyingExperiment(SIZES, 0, liars=2, lie=partial(turned_back, boost=20.0))
     broken = trial(lying, workers=1).history.last("accuracy")
-    kept = trial(replace(lying, server_kind=KINDS[name] or trust(lying)), workers=1).history.last("accuracy")
+    way = dict(aggregate=KINDS[name]) if KINDS[name] else dict(server_kind=trust(lying))
+    kept = trial(replace(lying, **way), workers=1).history.last("accuracy")
     assert honest > broken + 0.1 and kept > broken + 0.1
 
 
@@ -269,9 +273,9 @@ def test_robust_merges_outlive_updates_that_go_backwards(name):
                                        ("trust", turned_back)])
 def test_a_federation_with_liars_is_a_function_of_its_seed(name, lie):
     small = LyingExperiment(replace(SIZES, clients=10, per_round=10, rounds=2, liars=1, pictures=60), 0)
-    kinds = {"mean": Server, "krum": partial(KrumServer, liars=1), "rfa": GeometricServer,
-             "trust": trust(small)}
-    prove(replace(small, server_kind=kinds[name], liars=1, lie=lie), kills=1, kinds=("nan",))
+    ways = {"mean": {}, "krum": dict(aggregate=Krum(1)), "rfa": dict(aggregate=GeometricMedian()),
+            "trust": dict(server_kind=trust(small))}
+    prove(replace(small, **ways[name], liars=1, lie=lie), kills=1, kinds=("nan",))
 
 
 def test_sizes_say_what_is_wrong():

@@ -260,6 +260,7 @@ class BufferedServer(Server):
     def __init__(self, model: nn.Module, per_round: int | None = None, seed: int = 0, step: float = 1.0,
                  exponent: float = 0.5, patience: int = 10**9) -> None:
         super().__init__(model, per_round, seed)
+        self.refuses = {"aggregate": "its step weighs each answer by its age"}
         self.step, self.exponent, self.patience = step, exponent, patience
         self.out: dict[int, int] = {}
 

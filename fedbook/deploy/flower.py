@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['profiles', 'FlowerSizes', 'local_ray', 'quiet_home', 'to_array', 'packed_in', 'serialised', 'fingerprint',
-           'NodeStates', 'at_most', 'verbs', 'answer', 'client_app', 'run_of', 'node_id', 'put_aside', 'FlowerLine',
-           'Plan', 'simulate', 'train_plan', 'run_on_flower', 'server_app', 'write_app', 'node_commands']
+           'NodeStates', 'at_most', 'answer', 'client_app', 'run_of', 'node_id', 'put_aside', 'FlowerLine', 'Plan',
+           'simulate', 'train_plan', 'run_on_flower', 'server_app', 'write_app', 'node_commands']
 
 # %% ../../nbs/deploy/flower.ipynb #273b791f
 import hashlib
@@ -27,7 +27,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from inspect import getmembers, ismethod, signature
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -51,13 +50,13 @@ except ImportError as error:
 
 from ..engine.devices import torch_device
 from ..engine.errors import UserError
-from ..engine.federation import Answer, Call, Experiment, Failure, Federation, run
+from ..engine.federation import Answer, Call, Desk, Experiment, Failure, Federation, run
 from ..engine.files import run_dir, write_atomically
 from ..engine.local import torch_threads
 from ..engine.rows import Rows
 from ..engine.show import bytes_text
 from ..engine.sizes import Bounds, Count, Positive, Profile
-from ..engine.wire import Refused, forget, marks, pack, unpack
+from ..engine.wire import Refused
 from ..engine.workers import Checkpoint, default_workers
 
 # %% ../../nbs/deploy/flower.ipynb #43cfd46f
@@ -214,22 +213,17 @@ def at_most(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, heard)
 
 # %% ../../nbs/deploy/flower.ipynb #cef167dc
-def verbs(client: Any) -> list[str]:
-    "The names of the verbs of `client`: its public methods that take one `msg`, but not `load`."
-    return [name for name, method in getmembers(client, ismethod)
-            if not name.startswith("_") and name != "load" and list(signature(method).parameters) == ["msg"]]
-
 def answer(client: Any, verb: str, message: Message, states: NodeStates, threads: int = 1) -> RecordDict:
     """Let `client`, which was just built, answer Flower's `message` for `verb`, from the private state that
     the message names. Returns the records of the reply. Raises `Undeclared` where the client has changed what
     its `keeps` does not name; nothing is kept then."""
-    start, before = message.content["fedbook"]["state"], marks(client)
-    if start: client.load(unpack(states.find(start)))
+    start = message.content["fedbook"]["state"]
+    state = states.find(start) if start else None
+    call = Call(0, states.id, verb, packed_in(message.content), state)
     with torch_threads(threads), at_most(message.metadata.ttl):
-        reply = getattr(client, verb)(unpack(packed_in(message.content)))
-    forget(client, before, Call(0, states.id, verb, b"", None))
-    records = ArrayRecord({"msg": to_array(pack(reply))})
-    mark = ConfigRecord({"state": states.keep(start, pack(client.state()))})
+        answered = Desk(lambda id: client).answer(call)
+    records = ArrayRecord({"msg": to_array(answered.data)})
+    mark = ConfigRecord({"state": states.keep(start, answered.state)})
     return RecordDict({"msg": records, "fedbook": mark})
 
 # %% ../../nbs/deploy/flower.ipynb #cef167de
@@ -259,7 +253,7 @@ def client_app(make_client: Callable, keep: str | Path | None = None, threads: i
     def build(context):
         torch_device()
         made["client"] = _make(make_client, context)
-        for verb in set(verbs(made["client"])) - made.keys():
+        for verb in set(made["client"].verbs) - made.keys():
             made[verb] = app.train(verb)(partial(serve, verb))
         yield
 
@@ -557,7 +551,7 @@ def train_plan(plan: Plan, federation: Federation, out: str | Path = "runs", pat
     results = Rows(f"{plan.name}-flower", plan.profile, experiment.sizes, experiment.seed, out, "Flower",
                       experiment.device, plan.changes)
     checkpoint = Checkpoint(folder / "checkpoint.safetensors", {**results.facts, "stamp": ""})
-    server = experiment.server()
+    server, federation.mods = experiment.built_server(), experiment.mods
     history = run(server, federation, experiment.rounds, checkpoint, experiment.test, plan.name,
                   partial(_stale, patience=patience))
     numbers = {**history.rows[-1], "rounds": len(history), "envelope": federation.ledger.envelope()}
@@ -593,7 +587,7 @@ def run_on_flower(plan: Plan, side_by_side: int | None = None, out: str | Path =
     that was stopped goes on, unless `fresh`. Returns the folder with its `results.json`."""
     folder, experiment = plan.folder(out), plan.experiment
     if fresh: shutil.rmtree(folder)
-    simulate(partial(train_plan, plan, out=out), experiment.client, experiment.ids, side_by_side,
+    simulate(partial(train_plan, plan, out=out), experiment.built_client, experiment.ids, side_by_side,
              keep=folder / "nodes", device=experiment.device)
     return folder
 

@@ -234,8 +234,8 @@ def on_disk(experiment: Any, folder: str | Path, faults: Faults | None = None, w
             min_replies: int = 1, about: Any = "") -> Trial:
     """`engine.trial` with states and checkpoint in `folder`: memory holds the clients of the round, and those
     on the desk. A run that was killed at any moment goes on where its last round ended."""
-    server, line = experiment.server(), line_of(experiment.client, workers)
-    with Federation(experiment.line(line), experiment.ids, min_replies, faults) as federation:
+    server, line = experiment.built_server(), line_of(experiment.built_client, workers)
+    with Federation(experiment.line(line), experiment.ids, min_replies, faults, mods=experiment.mods) as federation:
         federation.states = StateFolder(Path(folder) / "clients")  # type: ignore[assignment]
         checkpoint = FolderCheckpoint(Path(folder) / "run.safetensors", about)
         history = run(server, federation, experiment.rounds, checkpoint, experiment.test)
@@ -245,8 +245,7 @@ def on_disk(experiment: Any, folder: str | Path, faults: Faults | None = None, w
 class TwoLevel:
     """Around a `server` whose rounds end with an average: the clients of a group (`groups[id]`) average
     `inner` times, and at the last time all groups meet in the server's own merge. Equation (2). A round asks
-    whole groups, until they are as many clients as the server would ask. What else is asked of it, the server
-    inside answers."""
+    whole groups, until they are as many clients as the server would ask."""
     keeps = ("inside",)
 
     def __init__(self, server: Any, groups: Sequence[int], inner: int = 2) -> None:
@@ -254,9 +253,12 @@ class TwoLevel:
         self.server, self.groups, self.inner = server, list(groups), inner
         self.inside: dict[int, State] = {}
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "server": raise AttributeError(name)
-        return getattr(self.server, name)
+    @property
+    def weights(self) -> State: return self.server.weights
+
+    def begin(self, ids: list[int], r: int) -> None: self.server.begin(ids, r)
+
+    def accept(self, verb: str, id: int, msg: Msg) -> None: self.server.accept(verb, id, msg)
 
     def pick(self, ids: list[int], r: int) -> list[int]:
         wanted, members = len(self.server.pick(ids, r)), defaultdict(list)

@@ -8,6 +8,10 @@ class UserError(ValueError):
     "Something the user can put right: one sentence that names the argument, what came and what was expected."
 
 
+class Unfit(UserError):
+    "Two parts that do not go together: a server and an aggregate, a client and a mod."
+
+
 EXTRAS = {
     "course": ("IPython", "cloudpickle", "ipywidgets", "matplotlib", "nbclient", "nbconvert", "nbformat",
                "papermill", "scipy", "sklearn"),

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['Refused', 'Msg', 'part', 'labelled', 'as_integers', 'to_bits', 'from_bits', 'encode', 'decode', 'pack', 'unpack',
-           'header', 'gather', 'scatter', 'Undeclared', 'marks', 'forget', 'pack_each', 'expect', 'accept_count',
-           'believed', 'accept_labels', 'Entry', 'Ledger']
+           'header', 'gather', 'scatter', 'Undeclared', 'marks', 'forget', 'declared_verb', 'pack_each', 'expect',
+           'accept_count', 'believed', 'accept_labels', 'Entry', 'Ledger']
 
 # %% ../../nbs/engine/wire.ipynb #606a14ee
 import json
@@ -253,18 +253,26 @@ def marks(client: Any) -> dict:
     return {name: _mark(value) for name, value in vars(client).items()}
 
 def forget(client: Any, before: dict, call: Any) -> None:
-    """Delete what `client` has made with a leading `_` since its `marks` were `before`. Raises `Undeclared`
-    where another attribute has changed that its `keeps` does not name."""
-    after, keeps = marks(client), getattr(client, "keeps", ())
+    """Delete of `client` what its `scratch` names and its answer to `call` has made. Raises `Undeclared` where
+    an attribute has changed, since its `marks` were `before`, that neither `keeps` nor `scratch` names."""
+    after = marks(client)
+    keeps, scratch = getattr(client, "keeps", ()), getattr(client, "scratch", ())
     for name in sorted(before.keys() | after.keys()):
         if before.get(name) == after.get(name) or name in keeps: continue
-        if name in before or not name.startswith("_"):
-            raise Undeclared(_undeclared(client, name, keeps, call))
+        if name in before or name not in scratch:
+            raise Undeclared(_undeclared(client, name, keeps, scratch, call))
         delattr(client, name)
 
+def declared_verb(client: Any, call: Any) -> Any:
+    "The method of `client` that `call` asks for. Raises `Undeclared` where its `verbs` does not name it."
+    verbs = getattr(client, "verbs", ())
+    if call.verb in verbs and hasattr(client, call.verb): return getattr(client, call.verb)
+    raise Undeclared(f"client {call.id} ({type(client).__name__}) is asked for the verb {call.verb!r}, and declares "
+                     f"verbs={verbs}: add a method {call.verb}(self, msg), and its name to verbs")
+
 # %% ../../nbs/engine/wire.ipynb #850083dc
-def _undeclared(client, name, keeps, call):
-    way = "make it anew in each call" if name.startswith("_") else f"call it '_{name}'"
+def _undeclared(client, name, keeps, scratch, call):
+    way = "make it in each call, not before" if name in scratch else f"to scratch={scratch}"
     return (f"client {call.id} ({type(client).__name__}) changed its attribute {name!r} while it answered "
             f"{call.verb!r}, and does not declare it: add {name!r} to keeps={keeps} if it must outlive the call, "
             f"or {way} if it need not")

@@ -283,9 +283,9 @@ def trial(experiment: Experiment, checkpoint: Checkpoint | None = None, workers:
           faults: Faults | None = None, line: Line | None = None, label: str = "", min_replies: int = 1,
           threads: int = 1) -> Trial:
     """Run `experiment` from its first round to its last. The clients are served by `line`, if one is given,
-    else by `line_of(experiment.client, workers, threads)`, and calls go there through `experiment.line`."""
-    server, line = experiment.server(), line or line_of(experiment.client, workers, threads)
-    with Federation(experiment.line(line), experiment.ids, min_replies, faults) as federation:
+    else by `line_of(experiment.built_client, workers, threads)`, and calls go there through `experiment.line`."""
+    server, line = experiment.built_server(), line or line_of(experiment.built_client, workers, threads)
+    with Federation(experiment.line(line), experiment.ids, min_replies, faults, mods=experiment.mods) as federation:
         history = run(server, federation, experiment.rounds, checkpoint, experiment.test, label)
     return Trial(server, history, federation)
 
@@ -421,7 +421,7 @@ def _refused(experiment, kind, whole):
 def _repeated(anew, whole, workers):
     "Runs of `anew` that must end as `whole` did: pairs of what was done and what came of it."
     _same_run("run once more", whole, trial(anew, workers=1))
-    _same_run("with clients made anew for every call", whole, trial(anew, line=_Forgetful(anew.client)))
+    _same_run("with clients made anew for every call", whole, trial(anew, line=_Forgetful(anew.built_client)))
     shown = ["built anew and run again", "clients made anew for every call"]
     if workers > 1 and _can_fork():
         _same_run(f"with {workers} workers", whole, trial(anew, workers=workers))

@@ -391,6 +391,7 @@ class SumsClient:
     """A client of federated discriminant analysis: answers `class_sums` of a task's features. `model` turns
     inputs into features (n, d) and is frozen; `tasks[t]` is the pair (inputs, labels) of task t. Without
     `second` it leaves the matrix out."""
+    verbs: tuple[str, ...] = ("sums",)
     keeps: tuple[str, ...] = ()
 
     def __init__(self, id: int, model: nn.Module, tasks: list, seed: int = 0, second: bool = True):

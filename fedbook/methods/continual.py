@@ -23,7 +23,7 @@ from torch import nn
 
 from ..engine.devices import clock
 from ..engine.errors import UserError, needs
-from ..engine.federation import Client, Experiment, Federation, Mean, Server
+from ..engine.federation import Client, Experiment, Federation, Server
 from ..engine.history import History
 from ..engine.local import (build, distillation_loss, dry_narrow, frozen, generator, outputs, passes,
                                   proximal, snapshot, train)
@@ -209,6 +209,7 @@ class TaskClient(Client):
     `leave`, prepares in `start`, and puts what outlives a round into its `store`: groups of named tensors,
     which are part of the state."""
     keeps: tuple[str, ...] = ("generator", "store", "task", "old")
+    scratch: tuple[str, ...] = ("_anchor",)
 
     def __init__(self, id: int, model: nn.Module, tasks: list, seed: int = 0, epochs: int = 1,
                  batch: int = 32,
@@ -325,12 +326,14 @@ class TaskServer(Server):
         accept_count(msg)
 
     def merge(self, replies: Iterable) -> None:
-        mean, ids = Mean(), set()
-        for id, msg in replies:
-            mean.add(part(msg.tensors, "model"), msg.meta["n"])
-            ids.add(id)
+        ids = set()
+        def pairs():
+            for id, msg in replies:
+                ids.add(id)
+                yield part(msg.tensors, "model"), msg.meta["n"]
+        new = self.combine(pairs())
         if self.task and not self.before: self.before = self.weights
-        self.weights, self.ready = mean.value(), self.ready | ids
+        self.weights, self.ready = new, self.ready | ids
 
     def classify(self, x: torch.Tensor) -> torch.Tensor:
         "The class of each picture of `x` (n, C, H, W) among all classes seen so far: int64 (n,)."
@@ -656,6 +659,8 @@ def plot_bars(comparison: Comparison, kinds: dict[str, Iterable[Method]]) -> Any
 class TaughtClient(TaskClient):
     """A client with a teacher from the second task on: the network as it was when the task came, kept in the
     `store`."""
+    scratch = (*TaskClient.scratch, "_teacher")
+
     _teacher: Any
 
     def start(self, memo: dict[str, torch.Tensor]) -> None:

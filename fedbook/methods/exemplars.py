@@ -94,6 +94,7 @@ class ICaRLClient(TaughtClient):
     """iCaRL (Rebuffi et al. 2017) over a federation: `memory` exemplars, herded, trained together with the
     new pictures; cross-entropy over all classes seen plus distillation at `temperature`, as in PyCIL's later
     code (the paper has binary cross-entropies). The distillation's T^2 is divided out, as there."""
+    verbs = (*TaughtClient.verbs, "means")
 
     def __init__(self, *args: Any, memory: int = 60, temperature: float = 2.0, **options: Any):
         super().__init__(*args, **options)
@@ -300,6 +301,7 @@ class GLFCClient(TaughtClient):
     classes, as in the published code (which goes with a rate of 2). Before the gradient of a prototype
     leaves, the picture is blurred by `shifts` steps of size `rate` up or down its own loss with noise of
     `noise` (the paper) in the features. Published memory: 2000."""
+    verbs = (*TaughtClient.verbs, "prototypes")
 
     def __init__(self, id: int, model: nn.Module, tasks: list, seed: int = 0, memory: int = 60,
                  kind: str = "ce",

@@ -61,6 +61,7 @@ class FLwF2TClient(TaskClient):
     """FLwF-2T (Usmanova et al. 2021): cross-entropy over all classes seen, distillation from the client's own
     last model and from the last global one; a third each and temperature 2, without the factor T^2, as in
     FedCIL's code."""
+    scratch = (*TaskClient.scratch, "_teachers")
 
     def __init__(self, *args: Any, temperature: float = 2.0, **options: Any):
         super().__init__(*args, **options)
@@ -106,6 +107,8 @@ class FedEWCClient(TaskClient):
     1000 and 1e-4 are PyCIL's and TARGET's settings. Theirs is the square of batch gradients, made new by
     every client in every round; here it is equation (1) of the chapter, once per task, averaged over the
     clients."""
+    verbs = (*TaskClient.verbs, "fisher")
+    scratch = (*TaskClient.scratch, "_there")
 
     def __init__(self, *args: Any, strength: float = 1000.0, clip: float = 1e-4, **options: Any):
         super().__init__(*args, **options)
@@ -236,6 +239,7 @@ class CGoFedClient(TaskClient):
     ones, and is left out since one global model is judged here. Old accuracy is measured on `probes` kept
     pictures per task, never trained on; their code takes test pictures. Batch norms keep their weights from
     the second task on, as there, but not their running statistics."""
+    scratch = (*TaskClient.scratch, "_basis")
 
     def __init__(self, *args: Any, alpha: float = 0.9, threshold: float = 0.01, energy: float = 0.97,
                  samples: int = 100, probes: int = 20, **options: Any):

@@ -392,6 +392,8 @@ class MaskedServer(Server):
     a client's mask and its model after local training; `reports` what clients answered beside it in the last
     round, and their `share` in the average; `resend` are the clients whose mask may be out of date."""
     keeps: tuple[str, ...] = ("weights", "masks", "own", "reports", "resend")
+    refuses = {"aggregate": "it averages each weight over the clients whose masks hold it",
+               "mods": "its merge reads from the zeros which weights are pruned"}
 
     def __init__(self, model: nn.Module, per_round: int | None = None, seed: int = 0,
                  average: str = "sparse"):

@@ -159,8 +159,8 @@ class Recording(NamedTuple):
 
 def recorded(experiment: Experiment) -> Recording:
     "Run `experiment` in this process, from its first round to its last, and keep all that crosses."
-    server, recorder = experiment.server(), Recorder(Here(experiment.client))
-    with Federation(experiment.line(recorder), experiment.ids) as federation:
+    server, recorder = experiment.built_server(), Recorder(Here(experiment.built_client))
+    with Federation(experiment.line(recorder), experiment.ids, mods=experiment.mods) as federation:
         run(server, federation, experiment.rounds)
     return Recording(experiment, recorder.letters, federation.ledger, server)
 
@@ -609,6 +609,7 @@ def noised(update: State, generator: torch.Generator, clip: float, noise: float)
 class ShieldedClient:
     """A FedAvg `client` whose answer is the weights it was sent plus `shield(update, generator)`, name to
     tensor as the update, with the client's own generator; the rest of the answer is as it was."""
+    verbs = ("fit",)
     keeps = ("client",)
 
     def __init__(self, client: Client, shield: Callable[[State, torch.Generator], State]) -> None:

@@ -4,21 +4,20 @@
 
 # %% auto #0
 __all__ = ['profiles', 'CompressSizes', 'asked', 'in_int8', 'only_largest', 'in_factors', 'accept_change', 'read_change', 'idle',
-           'without', 'shortened', 'ShorterClient', 'ShorterServer', 'ShorterExperiment']
+           'without', 'Coded', 'Int8', 'TopK', 'LowRank', 'UsedExpertsClient', 'UsedExperts']
 
 # %% ../../nbs/privacy/compress.ipynb #11e00003
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any
 
 import torch
 from torch import nn
 
 from ..engine.errors import UserError
-from ..engine.federation import Around, Step
+from ..engine.federation import Around
 from ..engine.local import State
 from ..engine.sizes import Bounds, Count, Profile, Share
 from ..engine.wire import Msg, Refused, expect
@@ -153,67 +152,76 @@ def without(change: State, beginnings: list[str]) -> State:
     "`change` without the tensors whose names start with one of `beginnings`."
     return {name: t for name, t in change.items() if not name.startswith(tuple(beginnings))}
 
-def shortened(answer: Msg, weights: State, code: Callable[[State], State], quiet: list[str]) -> Msg:
-    """An `answer` of new weights as its change since `weights`, without what begins as `quiet` says, written
-    by `code`, a function such as `in_int8`."""
-    change = {name: t - weights[name] for name, t in answer.tensors.items()}
-    return Msg(code(without(change, quiet)), answer.meta)
-
 # %% ../../nbs/privacy/compress.ipynb #11e00026
-class ShorterClient:
-    """Answers what `client` answers, as its change since the weights that came, written by `code`, a function
-    such as `in_int8`. With `least`, experts of `client.model` stay at home that had at most this share of the
-    places while it trained."""
-    keeps = ("client",)
+@dataclass(frozen=True)
+class Coded:
+    """A mod: the change of the weights as `code` writes it, a function such as `in_int8`. With `fills`, a tensor
+    that does not come stands for no change; else it stands for itself: the client did not send it."""
+    code: Callable[[State], State]
+    fills: bool = False
+    lossy = True
+    protects = False
 
-    def __init__(self, client: Any, code: Callable[[State], State] = dict, least: float | None = None):
-        self.client, self.code, self.least = client, code, least
+    def leave(self, change: State, client: Any) -> State: return self.code(change)
+
+    def arrive(self, sent: State, weights: State) -> State:
+        like = weights if self.fills else {name: t for name, t in weights.items() if _told(name, sent)}
+        accept_change(Msg(sent), like)
+        return read_change(sent, like)
+
+def _told(name, sent): return name in sent or f"left/{name}" in sent
+
+@dataclass(frozen=True)
+class Int8(Coded):
+    "A mod: each tensor of the change as int8, and one step."
+    code: Callable[[State], State] = in_int8
+
+# %% ../../nbs/privacy/compress.ipynb #11e00028
+@dataclass(frozen=True)
+class _Largest:
+    keep: float
+
+    def __call__(self, change: State) -> State: return only_largest(change, self.keep)
+
+@dataclass(frozen=True)
+class _Factors:
+    rank: int
+
+    def __call__(self, change: State) -> State: return in_factors(change, self.rank)
+
+def TopK(keep: float, fills: bool = False) -> Coded:
+    "A mod: of each tensor of the change the share `keep` of its entries that is largest, the rest as zeros."
+    only_largest({}, keep)
+    return Coded(_Largest(keep), fills)
+
+def LowRank(rank: int, fills: bool = False) -> Coded:
+    "A mod: each matrix of the change as factors of this `rank`, where they are shorter."
+    in_factors({}, rank)
+    return Coded(_Factors(rank), fills)
+
+# %% ../../nbs/privacy/compress.ipynb #11e00029
+class UsedExpertsClient:
+    """Answers what `client` answers, without the experts of `client.model` that had at most the share `least` of
+    the places while it trained."""
+    verbs, keeps = ("fit",), ("client",)
+
+    def __init__(self, client: Any, least: float = 0.0):
+        self.client, self.least = client, least
+        self.mods = getattr(client, "mods", ())
 
     def fit(self, msg: Msg) -> Msg:
-        "The client's answer, shorter."
-        counting: Any = nullcontext([]) if self.least is None else asked(self.client.model)
-        with counting as counts: reply = self.client.fit(msg)
-        quiet = [] if self.least is None else idle(self.client.model, counts, self.least)
-        return shortened(reply, msg.tensors, self.code, quiet)
+        with asked(self.client.model) as counts: reply = self.client.fit(msg)
+        quiet = idle(self.client.model, counts, self.least)
+        return Msg(without(reply.tensors, quiet), reply.meta)
 
     def state(self) -> Msg: return self.client.state()
 
     def load(self, msg: Msg) -> None: self.client.load(msg)
 
-# %% ../../nbs/privacy/compress.ipynb #11e00028
-class ShorterServer:
-    "Reads for `server`, whose messages are its `weights`, the answers of `ShorterClient`s."
-
-    def __init__(self, server: Any): self.server = server
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "server": raise AttributeError(name)
-        return getattr(self.server, name)
-
-    def steps(self, ids: list[int], r: int) -> list[Step]:
-        return [step._replace(merge=partial(self._read, step.merge)) for step in self.server.steps(ids, r)]
-
-    def _read(self, merge, replies): return merge((id, self.whole(msg)) for id, msg in replies)
-
-    def whole(self, msg: Msg) -> Msg:
-        "The answer that the shorter one, `msg`, stands for."
-        change = read_change(msg.tensors, self.server.weights)
-        return Msg({name: t + change[name] for name, t in self.server.weights.items()}, msg.meta)
-
-    def accept(self, verb: str, id: int, msg: Msg) -> None:
-        accept_change(msg, self.server.weights)
-        self.server.accept(verb, id, self.whole(msg))
-
-# %% ../../nbs/privacy/compress.ipynb #11e00029
 @dataclass(frozen=True)
-class ShorterExperiment(Around):
-    "`experiment` with a `ShorterClient` around each client, and a `ShorterServer` around the server."
-    code: Callable[[State], State] = dict
-    least: float | None = None
+class UsedExperts(Around):
+    "`experiment`, whose mods fill in what does not come, with a `UsedExpertsClient` around each client."
+    least: float = 0.0
 
-    def client(self, id: int) -> ShorterClient:
-        return ShorterClient(self.experiment.client(id), self.code, self.least)
-
-    def server(self) -> ShorterServer: return ShorterServer(self.experiment.server())
-
-    def test(self, server: ShorterServer) -> dict: return self.experiment.test(server.server)
+    def client(self, id: int) -> UsedExpertsClient:
+        return UsedExpertsClient(self.experiment.built_client(id), self.least)

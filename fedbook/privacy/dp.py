@@ -611,6 +611,7 @@ class RecordClient:
 
     Raises `UserError` for a client that is no `fedavg.Client` or limits its gradients, for a network or a
     loss that mixes records, for batches of more than records, and for training by other steps."""
+    verbs: tuple[str, ...] = ("fit",)
     keeps: tuple[str, ...] = ("client", "generator", "told")
 
     def __init__(self, client: Client, noise: float, clip: float = 1.0, seed: int = 0,

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['profiles', 'Lie', 'RobustSizes', 'Liar', 'SteadyClient', 'LyingExperiment', 'flipped_labels', 'stretched', 'marked',
            'backdoor', 'turned_back', 'many_pictures', 'alie_z', 'a_little', 'flat_updates', 'moved_by',
-           'coordinate_median', 'trimmed_mean', 'krum', 'geometric_median', 'fltrust', 'MedianServer', 'TrimmedServer',
-           'KrumServer', 'capped', 'weighted_mean', 'CappedServer', 'clipped_mean', 'TrustServer']
+           'coordinate_median', 'trimmed_mean', 'krum', 'geometric_median', 'fltrust', 'Median', 'TrimmedMean', 'Krum',
+           'capped', 'weighted_mean', 'Capped', 'GeometricMedian', 'clipped_mean', 'ClippedMean', 'TrustServer']
 
 # %% ../../nbs/privacy/robust.ipynb #22c00003
 import math
@@ -77,7 +77,7 @@ Lie = Callable[[Client, Msg, Msg], Msg]
 
 class Liar:
     "An honest `client` whose answers go through `lie(client, sent, reply)` before they leave."
-    keeps = ("client",)
+    verbs, keeps = ("fit",), ("client",)
 
     def __init__(self, client: Client, lie: Lie) -> None: self.client, self.lie = client, lie
 
@@ -187,16 +187,16 @@ def a_little(client: Client, sent: Msg, reply: Msg, team: Sequence[Callable[[], 
                 for name, t in sent.tensors.items()}, reply.meta)
 
 # %% ../../nbs/privacy/robust.ipynb #22c00023
-def flat_updates(weights: State, replies: Iterable[tuple[int, Msg]]) -> tuple[Tensor, Tensor]:
-    """The updates in `replies`, pairs of id and new weights, as rows (n, d), float64, d numbers in the order
-    of `weights` (name to tensor); and the counts that came with them, (n,). All n d numbers are in memory at
-    once. Raises `UserError` where nobody answered."""
+def flat_updates(pairs: Iterable[tuple[State, float]], weights: State) -> tuple[Tensor, Tensor]:
+    """The updates in `pairs` of new weights and number of pictures, as rows (n, d), float64, d numbers in the
+    order of `weights` (name to tensor); and these numbers, (n,). All n d numbers are in memory at once. Raises
+    `UserError` where nobody answered."""
     rows, counts = [], []
-    for _, msg in replies:
-        moves = [msg.tensors[name].to(t.device).double() - t.double() for name, t in weights.items()]
+    for state, n in pairs:
+        moves = [state[name].to(t.device).double() - t.double() for name, t in weights.items()]
         rows.append(torch.cat([move.flatten() for move in moves]))
-        counts.append(float(msg.meta["n"]))
-    if not rows: raise UserError("replies is empty; a merge needs at least one")
+        counts.append(float(n))
+    if not rows: raise UserError("pairs is empty; an aggregate needs at least one")
     return torch.stack(rows), torch.tensor(counts, dtype=torch.float64)
 
 def moved_by(weights: State, update: Tensor) -> State:
@@ -256,40 +256,38 @@ def fltrust(x: Tensor, root: Tensor) -> Tensor:
     return (trust / lengths) @ x * root.norm() / trust.sum().clamp(min=1e-12)
 
 # %% ../../nbs/privacy/robust.ipynb #22c00037
-class MedianServer(Server):
-    "FedAvg's server with the `coordinate_median` in place of the mean; counts are not looked at."
+@dataclass(frozen=True)
+class Median:
+    "The `coordinate_median` as an aggregate; counts are not looked at."
 
-    def merge(self, replies: Replies) -> None:
-        x, _ = flat_updates(self.weights, replies)
-        self.weights = moved_by(self.weights, coordinate_median(x))
+    def __call__(self, pairs: Iterable[tuple[State, float]], start: State) -> State:
+        x, _ = flat_updates(pairs, start)
+        return moved_by(start, coordinate_median(x))
 
-class TrimmedServer(Server):
-    """FedAvg's server with the `trimmed_mean` for `liars`; counts are not looked at. It raises `UserError` in
-    a round in which 2 `liars` or fewer answered: a Federation with min_replies=2 f + 1 stops the run
-    before."""
+@dataclass(frozen=True)
+class TrimmedMean:
+    """The `trimmed_mean` for `liars` as an aggregate; counts are not looked at. It raises `UserError` in a round
+    in which 2 `liars` or fewer answered: a Federation with min_replies=2 f + 1 stops the run before."""
+    liars: int = 1
 
-    def __init__(self, *args: Any, liars: int = 1, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.liars = liars
-
-    def merge(self, replies: Replies) -> None:
-        x, _ = flat_updates(self.weights, replies)
-        self.weights = moved_by(self.weights, trimmed_mean(x, self.liars))
+    def __call__(self, pairs: Iterable[tuple[State, float]], start: State) -> State:
+        x, _ = flat_updates(pairs, start)
+        return moved_by(start, trimmed_mean(x, self.liars))
 
 # %% ../../nbs/privacy/robust.ipynb #22c00105
-class KrumServer(Server):
-    """FedAvg's server with `krum` for `liars`: the mean of the `many` best (None: n - f, as many as may be);
-    counts are not looked at. It raises `UserError` in a round in which 2 `liars` + 2 or fewer answered: a
-    Federation with min_replies=2 f + 3 stops the run before, with the server and the checkpoint as they
-    were."""
+@dataclass(frozen=True)
+class Krum:
+    """`krum` for `liars` as an aggregate: the mean of the `many` best, Multi-Krum for more than one (None: n - f,
+    as many as may be); counts are not looked at. It raises `UserError` in a round in which 2 `liars` + 2 or fewer
+    answered: a Federation with min_replies=2 f + 3 stops the run before, with the server and the checkpoint as
+    they were."""
+    liars: int = 1
+    many: int | None = 1
 
-    def __init__(self, *args: Any, liars: int = 1, many: int | None = 1, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.liars, self.many = liars, many
-
-    def merge(self, replies: Replies) -> None:
-        x, _ = flat_updates(self.weights, replies)
-        self.weights = moved_by(self.weights, krum(x, self.liars, self.many or len(x) - self.liars))
+    def __call__(self, pairs: Iterable[tuple[State, float]], start: State) -> State:
+        x, _ = flat_updates(pairs, start)
+        many = self.many or len(x) - self.liars
+        return moved_by(start, krum(x, self.liars, many))
 
 # %% ../../nbs/privacy/robust.ipynb #22c00038
 def capped(counts: Tensor, cap: float) -> Tensor:
@@ -302,18 +300,20 @@ def weighted_mean(x: Tensor, weights: Tensor) -> Tensor:
     "The mean of the rows of `x` (n, d), weighted by `weights` (n,): (d,)."
     return weights @ x / weights.sum()
 
-class CappedServer(Server):
-    """FedAvg's server, which merges by `rule(x, weights)`: from updates `x` (n, d) and their counts, `capped`
-    at `cap` times their median, to one update (d,)."""
+@dataclass(frozen=True)
+class Capped:
+    """`rule(x, weights)` as an aggregate: from updates `x` (n, d) and their counts, `capped` at `cap` times their
+    median, to one update (d,)."""
+    cap: float = 2.0
+    rule: Callable[[Tensor, Tensor], Tensor] = weighted_mean
 
-    def __init__(self, *args: Any, cap: float = 2.0, rule: Callable[[Tensor, Tensor], Tensor] = weighted_mean,
-                 **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.cap, self.rule = cap, rule
+    def __call__(self, pairs: Iterable[tuple[State, float]], start: State) -> State:
+        x, counts = flat_updates(pairs, start)
+        return moved_by(start, self.rule(x, capped(counts, self.cap)))
 
-    def merge(self, replies: Replies) -> None:
-        x, counts = flat_updates(self.weights, replies)
-        self.weights = moved_by(self.weights, self.rule(x, capped(counts, self.cap)))
+def GeometricMedian(cap: float = 2.0) -> Capped:
+    "RFA: the `geometric_median`, weighted by counts that are `capped`, as an aggregate."
+    return Capped(cap, geometric_median)
 
 # %% ../../nbs/privacy/robust.ipynb #22c00124
 def clipped_mean(x: Tensor, weights: Tensor) -> Tensor:
@@ -322,6 +322,10 @@ def clipped_mean(x: Tensor, weights: Tensor) -> Tensor:
     lengths = x.norm(dim=1)
     short = x * (lengths.median() / lengths.clamp(min=1e-12)).clamp(max=1)[:, None]
     return weighted_mean(short, weights)
+
+def ClippedMean(cap: float = 2.0) -> Capped:
+    "The `clipped_mean`, weighted by counts that are `capped`, as an aggregate."
+    return Capped(cap, clipped_mean)
 
 # %% ../../nbs/privacy/robust.ipynb #22c00039
 class TrustServer(Server):
@@ -334,7 +338,7 @@ class TrustServer(Server):
         self.root = root
 
     def merge(self, replies: Replies) -> None:
-        x, _ = flat_updates(self.weights, replies)
+        x, _ = flat_updates(((msg.tensors, msg.meta["n"]) for _, msg in replies), self.weights)
         self.root.generator = generator(self.seed, self.round, 22)
-        own, _ = flat_updates(self.weights, [(-1, self.root.fit(Msg(self.weights)))])
+        own, _ = flat_updates([(self.root.fit(Msg(self.weights)).tensors, 1)], self.weights)
         self.weights = moved_by(self.weights, fltrust(x, own[0]))

@@ -19,8 +19,8 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import torch
 
-from ..engine.errors import UserError, needs
-from ..engine.federation import Around, Call, Step, TooFewReplies
+from ..engine.errors import Unfit, UserError, needs
+from ..engine.federation import Around, Call, Step, TooFewReplies, mean_of
 from ..engine.sizes import Bounds, Count
 from ..engine.wire import Msg, Refused, expect, forget, gather, labelled, marks, pack, part, scatter
 from ..methods.fedavg import FedAvgSizes
@@ -304,6 +304,7 @@ class SecureClient:
     hides it among the others. `threshold` and `how` must be the server's; `clear` are the verbs of `client`
     that travel as they are; `book` is a folder for what was answered (None: this process remembers it).
     Raises `Refused` for what it must not answer, and `UserError` for numbers that do not fit."""
+    verbs: tuple[str, ...] = ("advertise", "share", "masked", "unmask")
     keeps: tuple[str, ...] = ("client", "secret", "ids", "keys", "sharers", "held")
 
     def __init__(self, client: Any, threshold: int, how: Additive = Additive(), verb: str = "fit",
@@ -311,15 +312,11 @@ class SecureClient:
         needs("cryptography")
         self.client, self.threshold, self.how, self.verb = client, threshold, how, verb
         self.clear, self.book = clear, book
+        self.verbs = (*SecureClient.verbs, *clear)
+        for name in clear: setattr(self, name, getattr(client, name))
         self._forget()
 
     def _forget(self): self.secret, self.keys, self.held, self.ids, self.sharers = None, None, None, [], []
-
-    def __getattr__(self, name: str) -> Any:
-        if name in self.__dict__.get("clear", ()): return getattr(self.client, name)
-        raise AttributeError(f"{type(self).__name__} has no verb {name!r}")
-
-    def __dir__(self) -> list[str]: return [*super().__dir__(), *self.clear]
 
     def _secrets(self):
         if self.secret is None: raise Refused(f"client {self.client.id} has no secret of an open round")
@@ -522,11 +519,17 @@ class SecureExperiment(Around):
     book: str | None = None
 
     def client(self, id: int) -> SecureClient:
-        return SecureClient(self.experiment.client(id), self.threshold, self.how, self.verb, self.clear,
+        return SecureClient(self.experiment.built_client(id), self.threshold, self.how, self.verb, self.clear,
                             self.book)
 
     def server(self) -> SecureServer:
-        return SecureServer(self.experiment.server(), self.threshold, self.how, self.verb)
+        if self.experiment.mods:
+            raise Unfit(f"mods={self.experiment.mods[0]} does not fit secure aggregation: masks go over whole numbers "
+                        "that add up, and a mod would read each client's own; leave it out")
+        if self.experiment.aggregate is not mean_of:
+            raise Unfit(f"aggregate={self.experiment.aggregate} does not fit secure aggregation: the server sees the "
+                        "sum of all replies, and none of them; take the mean")
+        return SecureServer(self.experiment.built_server(), self.threshold, self.how, self.verb)
 
     def test(self, server: SecureServer) -> dict: return self.experiment.test(server.server)
 

@@ -5,12 +5,13 @@ noise for the same epsilon. Here is what the accountant says, before anything is
 
     python teaching/projects/smaller_steps.py [smoke | quick | full]
 
-Needs the extra `dp`. From here: train with the best three (`fedbook.privacy.private.dp_experiment`), since the clip
+Needs the extra `dp`. From here: train with the best three (`fedbook.privacy.dp.dp_experiment`), since the clip
 decides how much signal a step has; and say where the forecast fails.
 """
 import sys
+from functools import partial
 
-from fedbook.privacy.private import noise_for
+from fedbook.privacy.dp import Epsilon, coins_event, least_noise
 
 RATE, DELTA, CLIENTS = 0.1, 1e-5, 1000
 
@@ -18,7 +19,8 @@ RATE, DELTA, CLIENTS = 0.1, 1e-5, 1000
 def main(profile="smoke"):
     for target in (1.0, 4.0):
         for rounds in (10, 100) if profile == "smoke" else (5, 10, 20, 50, 100, 200, 500):
-            noise = noise_for(target, RATE, rounds, DELTA)
+            event = partial(coins_event, rate=RATE, rounds=rounds)
+            noise = least_noise(event, Epsilon(target, DELTA, "client"))
             ratio = RATE * CLIENTS * rounds ** 0.5 / noise
             print(f"epsilon {target:g}, {rounds} rounds: noise {noise:.2f}, signal over noise {ratio:.1f}")
 

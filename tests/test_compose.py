@@ -1,0 +1,133 @@
+"""What composes with what: every method with every aggregate and mod, every mod with every transport, run for a
+round, or refused in one sentence. The table is `site/pages/compose.md`:
+
+    FEDBOOK_TESTS=all FEDBOOK_WRITE=1 python -m pytest tests/test_compose.py     # writes it anew
+"""
+import os
+import re
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+
+import pytest
+
+from conftest import ALL, AT_NIGHT
+from fedbook.engine.errors import Unfit
+from fedbook.engine.federation import InProcess
+from fedbook.engine.stacked import Together
+from fedbook.engine.workers import trial
+from fedbook.privacy.compress import Int8, LowRank, TopK
+from fedbook.privacy.dp import Clip, Noise, NoisyMean
+from fedbook.privacy.robust import Capped, ClippedMean, GeometricMedian, Krum, Median, TrimmedMean
+from fedbook.privacy.secagg import SecureExperiment
+from test_engine import tiny
+from test_flower import experiment_of
+
+PAGE = Path(__file__).parent.parent / "site" / "pages" / "compose.md"
+METHODS = ("fedavg", "fedreplay", "fedmox", "fedklpr", "fedcbdr", "fedgtea")
+AGGREGATES = {"median": Median(), "trimmed mean": TrimmedMean(0), "Krum": Krum(0), "Multi-Krum": Krum(0, None),
+              "geometric median": GeometricMedian(), "clipped mean": ClippedMean(), "capped": Capped(),
+              "noisy mean": NoisyMean(1.0, 0.5)}
+MODS = {"int8": (Int8(),), "top-k": (TopK(0.1),), "low rank": (LowRank(1),), "clip": (Clip(1.0),),
+        "clip, noise": (Clip(1.0), Noise(0.1)), "top-k, int8": (TopK(0.1), Int8())}
+TRANSPORTS = ("in process", "two workers", "stacked", "Flower's grid")
+BY_DAY = {("fedavg", "median"), ("fedgtea", "trimmed mean"), ("fedklpr", "median"), ("fedavg", "int8"),
+          ("fedcbdr", "clip"), ("fedklpr", "int8"), ("fedreplay", "clip"), ("int8", "two workers"),
+          ("clip, noise", "stacked"), ("int8", "secure aggregation")}
+
+
+@cache
+def smallest(name):
+    "The experiment of a method at its smallest: one round, as few clients as its merges need."
+    return replace(tiny(rounds=1), device="cpu") if name == "fedavg" else one_round(experiment_of(name))
+
+
+def one_round(experiment):
+    sizes = experiment.sizes
+    return replace(experiment, sizes=replace(sizes, rounds=1)) if getattr(sizes, "rounds", 1) > 1 else experiment
+
+
+def outcome(experiment, **options):
+    "`runs`, or the sentence of the refusal."
+    try: trial(experiment, **{"workers": 1, **options})
+    except Unfit as error: return f"no: {error}"
+    return "runs"
+
+
+def with_aggregate(method, name): return outcome(replace(smallest(method), aggregate=AGGREGATES[name]))
+
+def with_mods(method, name): return outcome(replace(smallest(method), mods=MODS[name]))
+
+
+def over(name, transport):
+    experiment = replace(smallest("fedavg"), mods=MODS[name])
+    if transport == "two workers": return outcome(experiment, workers=2)
+    if transport == "stacked": return outcome(experiment, transport=Together(experiment.built_client, 3))
+    if transport == "Flower's grid":
+        from fedbook.deploy.flower import FlowerTransport, client_app
+        from test_flower import FakeGrid
+        grid = FakeGrid(partial(client_app, experiment.built_client), experiment.ids)
+        return outcome(experiment, transport=FlowerTransport(grid, experiment.ids))
+    return outcome(experiment, transport=InProcess(experiment.built_client))
+
+
+def under_masks(method, name):
+    experiment = replace(smallest("fedavg"), **({"aggregate": AGGREGATES[name]} if name in AGGREGATES
+                                                else {"mods": MODS[name]}))
+    return outcome(SecureExperiment(experiment, 3))
+
+
+CELLS = {**{(m, a): with_aggregate for m in METHODS for a in AGGREGATES},
+         **{(m, c): with_mods for m in METHODS for c in MODS},
+         **{(c, t): over for c in MODS for t in TRANSPORTS},
+         **{(c, "secure aggregation"): lambda c, _: under_masks(None, c) for c in (*AGGREGATES, *MODS)}}
+
+
+def short(said): return "yes" if said == "runs" else "no"
+
+
+def table(corner, rows, columns, found):
+    lines = [[corner, *columns], ["---"] * (len(columns) + 1)]
+    lines += [[row, *(short(found[row, column]) for column in columns)] for row in rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def page(found):
+    "The page of all cells, with the sentences of the refusals below the tables."
+    reasons = sorted({re.sub(r"^no: ", "", said) for said in found.values() if said != "runs"})
+    told = "\n".join(f"- {reason}" for reason in reasons)
+    masked = {("secure aggregation", c): found[c, "secure aggregation"] for c in (*AGGREGATES, *MODS)}
+    return f"""# What composes with what
+
+An aggregate (`Experiment(..., aggregate=Median())`) takes the place of the mean in a server's merge; a mod
+(`Experiment(..., mods=[Int8()])`) writes what leaves a client, and reads it at the server. Each cell was run for a
+round by `tests/test_compose.py`, which wrote this page; what does not go together says so before anything is merged.
+
+{table("method", METHODS, AGGREGATES, found)}
+
+{table("method", METHODS, MODS, found)}
+
+{table("mods (FedAvg)", MODS, TRANSPORTS, found)}
+
+{table("FedAvg", ("secure aggregation",), (*AGGREGATES, *MODS), masked)}
+
+The refusals, in their own words:
+
+{told}
+"""
+
+
+@pytest.mark.parametrize("row, column", [pytest.param(*cell, marks=() if cell in BY_DAY else AT_NIGHT)
+                                         for cell in CELLS])
+def test_a_cell_runs_for_a_round_or_is_refused_in_one_sentence(row, column):
+    said = CELLS[row, column](row, column)
+    assert "\n" not in said and (said == "runs" or re.match("no: (aggregate|mods)=", said))
+    text = PAGE.read_text() if PAGE.exists() else ""
+    if said != "runs": assert said[4:] in text or os.environ.get("FEDBOOK_WRITE")
+
+
+@pytest.mark.skipif(not ALL, reason="takes long: make test-all")
+def test_the_page_says_what_was_found():
+    written = page({cell: run(*cell) for cell, run in CELLS.items()})
+    if os.environ.get("FEDBOOK_WRITE"): PAGE.write_text(written)
+    assert PAGE.read_text() == written
