@@ -19,7 +19,7 @@ pytest.importorskip("dp_accounting")
 pytest.importorskip("opacus")
 
 from fedbook.methods.continual import TaskClient
-from fedbook.privacy.dp import (AdaptiveClient, AdaptiveServer, BudgetedExperiment, Budgeted, BudgetSpent,
+from fedbook.privacy.dp import (AdaptiveClient, AdaptiveServer, Budget, BudgetedExperiment, BudgetSpent, budgeted,
                                 DPClient, DPServer, Epsilon, InTurnServer, NarrowExperiment, RecordClient,
                                 RecordExperiment, TreeServer, TurnServer, account, clip_update, coins_event,
                                 count_noise_for, default_delta, dp_experiment, in_turn, least_noise,
@@ -304,18 +304,19 @@ def test_a_budget_stops_the_run_before_it_is_overspent_and_a_larger_one_goes_on(
 
 
 def test_a_budget_asks_nobody_in_the_round_that_it_refuses(one_process):
-    server = Budgeted(of(Tiny).server(), worth(1), event)
+    budget = Budget(worth(1), event)
+    server = budgeted(of(Tiny).server(), budget)
     assert server.pick(list(range(6)), 0) == of(Tiny).server().pick(list(range(6)), 0)
     weights = {name: t.clone() for name, t in server.weights.items()}
     with pytest.raises(BudgetSpent) as stopped: server.pick(list(range(6)), 1)
     assert "\n" not in str(stopped.value) and "one client's whole data" in str(stopped.value)
     assert all(torch.equal(t, server.weights[name]) for name, t in weights.items())
-    assert server.after(0, 6).value == 0
+    assert budget.after(0, 6).value == 0
 
 
 @pytest.mark.parametrize("total", [2.0, None, "epsilon 2"])
 def test_a_budget_without_a_unit_is_refused(total):
-    with pytest.raises(UserError, match="total="): Budgeted(of(Tiny).server(), total, event)
+    with pytest.raises(UserError, match="total="): Budget(total, event)
 
 
 # Adaptive clipping

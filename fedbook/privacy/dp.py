@@ -4,15 +4,16 @@
 
 # %% auto #0
 __all__ = ['profiles', 'UNITS', 'LEAST_NOISE', 'NarrowSizes', 'DPSizes', 'narrow_cnn', 'NarrowExperiment', 'norm_of',
-           'clip_update', 'DPClient', 'DPServer', 'dp_experiment', 'Epsilon', 'default_delta', 'coins_event', 'spent',
-           'least_noise', 'BudgetSpent', 'Budgeted', 'BudgetedExperiment', 'moved_clip', 'count_noise_for',
-           'split_noise', 'AdaptiveClient', 'AdaptiveServer', 'tree_nodes', 'tree_event', 'tree_noise', 'in_turn',
-           'rounds_of_passes', 'InTurnServer', 'TreeServer', 'refuse_network', 'refuse_loss', 'account', 'RecordClient',
-           'RecordExperiment', 'TurnServer']
+           'clip_update', 'DPClient', 'DPServer', 'Clip', 'Noise', 'NoisyMean', 'dp_experiment', 'Epsilon',
+           'default_delta', 'coins_event', 'spent', 'least_noise', 'BudgetSpent', 'Budget', 'budgeted',
+           'BudgetedExperiment', 'moved_clip', 'count_noise_for', 'split_noise', 'AdaptiveClient', 'AdaptiveServer',
+           'tree_nodes', 'tree_event', 'tree_noise', 'in_turn', 'rounds_of_passes', 'InTurnServer', 'TreeServer',
+           'refuse_network', 'refuse_loss', 'account', 'RecordClient', 'RecordExperiment', 'TurnServer']
 
 # %% ../../nbs/privacy/dp.ipynb #d9000003
 import math
 import warnings
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache, partial
@@ -23,10 +24,10 @@ import torch
 from torch import Tensor, nn
 
 from ..engine.errors import UserError, needs
-from ..engine.federation import Around, Call, Client, Server
-from ..engine.local import build, generator, as_float
+from ..engine.federation import Around, Call, Client, Mean, Server
+from ..engine.local import State, as_float, build, generator
 from ..engine.sizes import Bounds, Count, Positive, Profile
-from ..engine.wire import Msg, Refused, expect, forget, gather, labelled, marks, part, scatter
+from ..engine.wire import Msg, Refused, expect, forget, gather, labelled, marks, pack, part, scatter
 from ..datasets.world import Pictures
 from ..methods.fedavg import FedAvgExperiment, FedAvgSizes
 
@@ -195,6 +196,55 @@ class DPServer(Server):
             noise = torch.randn(t.shape, generator=self.generator, dtype=torch.float64) * self.std
             self.weights[name] = (t + total[name] / self.expected + noise).to(t.dtype)
 
+# %% ../../nbs/privacy/dp.ipynb #d9510002
+@dataclass(frozen=True)
+class Clip:
+    "A mod: the change of the weights shortened to the L2 norm `limit` (McMahan et al. 2018, FlatClip)."
+    limit: float
+    lossy = True
+    protects = True
+
+    def leave(self, change: State, client: Any) -> State: return clip_update(change, self.limit)
+
+    def arrive(self, sent: State, weights: State) -> State: return clip_update(sent, self.limit)
+
+@dataclass(frozen=True)
+class Noise:
+    """A mod: normal noise of deviation `std` in each entry of what leaves, from the client's own generator (local
+    differential privacy, where a `Clip` stands before it)."""
+    std: float
+    lossy = True
+    protects = True
+
+    def leave(self, change: State, client: Any) -> State:
+        draw = lambda t: self.std * torch.randn(t.shape, generator=client.generator, dtype=t.dtype)
+        return {name: t + draw(t) for name, t in change.items()}
+
+    def arrive(self, sent: State, weights: State) -> State: return sent
+
+@dataclass(frozen=True)
+class NoisyMean:
+    """An aggregate: the mean of the changes, each shortened to `clip`, with normal noise of deviation `noise`
+    times `clip` in their sum. All clients weigh the same; whole numbers are averaged as they are. The noise is
+    drawn from `seed` and the weights `start`, so that a run can be repeated: a federation that means it keeps the
+    seed secret."""
+    clip: float
+    noise: float
+    seed: int = 0
+
+    def __call__(self, pairs: Iterable[tuple[State, float]], start: State) -> State:
+        total, count = Mean(), 0
+        floats = {name: t for name, t in start.items() if t.is_floating_point()}
+        for state, _ in pairs:
+            change = {name: state[name] - t for name, t in floats.items()}
+            total.add({**state, **clip_update(change, self.clip)}, 1.0)
+            count += 1
+        mean = total.value()
+        g = generator(self.seed, zlib.crc32(pack(Msg(floats))))
+        std = self.noise * self.clip / count
+        noisy = {name: t + mean[name] + std * torch.randn(t.shape, generator=g) for name, t in floats.items()}
+        return {**mean, **noisy}
+
 # %% ../../nbs/privacy/dp.ipynb #5d8d3389
 def dp_experiment(sizes: FedAvgSizes, seed: int = 0, device: str = "cpu", clip: float = 1.0,
                   noise: float = 1.0, cohort: int | None = None) -> FedAvgExperiment:
@@ -290,42 +340,50 @@ def least_noise(event_of: Callable[[float], Any], target: Epsilon) -> float:
 class BudgetSpent(UserError):
     "The next round would spend more than the budget. Nobody was asked; server and checkpoint are as before."
 
-class Budgeted:
-    """`server`, but its run ends with `BudgetSpent` before the first round after which more than `total`
-    would be spent. `event(rounds, clients)` is what its first `rounds` rounds tell, with so many clients in
-    the federation. A run that stopped goes on from its checkpoint with a larger `total`. Raises `UserError`
-    where `total` is no `Epsilon`: a bare number does not say whom it protects."""
+@dataclass(frozen=True)
+class Budget:
+    """At most `total` may be spent. `event(rounds, clients)` is what the first `rounds` rounds tell, with so many
+    clients in the federation. Raises `UserError` where `total` is no `Epsilon`: a bare number does not say whom it
+    protects."""
+    total: Epsilon
+    event: Callable[[int, int], Any]
 
-    def __init__(self, server: Any, total: Epsilon, event: Callable[[int, int], Any]) -> None:
-        if not isinstance(total, Epsilon):
-            raise UserError(f"total={total!r} must be an Epsilon, with its delta and unit")
-        self.server, self.total, self.event = server, total, event
+    def __post_init__(self) -> None:
+        if not isinstance(self.total, Epsilon):
+            raise UserError(f"total={self.total!r} must be an Epsilon, with its delta and unit")
 
     def after(self, rounds: int, clients: int) -> Epsilon:
         "What is spent after so many rounds."
         if not rounds: return replace(self.total, value=0.0)
         return spent(self.event(rounds, clients), self.total.delta, self.total.unit)
 
-    def pick(self, ids: list[int], r: int) -> list[int]:
-        then = self.after(r + 1, len(ids))
-        if then.value > self.total.value:
-            now = self.after(r, len(ids))
-            raise BudgetSpent(f"the budget is {self.total}: after {r} rounds {now.value:.3g} is spent, and "
-                              f"another would make it {then.value:.3g}")
-        return self.server.pick(ids, r)
+    def check(self, r: int, clients: int) -> None:
+        "Raise `BudgetSpent` before the first round `r` after which more than `total` would be spent."
+        then = self.after(r + 1, clients)
+        if then.value <= self.total.value: return
+        now = self.after(r, clients)
+        raise BudgetSpent(f"the budget is {self.total}: after {r} rounds {now.value:.3g} is spent, and another "
+                          f"would make it {then.value:.3g}")
 
-    def __getattr__(self, name: str) -> Any: return getattr(self.server, name)
+def budgeted(server: Any, budget: Budget) -> Any:
+    """`server`, whose `pick` asks the `budget` first. A run that stopped goes on from its checkpoint with a larger
+    one."""
+    pick = server.pick
+    def checked(ids: list[int], r: int) -> list[int]:
+        budget.check(r, len(ids))
+        return pick(ids, r)
+    server.pick = checked
+    return server
 
 # %% ../../nbs/privacy/dp.ipynb #d9000036
 @dataclass(frozen=True)
 class BudgetedExperiment(Around):
-    "`experiment` with a `Budgeted` server around its own: same arguments."
+    "`experiment`, whose server asks a `Budget` of these arguments before each round."
     total: Epsilon
     event: Callable[[int, int], Any]
 
-    def server(self) -> Budgeted: return Budgeted(self.experiment.server(), self.total, self.event)
-
-    def test(self, server: Budgeted) -> dict: return self.experiment.test(server.server)
+    def server(self) -> Any:
+        return budgeted(self.experiment.built_server(), Budget(self.total, self.event))
 
 # %% ../../nbs/privacy/dp.ipynb #d9000040
 def moved_clip(clip: float, share: float, wished: float = 0.5, rate: float = 0.2) -> float:
@@ -390,7 +448,7 @@ class AdaptiveServer(DPServer):
         self.clip, self.std = clip, self.std * clip / self.clip
 
     def event(self, rounds: int, clients: int) -> Any:
-        "What `rounds` rounds with so many clients in the federation tell; see `Budgeted`."
+        "What `rounds` rounds with so many clients in the federation tell; see `Budget`."
         return coins_event(self.noise, min(1.0, self.expected / clients), rounds)
 
 # %% ../../nbs/privacy/dp.ipynb #d9000051
@@ -625,10 +683,9 @@ class RecordClient:
         refuse_network(client.model)
         self.client, self.noise, self.clip, self.total, self.open = client, noise, clip, total, open
         self.generator, self.told = generator(seed, client.id, 23), list[list]()
-
-    def __getattr__(self, name: str) -> Any:
-        if name in self.__dict__.get("open", ()): return getattr(self.client, name)
-        raise AttributeError(f"{type(self).__name__} has no {name!r}: open names what leaves without noise")
+        leaving = [name for name in open if name in client.verbs]
+        self.verbs = ("fit", *leaving)
+        for name in leaving: setattr(self, name, getattr(client, name))
 
     def fit(self, msg: Msg) -> Msg:
         "What the client answers, trained with noise: its weights, and of `meta` what may leave."
@@ -689,7 +746,7 @@ class RecordExperiment(Around):
     open: tuple[str, ...] = ()
 
     def client(self, id: int) -> RecordClient:
-        client = self.experiment.client(id)
+        client = self.experiment.built_client(id)
         return RecordClient(client, self.noise, self.clip, self.seed, self.total, self.open)
 
 # %% ../../nbs/privacy/dp.ipynb #d9000127
