@@ -9,7 +9,7 @@ each instead. The rows alternate, and a ratio is taken within each repeat. Secon
 the processor, all work of one thread, so that other programs disturb less. They are told apart by replies of
 clients that took part before and of those that were made for this reply, since making one is not the engine's.
 Memory is what Python and numpy hold at the end of a run, and at most (tracemalloc); beside it, what the clients'
-own packed states take. The bound on the rest is 1 MB, 20 kB for each of at most 1,000 clients on the desk, and
+own packed states take. The bound on the rest is 1 MB, 20 kB for each of at most 1,000 clients on the pool, and
 40 bytes for each client's number. The last lines say whether the bounds are kept.
 """
 import argparse
@@ -26,12 +26,12 @@ os.environ.setdefault("TQDM_DISABLE", "1")
 import torch
 from torch import nn
 
-from fedbook.engine.federation import Client, Federation, Here, Server, run
+from fedbook.engine.federation import Client, Federation, InProcess, Server, run
 from fedbook.engine.local import build, small_cnn
 from fedbook.engine.wire import Ledger, Msg, pack
 
 TIME = 1.10                 # bound: seconds a reply against the first row
-PLACE, NUMBER = 20e3, 40    # bounds: bytes beside the states, for a client on the desk and for a client's number
+PLACE, NUMBER = 20e3, 40    # bounds: bytes beside the states, for a client on the pool and for a client's number
 
 
 class Row(NamedTuple):
@@ -47,7 +47,7 @@ class Row(NamedTuple):
 def linear(): return nn.Sequential(nn.Flatten(), nn.Linear(16, 4))
 
 
-class Stopwatch(Here):
+class Stopwatch(InProcess):
     "A line that notes the seconds of each reply, engine and all, by whether the client took part before."
 
     def __init__(self, make_client):

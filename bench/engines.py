@@ -66,7 +66,7 @@ import torch
 import torch.nn.functional as F
 
 import federation
-from fedbook.engine.workers import line_of
+from fedbook.engine.workers import transport_for
 from fedbook.engine.federation import Client, Federation, Server, run
 from fedbook.engine.local import build, predict, small_cnn
 from fedbook.methods.score import accuracy
@@ -148,7 +148,7 @@ def train(there, sizes, rounds):
 
 def in_process(race, sizes, workers):
     world(sizes)
-    line = line_of(partial(our_client, sizes=sizes), workers)
+    line = transport_for(partial(our_client, sizes=sizes), workers)
     with Federation(line, sizes.clients) as here: race(partial(train, here, sizes))
 
 

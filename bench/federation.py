@@ -21,7 +21,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from fedbook.engine.workers import line_of
+from fedbook.engine.workers import transport_for
 from fedbook.engine.federation import Client, Federation, Server, run
 from fedbook.engine.local import build, predict, small_cnn
 from fedbook.methods.score import accuracy
@@ -69,7 +69,7 @@ def engine(x, y, parts, rounds, workers, clients=CLIENTS, per_round=PER_ROUND):
     model = build(small_cnn, 0)
     make_client = lambda id: Client(id, model, x[parts[id % CLIENTS]], y[parts[id % CLIENTS]], seed=0, batch=BATCH, lr=LR)
     server = Server(model, per_round, seed=0)
-    with Federation(line_of(make_client, workers), clients) as federation: run(server, federation, rounds)
+    with Federation(transport_for(make_client, workers), clients) as federation: run(server, federation, rounds)
     return server.weights
 
 

@@ -25,11 +25,11 @@ from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bar import bar
-from fedbook.engine.workers import line_of
+from fedbook.engine.workers import transport_for
 from fedbook.engine.federation import Federation, Server
-from fedbook.fedreplay import FedReplayClient, FedReplaySizes, ReplayHead, logits_together
+from fedbook.fedreplay import FedReplayClient, FedReplaySizes, ReplayHead, logits_stacked
 from fedbook.engine.local import build, generator
-from fedbook.engine.stacked import Together
+from fedbook.engine.stacked import Stacked
 from fedbook.engine.wire import Msg
 
 CLASSES, BATCH, POOL = 30, 32, 30
@@ -90,7 +90,7 @@ def distance(head, replies, wanted):
 
 def affordable(head, data, say, seconds):
     "How many of the clients the loop trains in about this time, and at least 5."
-    some = federation(head, data[:5], partial(line_of, workers=1))
+    some = federation(head, data[:5], partial(transport_for, workers=1))
     one_round(some, say)
     each = min(one_round(some, say)[0] for _ in range(2)) / 5
     return max(5, min(len(data), int(seconds / each))) if seconds else len(data)
@@ -99,12 +99,12 @@ def affordable(head, data, say, seconds):
 def variants(args, count):
     sizes = sorted({min(size, count) for size in args.groups})
     for threads in args.threads:
-        yield f"loop, threads {threads}", partial(line_of, workers=1, threads=threads)
-    if DEVICE == "cpu": yield "loop, workers 2", partial(line_of, workers=2)
+        yield f"loop, threads {threads}", partial(transport_for, workers=1, threads=threads)
+    if DEVICE == "cpu": yield "loop, workers 2", partial(transport_for, workers=2)
     for threads in args.threads:
         for size in sizes:
             if size > 1:
-                yield f"stacks of {size}, threads {threads}", partial(Together, together=size,
+                yield f"stacks of {size}, threads {threads}", partial(Stacked, together=size,
                                                                       threads=threads)
 
 
@@ -158,9 +158,9 @@ def compare_forms(name, options, tokens, args, count=10):
     weights = {key: t.detach().expand(count, *t.shape).clone().requires_grad_()
                for key, t in head.named_parameters()}
     z = torch.stack([features(2 * BATCH, head, generator(3))] * count).to(DEVICE)
-    torch.testing.assert_close(logits_together(head, weights, z), by_vmap(head, weights, z), rtol=0,
+    torch.testing.assert_close(logits_stacked(head, weights, z), by_vmap(head, weights, z), rtol=0,
                                atol=1e-3)
-    ratios = [seconds_of(by_vmap, head, weights, z) / seconds_of(logits_together, head, weights, z)
+    ratios = [seconds_of(by_vmap, head, weights, z) / seconds_of(logits_stacked, head, weights, z)
               for _ in range(1 + 2 * args.repeats)][1:]
     print(f"{name} head, tokens {tokens}: by hand {statistics.median(ratios):.2f} x vmap ({min(ratios):.2f} "
           f"to {max(ratios):.2f})", flush=True)

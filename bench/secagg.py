@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from bar import bar
-from fedbook.engine.workers import line_of
+from fedbook.engine.workers import transport_for
 from fedbook.engine.federation import Failure, Federation, Server, run
 from fedbook.privacy.secagg import Additive, SecureClient, SecureServer
 from fedbook.engine.wire import Msg
@@ -75,7 +75,7 @@ def processor():
 def a_round(server, make, n, d, gone=0, workers=1):
     "The `Cost` of one round of `server` with the clients that `make(id)` makes, the first `gone` silent."
     begin, used = perf_counter(), processor()
-    with Federation(line_of(make, workers), n, faults=Gone(gone)) as federation: run(server, federation, 1)
+    with Federation(transport_for(make, workers), n, faults=Gone(gone)) as federation: run(server, federation, 1)
     clock, used = perf_counter() - begin, processor() - used
     mean = torch.stack([held(id, d).double() for id in range(gone, n)]).mean(0)
     got, sent = getattr(server, "server", server).weights["weight"], federation.ledger.so_far

@@ -4,8 +4,8 @@
 
 One exchange of FedAvg's `fit` with so many clients, whose replies of `--mb` megabytes all lie ready at once,
 the worst case. The grid stands for Flower's: it makes a reply when it is asked for it, and keeps nothing. So
-what grows is what `FlowerLine`, `Federation` and `Mean` hold. Each row is a process of its own; its memory is
-the most that it ever had resident, less what it had before the exchange. The rows of `--at-once` are the line
+what grows is what `FlowerTransport`, `Federation` and `Mean` hold. Each row is a process of its own; its memory is
+the most that it ever had resident, less what it had before the exchange. The rows of `--at-once` are the transport
 as it was before: Flower's `send_and_receive`, which answers with a list. The last line says whether the bound
 is kept.
 """
@@ -26,7 +26,7 @@ import torch
 from torch import nn
 
 from fedbook.engine.federation import Federation, Server
-from fedbook.deploy.flower import FlowerLine, to_array
+from fedbook.deploy.flower import FlowerTransport, to_array
 from fedbook.engine.local import build
 from fedbook.engine.wire import Msg, pack
 from bar import bar
@@ -62,8 +62,8 @@ class ReadyGrid:
         return Message(RecordDict({"fedbook": note, **more}), reply_to=letter)
 
 
-class AtOnce(FlowerLine):
-    "The line as it was: all letters by one `send_and_receive`, all replies as a list."
+class AtOnce(FlowerTransport):
+    "The transport as it was: all letters by one `send_and_receive`, all replies as a list."
 
     def serve(self, calls):
         calls = list(calls)
@@ -78,11 +78,11 @@ def server_of(megabytes):
     return Server(build(partial(nn.Linear, math.ceil(1e6 * megabytes / 4), 1, bias=False), 0))
 
 
-def exchange(count, megabytes, line=FlowerLine, folder=None):
+def exchange(count, megabytes, transport=FlowerTransport, folder=None):
     "One exchange with `count` clients. Returns the server after it, and the federation."
     server = server_of(megabytes)
     grid = ReadyGrid(count, pack(Msg(server.weights, {"n": 10})))
-    federation = Federation(line(grid, range(count), folder=folder), count)
+    federation = Federation(transport(grid, range(count), folder=folder), count)
     server.merge(federation.exchange("fit", server.send, list(range(count)), server.accept))
     return server, federation
 
@@ -90,11 +90,11 @@ def exchange(count, megabytes, line=FlowerLine, folder=None):
 def resident(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def row(count, megabytes, line):
+def row(count, megabytes, transport):
     "Bytes that an exchange adds to the most that was resident, its seconds, and those of the processor."
-    exchange(1, megabytes, line)
+    exchange(1, megabytes, transport)
     before, begin, worked = resident(), monotonic(), process_time()
-    _, federation = exchange(count, megabytes, line)
+    _, federation = exchange(count, megabytes, transport)
     assert not federation.ledger.absent and federation.ledger.messages(way="up") == count
     return resident() - before, monotonic() - begin, process_time() - worked
 
@@ -117,7 +117,7 @@ def main():
     torch.set_num_threads(1)
     if args.row:
         kind, count = args.row
-        print(*row(int(count), args.mb, AtOnce if kind == "at-once" else FlowerLine))
+        print(*row(int(count), args.mb, AtOnce if kind == "at-once" else FlowerTransport))
         return
     print(f"torch {torch.__version__}, replies of {args.mb:g} MB, files in {tempfile.gettempdir()}")
     print(f"{'replies':>8s} {'taken':>14s} {'MB added':>9s} {'seconds':>8s} {'of the CPU':>10s}", flush=True)

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .engine.errors import UserError
-from .engine.federation import Federation, Here, Step, mean_of
+from .engine.federation import Federation, InProcess, Step, mean_of
 from .engine.history import History
 from .engine.local import snapshot, annealed_rate, batches, build, generator, train, as_float
 from .engine.sizes import Count, Positive, Share, choose
@@ -397,8 +397,8 @@ class TrainingServer(TaskServer):
         self.names, self.config, self.aggregator = names, config, FedCBDRAggregator(config.aggregation)
         self.new: dict[int, int] = {}
 
-    def open(self, task: int) -> None:
-        super().open(task)
+    def begin_task(self, task: int) -> None:
+        super().begin_task(task)
         self.new = {}
 
     @property
@@ -476,8 +476,8 @@ class ReplayServer(TrainingServer):
         self.blocks: dict[int, Tensor] = {}
         self.drawn: Any = None
 
-    def open(self, task: int) -> None:
-        super().open(task)
+    def begin_task(self, task: int) -> None:
+        super().begin_task(task)
         self.blocks, self.drawn = {}, None
 
     def steps(self, ids: list, r: int) -> list[Step]:
@@ -568,7 +568,7 @@ def _gather(clients: Any, model: nn.Module) -> Federation:
         ids = [client.id for client in clients]
         raise UserError(f"clients have the ids {ids}, expected at least one client, and each id once")
     for client in clients: client.model = client.model or lent
-    return Federation(Here(by_id.__getitem__), list(by_id))
+    return Federation(InProcess(by_id.__getitem__), list(by_id))
 
 # %% ../nbs/13_fedcbdr.ipynb #13b00016
 def _fresh_classes(task_classes: Any, seen: list[int], known: Tensor) -> list[int]:
@@ -630,7 +630,7 @@ class FedCBDRServer:
         server.names.append(new)
         server.classes.append(len(new))
         if first: _first_head(server, len(new))
-        else: server.open(len(server.names) - 1)
+        else: server.begin_task(len(server.names) - 1)
 
     def train_round(self) -> float:
         "One round of the task with all clients. Returns the accuracy on test pictures of all classes so far."

@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from .engine.errors import UserError
-from .engine.federation import Client, Experiment, Federation, Here, Server, run
+from .engine.federation import Client, Experiment, Federation, InProcess, Server, run
 from .engine.local import batches, build, generator, proximal, train
 from .engine.sizes import Bounds, Count, Positive, Profile, Share
 from .engine.wire import Msg, Refused, expect
@@ -470,7 +470,7 @@ def street_server(sizes: FedMoxSizes, seed: int, device: str | torch.device = "c
 # %% ../nbs/11_fedmox.ipynb #11c0a002
 def train_alone(server: Server, epochs: int, checkpoint: Checkpoint | None = None, label: str = "") -> dict:
     "Weights of `server` after `epochs` rounds in which nobody is asked."
-    with Federation(Here(lambda id: None), []) as nobody: run(server, nobody, epochs, checkpoint, label=label)
+    with Federation(InProcess(lambda id: None), []) as nobody: run(server, nobody, epochs, checkpoint, label=label)
     return server.weights
 
 # %% ../nbs/11_fedmox.ipynb #45d500b6

@@ -6,8 +6,8 @@
 __all__ = ['profiles', 'experiment', 'FedReplaySizes', 'World', 'crops', 'encode_world', 'ReplayHead', 'make_head', 'Farms',
            'deal', 'donate', 'ReplayPool', 'with_pool', 'pool_in', 'replay_loss', 'warm_start', 'class_prototypes',
            'expand_classifier', 'row_gated_average', 'cross_entropy', 'fedprox', 'restricted_softmax', 'fedrs',
-           'FedReplayClient', 'classifier_rows', 'FedReplayServer', 'FedReplayExperiment', 'logits_together',
-           'losses_together']
+           'FedReplayClient', 'classifier_rows', 'FedReplayServer', 'FedReplayExperiment', 'logits_stacked',
+           'losses_stacked']
 
 # %% ../nbs/10_fedreplay.ipynb #166ce708
 import math
@@ -27,8 +27,8 @@ from .engine.federation import Client, Experiment, Server, Step
 from .engine.local import (distillation_loss, snapshot, State, batches, build, generator, outputs,
                                   proximal, train)
 from .engine.sizes import Bounds, Count, Positive, Profile, Share
-from .engine.stacked import (block_together, entropy_together, fused_adamw, linear_together,
-                                    mean_together, norm_together)
+from .engine.stacked import (block_stacked, entropy_stacked, fused_adamw, linear_stacked,
+                                    mean_stacked, norm_stacked)
 from .engine.wire import Msg, Refused, expect, gather, labelled, part, scatter
 from .datasets.encoders import ImageEncoder, image_encoder
 from .datasets.folders import pictures
@@ -482,7 +482,7 @@ class FedReplayClient(Client):
 
     def losses(self, weights: State, share: Tensor, z: Tensor, y: Tensor, *pool: Tensor) -> Tensor:
         "`loss` of k clients (k,) that are alike: see `together.Stackable`."
-        return losses_together(self, weights, share, z, y, *pool)
+        return losses_stacked(self, weights, share, z, y, *pool)
 
 # %% ../nbs/10_fedreplay.ipynb #2e291ad3
 def classifier_rows(state: State) -> State:
@@ -678,7 +678,7 @@ class FedReplayExperiment(Experiment):
 experiment = FedReplayExperiment
 
 # %% ../nbs/10_fedreplay.ipynb #5ffddef8
-def logits_together(head: ReplayHead, weights: State, z: Tensor) -> Tensor:
+def logits_stacked(head: ReplayHead, weights: State, z: Tensor) -> Tensor:
     """`ReplayHead.forward` of k heads at once: logits (k, b, C) for `z` (k, b, in_dim) or (k, b, n_tokens,
     in_dim).
 
@@ -686,23 +686,23 @@ def logits_together(head: ReplayHead, weights: State, z: Tensor) -> Tensor:
     k, b = z.shape[:2]
     z = F.normalize(z.reshape(k, b, head.n_tokens, head.in_dim), dim=-1) * math.sqrt(head.in_dim)
     first = weights["token"][:, None, None].expand(k, b, 1, -1)
-    x = torch.cat([first, linear_together(weights, "project.", z)], 2) + weights["position"].unsqueeze(1)
+    x = torch.cat([first, linear_stacked(weights, "project.", z)], 2) + weights["position"].unsqueeze(1)
     for n, block in enumerate(head.blocks):
-        x = block_together(weights, f"blocks.{n}", block.self_attn.num_heads, x)
-    return linear_together(weights, "classifier.", norm_together(weights, "norm", x[:, :, :1])).squeeze(2)
+        x = block_stacked(weights, f"blocks.{n}", block.self_attn.num_heads, x)
+    return linear_stacked(weights, "classifier.", norm_stacked(weights, "norm", x[:, :, :1])).squeeze(2)
 
 # %% ../nbs/10_fedreplay.ipynb #67f42c70
-def losses_together(client: FedReplayClient, weights: State, share: Tensor, x: Tensor, y: Tensor,
+def losses_stacked(client: FedReplayClient, weights: State, share: Tensor, x: Tensor, y: Tensor,
                     *pool: Tensor) -> Tensor:
     """`FedReplayClient.loss` of k clients (k,), with the head, `lam`, `mu` and temperature of `client`.
 
-    `weights`: as in `logits_together`; the rest: as `together.batch_together` returns it."""
-    if not pool: return entropy_together(share, logits_together(client.model, weights, x), y)
+    `weights`: as in `logits_stacked`; the rest: as `together.batch_stacked` returns it."""
+    if not pool: return entropy_stacked(share, logits_stacked(client.model, weights, x), y)
     z, labels, *teacher = pool
-    own, shared = logits_together(client.model, weights, torch.cat([x, z], 1)).split(y.shape[1], 1)
-    loss = replay_loss(entropy_together(share, own, y), entropy_together(share, shared, labels), client.lam)
+    own, shared = logits_stacked(client.model, weights, torch.cat([x, z], 1)).split(y.shape[1], 1)
+    loss = replay_loss(entropy_stacked(share, own, y), entropy_stacked(share, shared, labels), client.lam)
     if not teacher: return loss
     shared = shared[..., :teacher[0].shape[-1]]
     old, new = (F.log_softmax(t / client.temperature, -1) for t in (teacher[0], shared))
     apart = F.kl_div(new, old, reduction="none", log_target=True).sum(-1)
-    return loss + client._mu * client.temperature**2 * mean_together(share, apart)
+    return loss + client._mu * client.temperature**2 * mean_stacked(share, apart)

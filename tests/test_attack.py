@@ -22,7 +22,7 @@ from fedbook.privacy.attack import (AttackSizes, Decoder, FewPictures, Gallery, 
                                     surer_of_members, telling_lengths, thin_spans, total_variation,
                                     train_decoder, true_positive_rate)
 from fedbook.engine.workers import prove, trial
-from fedbook.engine.federation import Call, Here
+from fedbook.engine.federation import Call, InProcess
 from fedbook.engine.errors import UserError
 from fedbook.methods.leverage import BlockDiagonal, mask, random_orthogonal
 from fedbook.engine.local import build, generator
@@ -81,7 +81,7 @@ def test_a_call_without_an_answer_is_not_kept():
         def fit(self, msg): raise ValueError("no")
         def state(self): return Msg()
         def load(self, msg): pass
-    recorder = Recorder(Here(lambda id: Mute()))
+    recorder = Recorder(InProcess(lambda id: Mute()))
     assert len(list(recorder.serve([Call(0, 0, "fit", pack(Msg()), None)]))) == 1 and recorder.letters == []
 
 

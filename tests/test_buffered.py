@@ -15,7 +15,7 @@ from conftest import AT_NIGHT
 from fedbook.deploy.buffered import (Buffered, BufferedServer, TimedSizes, OnNodes, Speeds, Synchronous,
                                      TimedExperiment, Updates, first_to_come, staleness_weight, stepped)
 from fedbook.engine.workers import Checkpoint, Faults, prove, trial
-from fedbook.engine.federation import Answer, Call, Client, Failure, Federation, Here, run
+from fedbook.engine.federation import Answer, Call, Client, Failure, Federation, InProcess, run
 from fedbook.engine.errors import UserError
 from fedbook.engine.wire import Msg, pack, unpack
 
@@ -227,13 +227,13 @@ def test_synchronous_rounds_of_all_are_fedavg():
     experiment = TimedExperiment(sizes, 0, server_kind=partial(BufferedServer, patience=1))
     timed = trial(experiment, workers=1)
     server = Server(experiment.network(), sizes.per_round, 0)
-    with Federation(Here(lambda id: experiment.client(id).client), sizes.clients) as federation:
+    with Federation(InProcess(lambda id: experiment.client(id).client), sizes.clients) as federation:
         run(server, federation, 2)
     for name, t in server.weights.items(): assert torch.allclose(timed.server.weights[name], t, atol=1e-5)
     speeds = experiment.speeds
     asked = [[e.client for e in timed.federation.ledger.where(way="up", round=r)] for r in range(2)]
     ends = np.cumsum([max(map(speeds.usual, ids)) for ids in asked])
-    assert timed.federation.line.times == pytest.approx(ends)
+    assert timed.federation.transport.times == pytest.approx(ends)
 
 
 def test_a_buffered_run_is_a_function_of_its_seed():
@@ -246,8 +246,8 @@ def test_a_kill_with_letters_under_way_keeps_the_clock(tmp_path, kill):
     whole = trial(experiment, workers=1)
     kill(lambda: trial(experiment, Checkpoint(tmp_path / "run"), workers=1), 3)
     resumed = trial(experiment, Checkpoint(tmp_path / "run"), workers=1)
-    assert resumed.federation.line.times == whole.federation.line.times
-    assert resumed.federation.line.flights == whole.federation.line.flights
+    assert resumed.federation.transport.times == whole.federation.transport.times
+    assert resumed.federation.transport.flights == whole.federation.transport.flights
     assert resumed.federation.ledger.entries == whole.federation.ledger.entries
 
 
@@ -305,9 +305,9 @@ def test_on_flowers_nodes_nobody_waits_and_a_killed_server_gets_what_was_under_w
 
         flights = []
         for test in (stop, opened):
-            own = Federation(OnNodes(federation.line, 2), experiment.ids)
+            own = Federation(OnNodes(federation.transport, 2), experiment.ids)
             try: run(server(), own, 40, Checkpoint(tmp_path / "run"), test, done=lambda _: gate.exists() and landed(own))
-            except Stopped: flights.append({call.id for _, call in own.line.flights.values()})
+            except Stopped: flights.append({call.id for _, call in own.transport.flights.values()})
         return own.ledger.where(way="up"), flights
 
     def landed(federation): return any(e.client == held for e in federation.ledger.where(way="up"))

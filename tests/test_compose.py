@@ -14,7 +14,7 @@ import pytest
 from conftest import ALL, AT_NIGHT
 from fedbook.engine.errors import Unfit
 from fedbook.engine.federation import InProcess
-from fedbook.engine.stacked import Together
+from fedbook.engine.stacked import Stacked
 from fedbook.engine.workers import trial
 from fedbook.privacy.compress import Int8, LowRank, TopK
 from fedbook.privacy.dp import Clip, Noise, NoisyMean
@@ -62,7 +62,7 @@ def with_mods(method, name): return outcome(replace(smallest(method), mods=MODS[
 def over(name, transport):
     experiment = replace(smallest("fedavg"), mods=MODS[name])
     if transport == "two workers": return outcome(experiment, workers=2)
-    if transport == "stacked": return outcome(experiment, transport=Together(experiment.built_client, 3))
+    if transport == "stacked": return outcome(experiment, transport=Stacked(experiment.built_client, 3))
     if transport == "Flower's grid":
         from fedbook.deploy.flower import FlowerTransport, client_app
         from test_flower import FakeGrid

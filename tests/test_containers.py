@@ -24,7 +24,7 @@ yaml = pytest.importorskip("yaml", reason="compose.yaml is read with pyyaml, whi
 
 import fedbook
 from fedbook.kit.command import plan_of
-from fedbook.engine.federation import Failure, Federation, Here, run
+from fedbook.engine.federation import Failure, Federation, InProcess, run
 from fedbook.deploy.flower import fingerprint, write_app
 from fedbook.deploy.nodes import NodeProcess, write_compose
 from fedbook.engine.wire import Ledger, pack, unpack
@@ -148,7 +148,7 @@ def in_one_process(folder, absent):
     experiment = plan_of("fedreplay", "smoke", changes=PLAN).experiment
     make = lambda id: experiment.own_client(id, folder=str(folder / f"node{id}/data"))
     server = experiment.at(str(folder / "superlink/data")).server()
-    federation = Federation(Here(make), experiment.ids, faults=Absent(absent))
+    federation = Federation(InProcess(make), experiment.ids, faults=Absent(absent))
     run(server, federation, experiment.rounds)
     return server, federation
 

@@ -16,10 +16,10 @@ from torch import nn
 from fedbook.engine import federation as federated
 from fedbook.engine import workers as engine
 from fedbook.methods import fedavg
-from fedbook.engine.workers import (Checkpoint, Faults, Unproven, Workers, kept_row, line_of, prove, spoil,
+from fedbook.engine.workers import (Checkpoint, Faults, Unproven, Workers, kept_row, transport_for, prove, spoil,
                                     trial)
-from fedbook.engine.federation import (Call, Client, Desk, Experiment, Failure, Federation, FedProxClient,
-                                       Here, LocalOnly, Mean, Server, Step, run)
+from fedbook.engine.federation import (Call, Client, ClientPool, Experiment, Failure, Federation, FedProxClient,
+                                       InProcess, LocalOnly, Mean, Server, Step, run)
 from fedbook.methods.fedavg import FedAvgExperiment, FedAvgSizes
 from fedbook.evidence.claims import Results
 from fedbook.engine.errors import UserError
@@ -198,12 +198,12 @@ def test_a_verb_that_is_not_declared_is_one_sentence_in_the_first_round(workers)
 
 
 def test_no_method_but_a_verb_is_called_from_afar():
-    pool = Desk(tiny().client)
+    pool = ClientPool(tiny().client)
     for name in ("load", "state", "train", "loss", "__init__", "model"):
         assert isinstance(pool.serve(Call(0, 0, name, pack(Msg()), None)), Undeclared)
 
 
-# ---- the desk
+# ---- the pool
 
 class Drawing(Client):
     "Draws from its generator, and fails when it is told to."
@@ -215,29 +215,29 @@ class Drawing(Client):
         return Msg({"value": value})
 
 
-def desk_and_ask():
-    "A desk of drawing clients, who was made, and a function that asks client 0: the answer and its draw."
+def pool_and_ask():
+    "A pool of drawing clients, who was made, and a function that asks client 0: the answer and its draw."
     made = []
 
     def make(id):
         made.append(id)
         return tiny(Drawing).client(id)
 
-    desk = Desk(make)
+    pool = ClientPool(make)
 
     def ask(state, **meta):
-        outcome = desk.serve(Call(0, 0, "draw", pack(Msg(meta=meta)), state))
+        outcome = pool.serve(Call(0, 0, "draw", pack(Msg(meta=meta)), state))
         return outcome, None if isinstance(outcome, Failure) else unpack(outcome.data).tensors["value"].item()
 
-    return desk, made, ask
+    return pool, made, ask
 
 
 def test_a_client_that_fails_half_way_is_made_anew_from_its_last_state():
-    desk, made, ask = desk_and_ask()
+    pool, made, ask = pool_and_ask()
     first, one = ask(None)
     failed, _ = ask(first.state, fail=True)
     assert failed.reason == "RuntimeError: the disk is full" and "in draw" in failed.trace
-    assert not desk.clients
+    assert not pool.clients
     second, two = ask(first.state)
     assert made == [0, 0]
     whole = tiny(Drawing).client(0).generator
@@ -246,20 +246,20 @@ def test_a_client_that_fails_half_way_is_made_anew_from_its_last_state():
 
 def test_a_desk_keeps_those_who_answered_last_and_makes_the_others_anew():
     made, states, draws = [], {}, {id: [] for id in range(4)}
-    desk = Desk(lambda id: made.append(id) or tiny(Drawing).client(id), places=2)
+    pool = ClientPool(lambda id: made.append(id) or tiny(Drawing).client(id), places=2)
     for id in (0, 1, 0, 2, 0, 1, 3, 3, 1):
-        outcome = desk.serve(Call(0, id, "draw", pack(Msg()), states.get(id)))
+        outcome = pool.serve(Call(0, id, "draw", pack(Msg()), states.get(id)))
         states[id] = outcome.state
         draws[id].append(unpack(outcome.data).tensors["value"].item())
-        assert len(desk.clients) <= 2
-    assert made == [0, 1, 2, 1, 3] and [*desk.clients] == [3, 1]
+        assert len(pool.clients) <= 2
+    assert made == [0, 1, 2, 1, 3] and [*pool.clients] == [3, 1]
     for id, drawn in draws.items():
         whole = tiny(Drawing).client(id).generator
         assert drawn == [torch.rand((), generator=whole).item() for _ in drawn]
 
 
 def test_a_desk_goes_back_to_the_state_that_a_call_names():
-    desk, made, ask = desk_and_ask()
+    pool, made, ask = pool_and_ask()
     first, one = ask(None)
     second, two = ask(first.state)
     assert made == [0] and one != two
@@ -268,7 +268,7 @@ def test_a_desk_goes_back_to_the_state_that_a_call_names():
 
 
 def test_a_client_that_fails_at_once_takes_part_later_as_if_for_the_first_time():
-    desk, made, ask = desk_and_ask()
+    pool, made, ask = pool_and_ask()
     ask(None, fail=True)
     whole = tiny(Drawing).client(0).generator
     assert ask(None)[1] == torch.rand((), generator=whole).item() and made == [0, 0]
@@ -477,23 +477,23 @@ class Dancing(Server):
 
 
 def test_a_line_must_serve():
-    with pytest.raises(UserError, match=r"line=.*does not serve calls; give Here\(make_client\)"):
+    with pytest.raises(UserError, match=r"transport=.*does not serve calls; give InProcess\(make_client\)"):
         Federation(tiny().client, 6)
 
 
 def test_the_line_that_suits(monkeypatch):
     make = tiny().client
-    assert type(line_of(make, 1)) is Here and line_of(make, 1, threads=3).threads == 3
+    assert type(transport_for(make, 1)) is InProcess and transport_for(make, 1, threads=3).threads == 3
     monkeypatch.setattr(engine, "default_workers", lambda: 1)
-    assert type(line_of(make)) is Here
+    assert type(transport_for(make)) is InProcess
     monkeypatch.setattr(engine, "_can_fork", lambda: True)
-    three = line_of(make, 3)
+    three = transport_for(make, 3)
     assert type(three) is Workers and three.count == 3 and not three.processes
     monkeypatch.setattr(engine, "default_workers", lambda: 4)
-    assert line_of(make).count == 4
-    with pytest.raises(UserError, match="threads=2 .* use threads=1, or workers=1"): line_of(make, threads=2)
+    assert transport_for(make).count == 4
+    with pytest.raises(UserError, match="threads=2 .* use threads=1, or workers=1"): transport_for(make, threads=2)
     monkeypatch.setattr(engine, "_can_fork", lambda: False)
-    with pytest.raises(UserError, match="workers=2 needs forked processes"): line_of(make, 2)
+    with pytest.raises(UserError, match="workers=2 needs forked processes"): transport_for(make, 2)
 
 
 def test_rows_are_kept_and_go_on_where_they_were_killed(tmp_path, monkeypatch, kill):
@@ -516,7 +516,7 @@ def test_rows_are_kept_and_go_on_where_they_were_killed(tmp_path, monkeypatch, k
 @several
 def test_a_line_of_workers_starts_again_after_it_was_closed():
     experiment = tiny()
-    line = line_of(experiment.client, 2)
+    line = transport_for(experiment.client, 2)
     for _ in range(2):
         with Federation(line, experiment.ids) as federation: run(experiment.server(), federation, 1)
         assert not line.processes
@@ -569,12 +569,12 @@ def test_what_a_checkpoint_is_about_is_a_json_value(tmp_path):
 def test_a_checkpoint_holds_all_that_a_run_needs(tmp_path):
     experiment, checkpoint = tiny(), Checkpoint(tmp_path / "c", "a run")
     ended = trial(experiment, checkpoint, workers=1)
-    server, federation = experiment.server(), Federation(Here(experiment.client), experiment.ids)
+    server, federation = experiment.server(), Federation(InProcess(experiment.client), experiment.ids)
     history = federated.History()
-    assert checkpoint.restore(server, federation, history) == federated.Place(3)
+    assert checkpoint.restore(server, federation, history) == federated.Position(3)
     assert equal(server.weights, ended.server.weights) and federation.states == ended.federation.states
     assert federation.ledger.entries == ended.federation.ledger.entries and history.rows == ended.history.rows
-    assert Checkpoint(tmp_path / "none").restore(server, federation, history) == federated.Place()
+    assert Checkpoint(tmp_path / "none").restore(server, federation, history) == federated.Position()
 
 
 def test_a_server_learns_its_round_before_its_steps_and_again_after_a_kill(tmp_path, kill):

@@ -65,11 +65,11 @@ def test_der_keeps_a_uniform_sample_with_logits():
     for seed in range(30):
         client = DERClient(0, build(partial(expandable_cnn, 2), 0), tasks, seed=seed, memory=20)
         client.task = 0
-        client.leave(2)
+        client.on_task_end(2)
         first = client.store["buffer"]["x"].clone()
         client.model.widen(1, generator(0))
         client.task = 1
-        client.leave(3)
+        client.on_task_end(3)
         buffer = client.store["buffer"]
         assert buffer["z"].shape == (20, 3) and len(first) == 20
         old = buffer["z"][:, 2].isnan()
@@ -122,7 +122,7 @@ def test_pictures_are_rebuilt_from_their_gradients():
 def test_prototypes_must_be_gradients_of_new_classes():
     experiment = StreamExperiment(SMOKE, 0, method=GLFC)
     server, client = experiment.server(), experiment.client(0)
-    server.open(1)
+    server.begin_task(1)
     good = client.prototypes(server.ask(0))
     server.accept("prototypes", 0, good)
     assert set(good.meta["labels"]) <= {3, 4, 5}

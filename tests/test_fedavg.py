@@ -21,8 +21,8 @@ from torch import nn
 from fedbook.engine import federation as federated
 from fedbook.engine import workers as engine
 from fedbook.methods import fedavg
-from fedbook.engine.workers import Checkpoint, Faults, Workers, line_of, trial
-from fedbook.engine.federation import (Client, Federation, FedProxClient, Here, LocalOnly, Server, Step,
+from fedbook.engine.workers import Checkpoint, Faults, Workers, transport_for, trial
+from fedbook.engine.federation import (Client, Federation, FedProxClient, InProcess, LocalOnly, Server, Step,
                                        TooFewReplies, run, weighted_average)
 from fedbook.methods.fedavg import FedAvgExperiment
 from fedbook.engine.errors import UserError
@@ -50,7 +50,7 @@ def make(id, kind=Client, **options): return kind(id, build(net, 0), *data(id), 
 
 def federate(rounds=3, workers=1, server=None, checkpoint=None, clients=6, kind=Client, options=None, **more):
     server = server or Server(build(net, 0), per_round=4, seed=1)
-    line = line_of(partial(make, kind=kind, **(options or {})), workers)
+    line = transport_for(partial(make, kind=kind, **(options or {})), workers)
     with Federation(line, clients, **more) as federation:
         history = run(server, federation, rounds, checkpoint)
     return server, federation, history
@@ -152,7 +152,7 @@ def test_huge_mu_pins_the_clients():
 
 def test_clients_never_share_memory():
     server = Server(build(net, 0), seed=0)
-    with Federation(Here(make), 2) as federation:
+    with Federation(InProcess(make), 2) as federation:
         for id, reply in federation.exchange("fit", server.send, [0, 1], server.accept):
             before = {k: v.clone() for k, v in server.weights.items()}
             for t in reply.tensors.values(): t.fill_(7)
@@ -213,7 +213,7 @@ def test_the_call_that_took_longest_the_last_time_starts_first():
 
 def test_one_exchange_at_a_time():
     for workers in WORKERS:
-        with Federation(line_of(make, workers), 6) as federation:
+        with Federation(transport_for(make, workers), 6) as federation:
             server = Server(build(net, 0))
             replies = federation.exchange("fit", server.send, [0, 1, 2])
             next(replies)
@@ -231,7 +231,7 @@ def test_a_merge_that_fails_leaves_the_federation_usable():
         def merge(self, replies):
             for _ in replies: raise ZeroDivisionError
 
-    with Federation(line_of(make, 2), 6) as federation:
+    with Federation(transport_for(make, 2), 6) as federation:
         # `kept` holds the traceback, and so the exchange that was left open
         with pytest.raises(ZeroDivisionError) as kept: run(Failing(build(net, 0)), federation, 1)
         before = len(federation.ledger.where(way="up"))
@@ -252,15 +252,15 @@ def test_a_merge_that_reads_nothing_still_asks_everybody():
     (dict(workers=0), "workers=0"), (dict(workers=1.5), "workers=1.5"), (dict(threads=0), "threads=0"),
     (dict(workers=2, threads=2), "threads=2|workers=2")])
 def test_workers_and_threads_are_checked(options, why):
-    with pytest.raises(UserError, match=why): line_of(make, **options)
+    with pytest.raises(UserError, match=why): transport_for(make, **options)
 
 
 @several
 def test_a_worker_killed_while_idle_costs_nothing():
     server = Server(build(net, 0))
-    with Federation(line_of(make, 2), 4) as federation:
+    with Federation(transport_for(make, 2), 4) as federation:
         list(federation.exchange("fit", server.send, [0, 1]))
-        victim = next(iter(federation.line.processes.values()))
+        victim = next(iter(federation.transport.processes.values()))
         victim.kill()
         victim.join()
         assert [id for id, _ in federation.exchange("fit", server.send, [0, 1, 2, 3])] == [0, 1, 2, 3]
@@ -269,7 +269,7 @@ def test_a_worker_killed_while_idle_costs_nothing():
 @several
 def test_stopping_in_the_middle_of_an_exchange_leaves_nothing_behind():
     server = Server(build(net, 0))
-    with Federation(line_of(make, 2), 6) as federation:
+    with Federation(transport_for(make, 2), 6) as federation:
         for id, _ in federation.exchange("fit", server.send, list(range(6))): break
         replies = [id for id, _ in federation.exchange("fit", server.send, [5, 4])]
     assert replies == [5, 4]
@@ -278,9 +278,9 @@ def test_stopping_in_the_middle_of_an_exchange_leaves_nothing_behind():
 def test_idle_clients_cost_nothing():
     import resource
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    federation = Federation(Here(make), 1_000_000)
+    federation = Federation(InProcess(make), 1_000_000)
     assert list(federation.exchange("fit", Server(build(net, 0)).send, [999_999]))[0][0] == 999_999
-    assert len(federation.line.desk.clients) == 1
+    assert len(federation.transport.pool.clients) == 1
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000
 
 
@@ -343,7 +343,7 @@ def test_a_run_that_is_done_begins_no_further_round(tmp_path):
     checkpoint, seen = Checkpoint(tmp_path / "c"), []
     def go_on():
         server = Server(build(net, 0), per_round=4, seed=1)
-        with Federation(Here(make), 6) as federation:
+        with Federation(InProcess(make), 6) as federation:
             return run(server, federation, 5, checkpoint, done=lambda history: seen.append(1) or len(history) == 2)
     assert len(go_on()) == 2 == len(go_on()) and len(seen) == 4
 
@@ -473,7 +473,7 @@ def test_workers_end_with_their_parent(tmp_path):
     import sys, os; sys.path.insert(0, {os.path.dirname(__file__)!r})
     from test_fedavg import *
     server = Server(build(net, 0))
-    federation = Federation(line_of(make, 2), 4)
+    federation = Federation(transport_for(make, 2), 4)
     list(federation.exchange("fit", server.send, [0, 1]))
     print(*[p.pid for p in federation.line.processes.values()], flush=True)
     os.kill(os.getpid(), 9)
@@ -612,7 +612,7 @@ def contest(tmp_path, **changes):
 
 def after_a_round(experiment):
     server = experiment.server()
-    run(server, Federation(Here(experiment.client), experiment.ids), 1)
+    run(server, Federation(InProcess(experiment.client), experiment.ids), 1)
     return pack(server.state())
 
 

@@ -17,8 +17,8 @@ from fedbook.methods.continual import (Expandable, FedAvg, Stream, StreamExperim
                                        expandable_resnet18, run_stream, widen)
 from fedbook.methods.exemplars import herding
 from fedbook.engine.wire import Msg, Refused, labelled, pack, unpack
-from fedbook.engine.workers import Faults, line_of, prove
-from fedbook.engine.federation import Federation, Here
+from fedbook.engine.workers import Faults, transport_for, prove
+from fedbook.engine.federation import Federation, InProcess
 from fedbook.fedcbdr import (FedCBDR, FedCBDRAggregator, FedCBDRClient, FedCBDRServer, FedCBDRSizes,
                              FedCBDRTrainer, configured, default_network, mixed_batches, profiles,
                              settings as settings_of, tempered, tts_loss, variant)
@@ -598,7 +598,7 @@ class Struck(Faults):
 
     def strike(self, round, verb, id): return self.kind if (verb, id) in self.of else None
 
-def harmed(kind, *of): return Federation(Here(lender()), 3, faults=Struck(kind=kind, of=of))
+def harmed(kind, *of): return Federation(InProcess(lender()), 3, faults=Struck(kind=kind, of=of))
 
 @pytest.mark.parametrize("kind", ["silent", "nan", "shape", "garbage"])
 @pytest.mark.parametrize("verb", ["sketch", "scores"])
@@ -728,7 +728,7 @@ def test_what_labels_are_called_changes_nothing():
 def test_clients_as_a_list_and_as_a_federation(mode):
     one = loop(server_of(team(), gdr_mode=mode), rounds=2)
     for workers in (1, 2):
-        with Federation(line_of(lender(), workers), 3) as federation:
+        with Federation(transport_for(lender(), workers), 3) as federation:
             other = loop(server_of(federation, gdr_mode=mode), rounds=2)
             assert equal(one.server.weights, other.server.weights)
             assert one.federation.states == other.federation.states and one.history.rows == other.history.rows

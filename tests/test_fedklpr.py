@@ -21,7 +21,7 @@ import fedbook.methods.reid
 from conftest import AT_NIGHT, Strike, bits, by_day, close, copied, equal_bits as equal, normal
 from fedbook.engine.local import snapshot
 from fedbook.engine.workers import Checkpoint, prove, trial
-from fedbook.engine.federation import Federation, Here, LocalOnly, TooFewReplies, run, weighted_average
+from fedbook.engine.federation import Federation, InProcess, LocalOnly, TooFewReplies, run, weighted_average
 from fedbook.fedklpr import (DIGIT_SIZES, METHODS, CrossRoundRecovery, DigitsExperiment, FedKLPRClient,
                              FedKLPRExperiment, FedKLPRServer, FedKLPRSizes, LotteryFLClient,
                              SubFedAvgClient, combine_weights, cosine_change, drop_channels,
@@ -62,7 +62,7 @@ def federated(sizes=TINY, faults=None, client=FedKLPRExperiment.client):
         masks = {id: copied(mask) for id, mask in server.masks.items()}
         seen.append((copied(server.weights), masks, server.reports))
         return {}
-    server, federation = experiment.server(), Federation(Here(make), experiment.ids, faults=faults)
+    server, federation = experiment.server(), Federation(InProcess(make), experiment.ids, faults=faults)
     run(server, federation, sizes.rounds, test=look)
     return server, clients, federation, seen
 

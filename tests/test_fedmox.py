@@ -20,7 +20,7 @@ from fedbook.methods.detect import PAPER_LIMITS, SMALL_LIMITS, head_state, losse
 from fedbook.methods.teacher import momentum_at
 from fedbook.engine.workers import Checkpoint, prove, trial
 from fedbook.methods.experts import halved, learn_mosaic, mixtures, mosaic, mosaic_head, upcycled
-from fedbook.engine.federation import Federation, Here, Mean, run, weighted_average
+from fedbook.engine.federation import Federation, InProcess, Mean, run, weighted_average
 from fedbook.fedmox import (BoxOutputs, FedMoxClient, FedMoxExperiment, FedMoxServer, FedMoxSizes,
                             MoEBoxHead, MoERPNHead, MosaicExperiment, MosaicSizes, ShrinkingClient,
                             ShrinkingServer, cosine_rate, detector, encoder_of, equal_width,
@@ -246,7 +246,7 @@ def test_rates_follow_a_cosine_after_the_rise():
     model = mosaic_head(1)
     server = FedMoxServer(model, lambda m, g, rate: heard["server"].append(rate), 4, 1.0, rise=2)
     make = lambda id: FedMoxClient(id, model, lambda m, t, g, rate, step: heard["client"].append(rate), 5)
-    with Federation(Here(make), 1) as federation: run(server, federation, 4)
+    with Federation(InProcess(make), 1) as federation: run(server, federation, 4)
     assert heard == {"server": [cosine_rate(r, 4, 2) for r in range(4)],
                      "client": [cosine_rate(r, 4) for r in range(4)]}
 
@@ -255,7 +255,7 @@ def test_the_servers_randomness_depends_on_seed_and_round_only():
         seen, model = [], mosaic_head(1)
         server = FedMoxServer(model, lambda m, g, rate: seen.append(g.get_state().tolist()), 3, share,
                               seed=seed)
-        line = Here(lambda id: FedMoxClient(id, model, lambda m, t, g, rate, step: torch.rand(1, generator=g),
+        line = InProcess(lambda id: FedMoxClient(id, model, lambda m, t, g, rate, step: torch.rand(1, generator=g),
                                             5, seed))
         with Federation(line, 3) as federation: run(server, federation, 3)
         return seen

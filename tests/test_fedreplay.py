@@ -16,7 +16,7 @@ from conftest import Strike, by_day, close, equal, normal, seeded
 from fedbook.engine.local import distillation_loss, snapshot
 from fedbook.datasets.encoders import image_encoder
 from fedbook.engine.workers import Checkpoint, Faults, prove, trial
-from fedbook.engine.federation import (Federation, Here, LocalOnly, Server, TooFewReplies, run,
+from fedbook.engine.federation import (Federation, InProcess, LocalOnly, Server, TooFewReplies, run,
                                        weighted_average)
 from fedbook.fedreplay import (FedReplayClient, FedReplayExperiment, FedReplayServer, FedReplaySizes,
                                ReplayHead, ReplayPool, World, class_prototypes, classifier_rows,
@@ -67,7 +67,7 @@ def federated(joins, rounds, faults=None, checkpoint=None, client=client_of, own
     clients."""
     lent = head(classes)
     boss = kind(head(classes), joins, replace(BASE, **server), seed)
-    line = Here(partial(client, model=lent, seed=seed, **own or {}))
+    line = InProcess(partial(client, model=lent, seed=seed, **own or {}))
     with Federation(line, sorted(joins), faults=faults) as federation:
         history = run(boss, federation, rounds, checkpoint, test)
     return boss, history, federation
@@ -210,7 +210,7 @@ def test_the_pool_of_a_run():
     pools = []
     for seed in (0, 0, 1):
         boss = FedReplayServer(head(6), joins, replace(BASE, warm_steps=1), seed)
-        line = Here(partial(client_of, model=head(6), seed=seed))
+        line = InProcess(partial(client_of, model=head(6), seed=seed))
         with Federation(line, [0, 1, 4]) as federation: run(boss, federation, 1)
         pools.append(boss.pool)
     pool, train, test = pools[0], torch.cat([holdings(k)[0] for k in joins]), some([0, 1, 2, 3, 4, 5], 4,
@@ -838,7 +838,7 @@ def test_distillation_changes_what_is_learned_from_the_join_on():
 def test_a_latecomer_with_known_classes_brings_no_row():
     joins = {0: 0, 1: 0, 2: 0, 4: 2}
     lent, boss = head(6), FedReplayServer(head(6), joins, BASE)
-    line = Here(partial(client_of, model=lent))
+    line = InProcess(partial(client_of, model=lent))
     with Federation(line, sorted(joins)) as federation: run(boss, federation, 4)
     assert boss.classes == 6 and boss.teacher.shape == (len(boss.pool), 6) and not federation.ledger.absent
     assert len(boss.pool) == sum(quota(HELD[k][1], 0.3) for k in joins for _ in HELD[k][0])
@@ -876,7 +876,7 @@ def test_a_latecomer_whose_donation_fails_stops_the_run_with_its_checkpoint(tmp_
 def test_some_clients_a_round_and_none_before_it_came():
     joins = {0: 0, 1: 0, 4: 0, 2: 2, 3: 4}
     lent, boss = head(6), FedReplayServer(head(6), joins, replace(BASE, per_round=2))
-    line = Here(partial(client_of, model=lent))
+    line = InProcess(partial(client_of, model=lent))
     with Federation(line, sorted(joins)) as federation: run(boss, federation, 8)
     asked = [(e.round, e.client) for e in fits_down(federation)]
     assert [sum(r == round for r, _ in asked) for round in range(8)] == [2] * 8

@@ -38,8 +38,8 @@ from conftest import AT_NIGHT, Killed, by_day, seeded
 from fedbook.deploy import flower
 from fedbook.kit.command import plan_of
 from fedbook.engine.workers import Checkpoint, Faults
-from fedbook.engine.federation import Client, Federation, FedProxClient, Here, Server, TooFewReplies, run
-from fedbook.deploy.flower import (FlowerLine, client_app, fingerprint, server_app, simulate, to_array,
+from fedbook.engine.federation import Client, Federation, FedProxClient, InProcess, Server, TooFewReplies, run
+from fedbook.deploy.flower import (FlowerTransport, client_app, fingerprint, server_app, simulate, to_array,
                                    write_app)
 from fedbook.engine.errors import UserError
 from fedbook.engine.local import build, torch_threads
@@ -158,7 +158,7 @@ def small_grid(ids=range(4), make=make, keep=None, **options):
 
 
 def over(grid, ids=range(4), min_replies=1, **options):
-    return Federation(FlowerLine(grid, ids, **options), list(ids), min_replies)
+    return Federation(FlowerTransport(grid, ids, **options), list(ids), min_replies)
 
 
 def small_run(grid, rounds=3, checkpoint=None, test=None, **options):
@@ -168,7 +168,7 @@ def small_run(grid, rounds=3, checkpoint=None, test=None, **options):
 
 
 def small_reference(ids=range(4), rounds=3, make=make):
-    server, federation = Server(build(net, 0), seed=1), Federation(Here(make), list(ids))
+    server, federation = Server(build(net, 0), seed=1), Federation(InProcess(make), list(ids))
     run(server, federation, rounds)
     return server, federation
 
@@ -200,7 +200,7 @@ def trained(experiment, federation, checkpoint=None, test=None):
 @lru_cache(None)
 def in_process(name):
     experiment = experiment_of(name)
-    server, federation = trained(experiment, Federation(Here(experiment.client), experiment.ids))
+    server, federation = trained(experiment, Federation(InProcess(experiment.client), experiment.ids))
     return server, federation, experiment.test(server)
 
 
@@ -242,8 +242,8 @@ def simulated():
         return made[name].client(id)
 
     def job(federation):
-        federation.line.find(federation.ids)
-        ran = {name: alone(federation.line, experiment, places.index((name, 0)))
+        federation.transport.find(federation.ids)
+        ran = {name: alone(federation.transport, experiment, places.index((name, 0)))
                for name, experiment in experiments.items()}
         return {**ran, "addresses": listening()}
 
@@ -252,7 +252,7 @@ def simulated():
         grid = SimpleNamespace(get_node_ids=nodes.values, push_messages=line.grid.push_messages,
                                pull_messages=line.grid.pull_messages)
         part = over(grid, experiment.ids)
-        part.line.nodes = nodes
+        part.transport.nodes = nodes
         return trained(experiment, part)
 
     with torch_threads(1): return simulate(job, make_client, range(len(places)), side_by_side=2)
@@ -521,7 +521,7 @@ def test_equal_letters_go_out_together_and_other_ones_alone(monkeypatch):
 
 def test_what_comes_before_its_turn_waits_on_disk_and_is_gone_afterwards(clock, tmp_path):
     came, grid = [], small_grid()
-    pull, line = grid.pull_messages, FlowerLine(grid, range(4), folder=tmp_path)
+    pull, line = grid.pull_messages, FlowerTransport(grid, range(4), folder=tmp_path)
     late = lambda ids: [] if clock.now < 2 and grid.first in ids else came.extend(ids) or pull(ids)
     federation, server = Federation(line, 4), Server(build(net, 0))
     line.find(range(4))
@@ -676,7 +676,7 @@ def test_a_node_that_leaves_is_missed_and_one_that_comes_back_goes_on_from_its_f
 
 def test_a_farm_whose_node_connects_only_when_it_joins(clock):
     experiment = experiment_of("fedreplay", {"join_round": 1, "clients": 4, "rounds": 2})
-    wanted = trained(experiment, Federation(Here(experiment.client), experiment.ids))
+    wanted = trained(experiment, Federation(InProcess(experiment.client), experiment.ids))
     grid = FakeGrid(lambda: client_app(experiment.client), experiment.ids[:-1])
     come = lambda server: grid.serving(3) and {} or grid.join(3) and {}
     server, federation = trained(experiment, over(grid, experiment.ids), test=come)
@@ -693,7 +693,7 @@ def test_a_farm_whose_node_connects_only_when_it_joins(clock):
 @pytest.mark.parametrize("name", ["fedcbdr", "fedgtea"])
 def test_answers_that_came_too_late_change_nothing(name):
     experiment, faults = experiment_of(name), Faults(seed=5, silent=0.3)
-    wanted, reference = trained(experiment, Federation(Here(experiment.client), experiment.ids,
+    wanted, reference = trained(experiment, Federation(InProcess(experiment.client), experiment.ids,
                                                        faults=faults))
     struck = lambda id, verb, round: verb != "hello" and faults.strike(int(round), verb, id)
     grid = grid_of(experiment, weather=lambda *asked: late if struck(*asked) else served)
@@ -903,7 +903,7 @@ def test_nodes_train_on_folders_of_their_own(tmp_path, monkeypatch):
     own = crops(tmp_path / "server", range(4), 8)
     body = served_by(server, grid, tmp_path / "runs", folder=own)
     experiment = plan_of("fedavg", "smoke", changes=changes).experiment
-    here = Here(lambda id: experiment.own_client(id, folders[id], batch=4))
+    here = InProcess(lambda id: experiment.own_client(id, folders[id], batch=4))
     wanted, federation = trained(experiment.at(own), Federation(here, 2))
     held = unpack(next((tmp_path / "runs").glob("*/checkpoint.safetensors")).read_bytes()).tensors
     assert held["server"].numpy().tobytes() == pack(wanted.state())
@@ -997,12 +997,12 @@ def test_a_simulation_returns_what_the_job_returns_and_raises_what_it_raises(wit
     (lambda tmp: plan_of("fedavg", "smoke", changes={"lr": "abc"}), "lr='abc'"),
     (lambda tmp: write_app(plan_of("fedavg", "smoke"), tmp), "holds other things"),
     (lambda tmp: write_app(plan_of("fedavg", "smoke"), tmp / "file"), "holds other things"),
-    (lambda tmp: FlowerLine(None, range(3), timeout=0), "timeout=0 must be"),
-    (lambda tmp: FlowerLine(None, range(3), timeout="long"), "timeout='long' must be"),
-    (lambda tmp: FlowerLine(None, range(3), timeout=float("nan")), "timeout=nan must be"),
-    (lambda tmp: FlowerLine(None, range(3), wait=-1), "wait=-1 must be"),
-    (lambda tmp: FlowerLine(None, range(3), over=0.9), "over=0.9 must be"),
-    (lambda tmp: FlowerLine(None, range(3), over=float("inf")), "over=inf must be"),
+    (lambda tmp: FlowerTransport(None, range(3), timeout=0), "timeout=0 must be"),
+    (lambda tmp: FlowerTransport(None, range(3), timeout="long"), "timeout='long' must be"),
+    (lambda tmp: FlowerTransport(None, range(3), timeout=float("nan")), "timeout=nan must be"),
+    (lambda tmp: FlowerTransport(None, range(3), wait=-1), "wait=-1 must be"),
+    (lambda tmp: FlowerTransport(None, range(3), over=0.9), "over=0.9 must be"),
+    (lambda tmp: FlowerTransport(None, range(3), over=float("inf")), "over=inf must be"),
     (lambda tmp: simulate(None, make, range(3), side_by_side=0), "side_by_side=0 must be"),
     (lambda tmp: simulate(None, make, range(3), side_by_side=1.5), "side_by_side=1.5 must be"),
     (lambda tmp: simulate(None, make, range(3), side_by_side=True), "side_by_side=True must be"),

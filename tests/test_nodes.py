@@ -25,7 +25,7 @@ from cryptography.x509.verification import PolicyBuilder, Store, VerificationErr
 
 from conftest import AT_NIGHT
 from fedbook.kit.command import plan_of
-from fedbook.engine.federation import Failure, Federation, Here, run
+from fedbook.engine.federation import Failure, Federation, InProcess, run
 from fedbook.deploy.flower import fingerprint, write_app
 from fedbook.engine.errors import UserError
 from fedbook.deploy.nodes import (LocalNodes, NodeProcess, check_certificate, check_server, write_authority,
@@ -67,7 +67,7 @@ def in_one_process(experiment, absent=()):
     """Server and federation after `experiment` was trained in this process, without the replies that are
     `absent`."""
     server = experiment.server()
-    federation = Federation(Here(experiment.client), experiment.ids, faults=Absent(absent))
+    federation = Federation(InProcess(experiment.client), experiment.ids, faults=Absent(absent))
     run(server, federation, experiment.rounds)
     return server, federation
 

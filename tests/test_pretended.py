@@ -19,7 +19,7 @@ import pretended
 from conftest import by_day, close, normal, seeded
 from fedbook.kit.runs import chapters
 from fedbook.kit.command import plan_of
-from fedbook.engine.federation import Federation, Here
+from fedbook.engine.federation import Federation, InProcess
 from fedbook.engine.sizes import choose
 from fedbook.engine.local import small_cnn, train
 from fedbook.engine.wire import pack, unpack
@@ -285,7 +285,7 @@ def on_flower(name, out):
     experiment = plan.experiment
     federation = test_flower.over(test_flower.grid_of(experiment), experiment.ids)
     numbers = test_flower.flower.train_plan(plan, federation, out)
-    line = Federation(Here(experiment.client), experiment.ids)
+    line = Federation(InProcess(experiment.client), experiment.ids)
     server, _ = test_flower.trained(experiment, line)
     return numbers, federation.ledger.absent, experiment.test(server)
 

@@ -113,10 +113,10 @@ def test_it_is_counted_and_proven(method):
 @METHODS
 def test_it_runs_on_flower_with_the_same_bits(method):
     pytest.importorskip("flwr", reason="Flower is not installed here: pip install 'fedbook[flower]'")
-    from fedbook.deploy.flower import FlowerLine, client_app
+    from fedbook.deploy.flower import FlowerTransport, client_app
     from test_flower import FakeGrid
     experiment = method(SMALL)
     grid = FakeGrid(partial(client_app, experiment.client), experiment.ids)
-    away, here = trial(experiment, line=FlowerLine(grid, experiment.ids)), trial(experiment, workers=1)
+    away, here = trial(experiment, transport=FlowerTransport(grid, experiment.ids)), trial(experiment, workers=1)
     assert all((away.server.weights[name] == t).all() for name, t in here.server.weights.items())
     assert [e[:5] for e in away.federation.ledger.entries] == [e[:5] for e in here.federation.ledger.entries]

@@ -11,7 +11,7 @@ from torch import nn
 
 from conftest import by_day
 from fedbook.engine.workers import prove, trial
-from fedbook.engine.federation import Client, Federation, Here, Server, TooFewReplies, run
+from fedbook.engine.federation import Client, Federation, InProcess, Server, TooFewReplies, run
 from fedbook.engine.errors import UserError
 from fedbook.engine.local import generator
 from fedbook.privacy.robust import (Capped, ClippedMean, GeometricMedian, Krum, LyingExperiment, Median,
@@ -250,9 +250,9 @@ def test_a_federation_can_stop_before_too_few_are_merged(aggregate, needed):
     make = lambda id: experiment.client(id) if id < 8 else Mute()
     server = with_aggregate(experiment.network(), aggregate)
     before = {name: t.clone() for name, t in server.weights.items()}
-    with Federation(Here(make), 10, min_replies=needed) as federation, pytest.raises(TooFewReplies):
+    with Federation(InProcess(make), 10, min_replies=needed) as federation, pytest.raises(TooFewReplies):
         run(server, federation, 1)
-    with Federation(Here(make), 10) as federation, pytest.warns(UserWarning, match="8 of 10"):
+    with Federation(InProcess(make), 10) as federation, pytest.warns(UserWarning, match="8 of 10"):
         with pytest.raises(UserError, match="liars="): run(server, federation, 1)
     assert all(torch.equal(server.weights[name], t) for name, t in before.items())
 

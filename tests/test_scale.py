@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fedbook.engine.workers import Checkpoint, Faults, trial
-from fedbook.engine.federation import Client, Federation, Here, Mean, Place, Server, run
+from fedbook.engine.federation import Client, Federation, InProcess, Mean, Position, Server, run
 from fedbook.engine.errors import UserError
 from fedbook.engine.history import History
 from fedbook.deploy.scale import (CostLaw, CrowdExperiment, FolderCheckpoint, Ready, CrowdSizes, StateFolder,
@@ -67,7 +67,7 @@ def test_a_folder_is_a_dict(tmp_path):
         id, what = int(draws.integers(0, 3000, 1)[0] // 300 * 300), draws.random()
         if what < 0.6: states[id] = plain[id] = b"state %d" % step
         elif what < 0.75 and id in plain: del states[id], plain[id]
-        elif what < 0.85: states.settle(Place(step))
+        elif what < 0.85: states.settle(Position(step))
         assert (id in states) == (id in plain) and states.get(id) == plain.get(id)
     assert dict(states) == plain and list(states) == sorted(plain) and len(states) == len(plain)
     with pytest.raises(KeyError): states[77]
@@ -97,19 +97,19 @@ def test_a_run_that_begins_anew_finds_no_states(tmp_path):
 def test_what_was_written_after_the_checkpoint_goes(tmp_path):
     states = StateFolder(tmp_path)
     states[1] = b"first"
-    states.settle(Place(1))
+    states.settle(Position(1))
     states[1], states[2] = b"second", b"new"
     again = StateFolder(tmp_path)
-    again.settle(Place(1))
+    again.settle(Position(1))
     assert dict(again) == {1: b"first"}
 
 
 def test_what_was_written_before_the_checkpoint_counts_even_if_nobody_moved_it(tmp_path):
     states = StateFolder(tmp_path)
-    states.settle(Place(1))
+    states.settle(Position(1))
     states[1] = b"second"
     again = StateFolder(tmp_path)
-    again.settle(Place(2))
+    again.settle(Position(2))
     assert dict(again) == {1: b"second"}
 
 
@@ -118,14 +118,14 @@ def test_a_draft_is_no_state(tmp_path):
     states[1] = b"whole"
     (tmp_path / "after-0-0" / ".2").write_bytes(b"ha")
     assert dict(StateFolder(tmp_path)) == {1: b"whole"}
-    states.settle(Place(1))
+    states.settle(Position(1))
     assert dict(states) == {1: b"whole"} and not list(tmp_path.glob("after-*"))
 
 
 def test_files_are_spread_over_folders(tmp_path):
     states = StateFolder(tmp_path)
     for id in (5, 1005, 99_999): states[id] = b"x"
-    states.settle(Place(1))
+    states.settle(Position(1))
     assert sorted(path.parent.name for path in tmp_path.glob("kept/*/*")) == ["0", "1", "99"]
     assert list(states) == [5, 1005, 99_999]
 
@@ -146,7 +146,7 @@ def test_a_run_on_disk_with_faults_is_that_in_memory(tmp_path):
 class Plug(BaseException): pass
 
 
-class Dying(Here):
+class Dying(InProcess):
     "A line that dies before its answer number `last`."
     def __init__(self, make_client, last):
         super().__init__(make_client)
@@ -187,10 +187,10 @@ def test_a_checkpoint_does_not_grow_with_the_clients(tmp_path):
     state = pack(Client(0, nn.Linear(1, 1), torch.zeros(1, 1), torch.zeros(1)).state())
     sizes = []
     for count in (1, 50):
-        server, federation = Server(nn.Linear(4, 4)), Federation(Here(None), 50)
+        server, federation = Server(nn.Linear(4, 4)), Federation(InProcess(None), 50)
         federation.states = StateFolder(tmp_path / str(count))
         for id in range(count): federation.states[id] = state
-        FolderCheckpoint(tmp_path / f"run{count}").save(Place(1), server, federation, History())
+        FolderCheckpoint(tmp_path / f"run{count}").save(Position(1), server, federation, History())
         sizes.append((tmp_path / f"run{count}").stat().st_size)
         assert len(federation.states) == count
     assert sizes[0] == sizes[1]
@@ -206,7 +206,7 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
 def leveled(groups, inner, rounds=2, checkpoint=None):
     experiment = CrowdExperiment(replace(SIZES, rounds=rounds), 0)
     server = TwoLevel(experiment.server(), groups, inner)
-    with Federation(Here(experiment.client), experiment.ids) as federation:
+    with Federation(InProcess(experiment.client), experiment.ids) as federation:
         run(server, federation, rounds, checkpoint)
     return server, federation
 
@@ -215,9 +215,9 @@ def test_one_group_that_averages_twice_is_two_rounds_of_fedavg():
     "All clients in one group, all asked: inner averages are rounds."
     experiment = CrowdExperiment(replace(SIZES, per_round=12), 0)
     two = TwoLevel(experiment.server(), [0] * 12, 2)
-    with Federation(Here(experiment.client), 12) as federation: run(two, federation, 1)
+    with Federation(InProcess(experiment.client), 12) as federation: run(two, federation, 1)
     one = experiment.server()
-    with Federation(Here(experiment.client), 12) as federation: run(one, federation, 2)
+    with Federation(InProcess(experiment.client), 12) as federation: run(one, federation, 2)
     assert all(torch.equal(t, two.weights[name]) for name, t in one.weights.items())
 
 
@@ -306,7 +306,7 @@ def test_no_constant_is_below_zero_and_small_rounds_count():
 
 def test_forecast_by_hand():
     law = CostLaw(1.0, 0.01, 0.1, 1e-6)
-    found = forecast(law, 100_000, 0.01, 2.0, wait=60.0, line=100.0, state_kb=4.0)
+    found = forecast(law, 100_000, 0.01, 2.0, wait=60.0, transport=100.0, state_kb=4.0)
     assert found.replies == 1000 and found.bytes == 2 * 1000 * 2e6 and found.states == 4e8
     assert found.work == pytest.approx(1 + 1000 * (0.01 + 0.2) + 0.1) and found.wire == 40
     assert found.servers == math.ceil(found.work / 60) == 4

@@ -15,7 +15,7 @@ pytest.importorskip("cryptography")
 
 import fedbook.privacy.secagg
 from fedbook.engine.workers import prove, trial
-from fedbook.engine.federation import Client, Experiment, Federation, Here, Server, TooFewReplies
+from fedbook.engine.federation import Client, Experiment, Federation, InProcess, Server, TooFewReplies
 from fedbook.fedreplay import FedReplayExperiment, World
 from fedbook.fedreplay import profiles as replay_profiles
 from fedbook.engine.errors import UserError
@@ -188,7 +188,7 @@ def test_the_sum_is_exact_for_whoever_leaves_or_nothing_is_opened(leaves):
     after = [5 - sum(v in VERBS[:k + 1] for v in leaves) for k in range(4)]
     experiment = secure(how=Seen(most=1000))
     server, started = experiment.server(), pack(Msg(experiment.server().server.weights))
-    with Federation(Here(experiment.client), 5, faults=Strike(hits)) as federation:
+    with Federation(InProcess(experiment.client), 5, faults=Strike(hits)) as federation:
         ids = server.pick(list(range(5)), 0)
         server.begin(ids, 0)
         try:
@@ -239,7 +239,7 @@ def test_a_threshold_above_all_or_below_half_is_named(threshold, word):
 
 def upto(experiment, verb, meddle=lambda verb, server: None):
     "A server and federation as they are before `verb` of the first round; `meddle` after each merge."
-    server, federation = experiment.server(), Federation(Here(experiment.client), 5, faults=Strike({}))
+    server, federation = experiment.server(), Federation(InProcess(experiment.client), 5, faults=Strike({}))
     server.begin(federation.ids, 0)
     for step in server.steps(federation.ids, 0)[:VERBS.index(verb)]:
         take(step, federation, server)
@@ -274,7 +274,7 @@ def test_a_wrong_piece_opens_nothing(row):
 
     experiment, server = secure(), secure().server()
     make = lambda id: Liar(experiment.client(id).client, 3, HOW)
-    with Federation(Here(make), 5, faults=Strike({(0, "masked", 4): "silent"})) as federation:
+    with Federation(InProcess(make), 5, faults=Strike({(0, "masked", 4): "silent"})) as federation:
         server.begin(federation.ids, 0)
         *first, last = server.steps(federation.ids, 0)
         for step in first: take(step, federation, server)
@@ -375,7 +375,7 @@ def test_keys_on_which_everybody_agrees_cost_their_client_only():
 
     experiment, server = secure(), secure().server()
     make = lambda id: Low(experiment.client(id).client, 3, HOW)
-    with Federation(Here(make), 5, faults=Strike({})) as federation:
+    with Federation(InProcess(make), 5, faults=Strike({})) as federation:
         server.begin(federation.ids, 0)
         for step in server.steps(federation.ids, 0): take(step, federation, server)
     assert [(row["client"], row["verb"]) for row in federation.ledger.absent] == [(3, "advertise")]

@@ -10,11 +10,11 @@ pytest.importorskip("flwr", reason="Flower is not installed here: pip install 'f
 BENCH = "stream"
 
 
-def peak(bench, count, line=None):
+def peak(bench, count, transport=None):
     "The most bytes that Python held in an exchange with `count` replies of 1 MB."
     tracemalloc.start()
     try:
-        bench.exchange(count, 1, line or bench.FlowerLine)
+        bench.exchange(count, 1, transport or bench.FlowerTransport)
         return tracemalloc.get_traced_memory()[1]
     finally: tracemalloc.stop()
 
@@ -26,7 +26,7 @@ def test_memory_is_flat_in_the_number_of_replies(bench):
 
 
 def test_both_ways_give_the_same_bits(bench, tmp_path):
-    one, other = (bench.exchange(5, 0.01, line, tmp_path)[0] for line in (bench.FlowerLine, bench.AtOnce))
+    one, other = (bench.exchange(5, 0.01, transport, tmp_path)[0] for transport in (bench.FlowerTransport, bench.AtOnce))
     assert torch.equal(one.weights["weight"], other.weights["weight"])
     assert not [*tmp_path.iterdir()]
 

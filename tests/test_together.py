@@ -8,13 +8,13 @@ import torch.nn.functional as F
 from conftest import copied
 from fedbook.engine import stacked as module
 from fedbook.engine.workers import Checkpoint, Faults
-from fedbook.engine.federation import Client, Federation, FedProxClient, Here, Server, run
+from fedbook.engine.federation import Client, Federation, FedProxClient, InProcess, Server, run
 from fedbook.fedreplay import (FedReplayClient, FedReplayServer, FedReplaySizes, ReplayHead, ReplayPool,
-                               cross_entropy, fedprox, logits_together)
+                               cross_entropy, fedprox, logits_stacked)
 from fedbook.engine.errors import UserError
 from fedbook.engine.local import batches, build, generator
-from fedbook.engine.stacked import (Together, batch_together, default_together, entropy_together,
-                                    mean_together, train_together)
+from fedbook.engine.stacked import (Stacked, batch_stacked, default_stacked, entropy_stacked,
+                                    mean_stacked, train_stacked)
 from fedbook.engine.wire import Msg, unpack
 
 # one step, several, a last batch of one that joins the one before it, a single picture
@@ -76,7 +76,7 @@ def test_logits_of_many_heads(tokens):
                                                                   *([20] if tokens == 1 else [tokens, 20]))
     stacked = {name: torch.stack([head.state_dict()[name] for head in heads])
                for name in heads[0].state_dict()}
-    together = logits_together(heads[0], stacked, z)
+    together = logits_stacked(heads[0], stacked, z)
     assert together.shape == (3, 4, 5)
     torch.testing.assert_close(together, torch.stack([head(rows) for head, rows in zip(heads, z)]), rtol=0,
                                atol=1e-12)
@@ -88,7 +88,7 @@ def test_logits_of_many_heads(tokens):
                           (3, 0.0, 0.5, False, 7), (1, 0.7, 0.0, True, 7)])
 def test_training_together_is_training_alone_in_float64(tokens, mu, lam, pool, group):
     ours, theirs = (clients(torch.float64, tokens, mu, lam, pool) for _ in range(2))
-    states = [state for n in range(0, len(ours), group) for state in train_together(ours[n:n + group])]
+    states = [state for n in range(0, len(ours), group) for state in train_stacked(ours[n:n + group])]
     for state, wanted, one, other in zip(states, one_after_the_other(theirs), ours, theirs, strict=True):
         assert worst(state, wanted, keys=False) < 1e-10
         assert worst(state, wanted) < 1e-7
@@ -98,10 +98,10 @@ def test_training_together_is_training_alone_in_float64(tokens, mu, lam, pool, g
 
 def test_training_together_in_float32():
     ours, theirs = (clients(torch.float32, mu=0.7) for _ in range(2))
-    for state, wanted in zip(train_together(ours), one_after_the_other(theirs), strict=True):
+    for state, wanted in zip(train_stacked(ours), one_after_the_other(theirs), strict=True):
         assert worst(state, wanted, keys=False) < 2e-2
     z = features(50, 1, generator(5))
-    for state, wanted in zip(train_together(clients(torch.float32)),
+    for state, wanted in zip(train_stacked(clients(torch.float32)),
                              one_after_the_other(clients(torch.float32)), strict=True):
         seen = []
         for each in (state, wanted):
@@ -123,15 +123,15 @@ def test_a_mean_leaves_padding_out():
     logits, y = torch.randn(3, 4, 5, generator=g), torch.randint(5, (3, 4), generator=g)
     share = torch.tensor([[1.0, 0, 0, 0], [0.5, 0.5, 0, 0], [0.25] * 4])
     wanted = torch.stack([F.cross_entropy(logits[k, :n], y[k, :n]) for k, n in enumerate((1, 2, 4))])
-    torch.testing.assert_close(entropy_together(share, logits, y), wanted)
+    torch.testing.assert_close(entropy_stacked(share, logits, y), wanted)
     each = torch.where(share > 0, 2.0, 1e9)
-    assert mean_together(share, each.flatten()).tolist() == [2.0, 2.0, 2.0]
+    assert mean_stacked(share, each.flatten()).tolist() == [2.0, 2.0, 2.0]
 
 
 def test_a_batch_is_padded_and_says_what_counts():
     made = clients(torch.float64, mu=0.3)[:3]
     steps = [client.plan()[0] for client in made]
-    share, x, y, *pool = batch_together(made, steps)
+    share, x, y, *pool = batch_stacked(made, steps)
     longest = max(len(own) for own, _ in steps)
     assert x.shape == (3, longest, 20) and y.shape == (3, longest) and len(pool) == 3
     for k, (client, (own, shared)) in enumerate(zip(made, steps)):
@@ -153,7 +153,7 @@ def test_a_client_that_cannot_say_so_trains_alone(kind, stacked):
         y = torch.randint(3, (ROWS[id],), generator=generator(9, id))
         return kind(id, _head, features(len(y), 1, generator(9, id)), y, 3)
     say, results = Server(small_head(classes=3)).send(0), []
-    for line in (Together(made, 4), Here(made)):
+    for line in (Stacked(made, 4), InProcess(made)):
         with Federation(line, 5) as federation: results.append(dict(federation.exchange("fit", say, range(5))))
     assert all(worst(results[0][id].tensors, results[1][id].tensors) == 0 for id in range(5)) and not stacked
 
@@ -162,10 +162,10 @@ def test_a_client_that_cannot_say_so_trains_alone(kind, stacked):
 
 @pytest.fixture
 def stacked(monkeypatch):
-    "How many clients each call of `train_together` trained at once."
+    "How many clients each call of `train_stacked` trained at once."
     sizes = []
     def counting(made):
-        trained = train_together(made)
+        trained = train_stacked(made)
         sizes.append(len(made))
         return trained
     monkeypatch.setattr(module, "train_together", counting)
@@ -193,14 +193,14 @@ def federate(line, rounds=3, checkpoint=None, replay=True, late=2, faults=None, 
     return server, federation, history
 
 
-def together(count): return partial(Together, together=count)
+def together(count): return partial(Stacked, together=count)
 
 
 @pytest.mark.parametrize("count", (3, 7))
 @pytest.mark.parametrize("replay", (True, False))
 def test_a_federation_side_by_side(count, replay, stacked):
     for rounds, bound in ((1, 2e-4), (5, 1e-3)):
-        runs = [federate(line, rounds, replay=replay) for line in (together(count), Here)]
+        runs = [federate(line, rounds, replay=replay) for line in (together(count), InProcess)]
         (server, ours, _), (wanted, theirs, _) = runs
         assert ours.ledger.to_json() == theirs.ledger.to_json() and ours.states.keys() == theirs.states.keys()
         assert worst(server.weights, wanted.weights, keys=False) < bound
@@ -217,13 +217,13 @@ def test_a_federation_side_by_side(count, replay, stacked):
 
 
 def test_one_at_a_time_is_the_plain_federation():
-    (server, ours, _), (wanted, theirs, _) = federate(together(1)), federate(Here)
+    (server, ours, _), (wanted, theirs, _) = federate(together(1)), federate(InProcess)
     assert worst(server.weights, wanted.weights) == 0 and ours.states == theirs.states
 
 
 def test_another_local_loss_trains_alone_to_the_bit(stacked):
     (server, ours, _), (wanted, theirs, _) = (federate(line, local_loss=fedprox)
-                                              for line in (together(4), Here))
+                                              for line in (together(4), InProcess))
     assert worst(server.weights, wanted.weights) == 0 and ours.states == theirs.states and not stacked
 
 
@@ -237,7 +237,7 @@ class Apart(FedReplayClient):
 def test_a_failing_client_does_not_sink_its_group(kind, bad, stacked):
     def made(id): return make(id, kind if id == 4 else FedReplayClient, bad)
     results = []
-    for line in (Together(made, 7), Here(made)):
+    for line in (Stacked(made, 7), InProcess(made)):
         head, federation = small_head(classes=3), Federation(line, 7)
         replies = dict(federation.exchange("fit", Server(head).send(0), [3, 4, 1, 0, 5]))
         results.append((replies, federation))
@@ -255,11 +255,11 @@ def test_a_group_that_fails_trains_one_by_one_and_says_so(monkeypatch):
     monkeypatch.setattr(module, "train_together", broken)
     with pytest.warns(UserWarning, match="one by one: RuntimeError: no room"):
         server, _, _ = federate(together(3), 1)
-    assert worst(server.weights, federate(Here, 1)[0].weights) == 0
+    assert worst(server.weights, federate(InProcess, 1)[0].weights) == 0
 
 
 def test_a_stack_that_does_not_fit_is_halved(monkeypatch):
-    heights, train = [], module.train_together
+    heights, train = [], module.train_stacked
     def small(group):
         heights.append(len(group))
         if len(group) > 2: raise torch.OutOfMemoryError("CUDA out of memory")
@@ -281,13 +281,13 @@ def test_a_client_that_does_not_fit_alone_stops_the_run(monkeypatch):
 
 
 def test_replies_come_in_the_order_asked():
-    federation, say = Federation(Together(make, 4), 6), Server(small_head(classes=3)).send(0)
+    federation, say = Federation(Stacked(make, 4), 6), Server(small_head(classes=3)).send(0)
     assert [id for id, _ in federation.exchange("fit", say, [5, 0, 3, 1, 4])] == [5, 0, 3, 1, 4]
 
 
 def test_not_more_than_a_group_is_asked_ahead():
     said = []
-    federation, msg = Federation(Together(make, 2), 6), Server(small_head(classes=3)).send(0)
+    federation, msg = Federation(Stacked(make, 2), 6), Server(small_head(classes=3)).send(0)
     replies = federation.exchange("fit", lambda id: said.append(id) or msg, range(6))
     next(replies)
     assert said == [0, 1]
@@ -297,7 +297,7 @@ def test_not_more_than_a_group_is_asked_ahead():
 def test_an_exchange_given_up_leaves_no_trace():
     say, results = Server(small_head(classes=3)).send(0), []
     for give_up in (True, False):
-        federation = Federation(Together(make, 4), 6)
+        federation = Federation(Stacked(make, 4), 6)
         list(federation.exchange("fit", say, range(6)))
         if give_up:
             replies = federation.exchange("fit", say, range(6))
@@ -312,7 +312,7 @@ def test_an_exchange_given_up_leaves_no_trace():
 @pytest.mark.filterwarnings("ignore:round")
 def test_the_same_faults_strike():
     faults = Faults(seed=4, silent=0.1, nan=0.1, crash=0.1)
-    ledgers = [federate(line, 3, faults=faults)[1].ledger.to_json() for line in (together(3), Here)]
+    ledgers = [federate(line, 3, faults=faults)[1].ledger.to_json() for line in (together(3), InProcess)]
     assert ledgers[0] == ledgers[1]
 
 
@@ -329,8 +329,8 @@ def test_a_killed_run_ends_with_the_same_bits(stop, tmp_path, kill, stacked):
 
 
 def test_what_does_not_go():
-    with pytest.raises(UserError, match="together=0"): Together(make, 0)
-    with pytest.raises(UserError, match="threads=0"): Together(make, 2, threads=0)
+    with pytest.raises(UserError, match="together=0"): Stacked(make, 0)
+    with pytest.raises(UserError, match="threads=0"): Stacked(make, 2, threads=0)
 
 
 def test_alike():
@@ -347,14 +347,14 @@ def test_how_many_at_once(monkeypatch):
         monkeypatch.setattr(torch.cuda, name, lambda device, held=held: held)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (980, 2000))
     cases = [("cpu", 4), ("cpu", 100), ("cuda", 100), ("cuda", 100, 10), ("cuda", 100, 7), ("cuda", 3, 9999)]
-    assert [default_together(*where) for where in cases] == [4, 10, 100, 50, 71, 1]
+    assert [default_stacked(*where) for where in cases] == [4, 10, 100, 50, 71, 1]
 
 
 def test_the_bytes_of_a_client_in_a_stack():
     "By hand: a linear layer keeps its input, and ReLU its output."
     model = torch.nn.Sequential(torch.nn.Linear(5, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2))
     weights, x = 4 * (5 * 3 + 3 + 3 * 2 + 2), torch.zeros(7, 5)
-    kept = module.bytes_beside(model, x) - 4 * weights
+    kept = module.bytes_stacked(model, x) - 4 * weights
     assert 2 * 4 * (7 * 5 + 7 * 3) <= kept <= 2 * (4 * (7 * 5 + 7 * 3) + weights)
 
 
@@ -390,22 +390,22 @@ def farthest(a, b): return max(float((a[name] - b[name]).abs().max()) for name i
                                            (FedProxClient, dict(mu=0.5, momentum=0.9))])
 def test_plain_clients_side_by_side(kind, options, dtype, tolerance, stacked):
     make = ones_like(kind, dtype, **options)
-    (alone, one), (beside, other) = (three_rounds(make, line) for line in (Here, together_of(3)))
+    (alone, one), (beside, other) = (three_rounds(make, line) for line in (InProcess, together_of(3)))
     assert max(stacked) == 3
     assert 0 <= farthest(alone, beside) < tolerance
     assert one.ledger.to_json() == other.ledger.to_json() and one.states == other.states
 
-def together_of(k): return lambda make: Together(make, k)
+def together_of(k): return lambda make: Stacked(make, k)
 
 
 def test_fedprox_pulls_each_client_to_its_own_start():
     make, alone, sides = ones_like(FedProxClient, mu=2.0), [], []
     starts = [{name: t * (1 + id) for name, t in build(cnn, id).double().state_dict().items()} for id in range(4)]
     for id, start in enumerate(starts):
-        sides.append(module.Beside(make(id)))
+        sides.append(module.StackedClients(make(id)))
         sides[-1].read(Msg(start))
         alone.append({name: t.clone() for name, t in make(id).fit(Msg(start)).tensors.items()})
-    for one, other in zip(alone, train_together(sides), strict=True): assert farthest(one, other) < 1e-12
+    for one, other in zip(alone, train_stacked(sides), strict=True): assert farthest(one, other) < 1e-12
 
 
 class Other(Client):
@@ -422,12 +422,12 @@ def frozen():
 @pytest.mark.parametrize("kind, network", [(Other, cnn), (Client, normed), (Client, frozen)])
 def test_who_trains_alone(kind, network, stacked):
     make = ones_like(kind, network=network)
-    (alone, _), (beside, _) = (three_rounds(make, line) for line in (Here, together_of(3)))
+    (alone, _), (beside, _) = (three_rounds(make, line) for line in (InProcess, together_of(3)))
     assert not stacked and farthest(alone, beside) == 0
 
 
 def test_who_is_not_alike_does_not_stand_together():
-    first, second, third = (module.Beside(ones_like(Client, **more)(0)) for more in
+    first, second, third = (module.StackedClients(ones_like(Client, **more)(0)) for more in
                             ({}, dict(momentum=0.5), dict(dtype=torch.uint8)))
     assert len({side.alike() for side in (first, second, third)}) == 3
-    assert first.alike() == module.Beside(ones_like(Client)(1)).alike() is not None
+    assert first.alike() == module.StackedClients(ones_like(Client)(1)).alike() is not None

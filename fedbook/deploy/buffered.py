@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from ..engine.errors import UserError
-from ..engine.federation import Call, Failure, Line, Mean, Replies, Server, Step
+from ..engine.federation import Call, Failure, Transport, Mean, Replies, Server, Step
 from ..engine.local import State, generator
 from ..engine.sizes import Bounds, Count, Positive, Profile, Share
 from ..engine.wire import Msg
@@ -130,14 +130,14 @@ def first_to_come(times: Sequence[float], over: float = 1.0,
 Seconds = Callable[[int, int], float]
 
 class Synchronous:
-    """A line with a clock around `line`, for rounds in which all clients begin together: `seconds(id, round)`
+    """A transport with a clock around `transport`, for rounds in which all clients begin together: `seconds(id, round)`
     says how long an answer takes, `over` and `deadline` whose are taken (`first_to_come`). `now` is the
     clock, `times` what it showed after each exchange."""
 
-    def __init__(self, line: Line, seconds: Seconds, over: float = 1.0, deadline: float = math.inf) -> None:
+    def __init__(self, transport: Transport, seconds: Seconds, over: float = 1.0, deadline: float = math.inf) -> None:
         if not 1 <= over < math.inf:
             raise UserError(f"over={over!r} must be a number of at least 1, such as 1.3")
-        self.line, self.seconds, self.over, self.deadline = line, seconds, over, deadline
+        self.transport, self.seconds, self.over, self.deadline = transport, seconds, over, deadline
         self.now, self.times = 0.0, list[float]()
 
     def serve(self, calls: Iterable[Call]) -> Generator[tuple[Call, Any], None, None]:
@@ -147,7 +147,7 @@ class Synchronous:
                                     self.deadline)
         self.now += took
         self.times.append(self.now)
-        answers = self.line.serve([asked[i] for i in taken])
+        answers = self.transport.serve([asked[i] for i in taken])
         late = Failure(f"not waited for: the round took {took:.3g} s")
         for i, call in enumerate(asked): yield next(answers) if i in taken else (call, late)
 
@@ -155,17 +155,17 @@ class Synchronous:
 
     def load(self, msg: Msg) -> None: self.now, self.times = msg.meta["now"], list(msg.meta["times"])
 
-    def close(self) -> None: self.line.close()
+    def close(self) -> None: self.transport.close()
 
 # %% ../../nbs/deploy/buffered.ipynb #23a00023
 class Flight(NamedTuple):
-    "A `call` under way, and when its answer will be there: seconds on the line's clock."
+    "A `call` under way, and when its answer will be there: seconds on the transport's clock."
     done: float
     call: Call
 
 # %% ../../nbs/deploy/buffered.ipynb #23a00027
 class Buffered:
-    """A line with a clock around `line`, for clients that work without rounds (FedBuff, Nguyen et al. 2022):
+    """A transport with a clock around `transport`, for clients that work without rounds (FedBuff, Nguyen et al. 2022):
     an exchange starts its calls, and yields the first `size` answers that are there, of these calls or of
     earlier ones. `seconds(id, round)` says how long an answer takes; a call to a client that is still under
     way replaces the older one.
@@ -173,10 +173,10 @@ class Buffered:
     `now` is the clock, `times` what it showed after each exchange; `flights` maps clients to what is under
     way. What was under way at the end of a run is in no ledger: the ledger counts what came of a letter."""
 
-    def __init__(self, line: Line, seconds: Seconds, size: int) -> None:
+    def __init__(self, transport: Transport, seconds: Seconds, size: int) -> None:
         if type(size) is not int or size < 1:
             raise UserError(f"size={size!r} must be a whole number of at least 1")
-        self.line, self.seconds, self.size = line, seconds, size
+        self.transport, self.seconds, self.size = transport, seconds, size
         self.now, self.times = 0.0, list[float]()
         self.flights: dict[int, Flight] = {}
 
@@ -191,7 +191,7 @@ class Buffered:
         for flight in landed: del self.flights[flight.call.id]
         self.now = max([self.now, *(flight.done for flight in landed)])
         self.times.append(self.now)
-        yield from self.line.serve([flight.call for flight in landed])
+        yield from self.transport.serve([flight.call for flight in landed])
 
     def state(self) -> Msg:
         return _calls_out([(flight.done, flight.call) for flight in self.flights.values()],
@@ -201,7 +201,7 @@ class Buffered:
         self.now, self.times = msg.meta["now"], list(msg.meta["times"])
         self.flights = {call.id: Flight(done, call) for done, call in _calls_in(msg)}
 
-    def close(self) -> None: self.line.close()
+    def close(self) -> None: self.transport.close()
 
 # %% ../../nbs/deploy/buffered.ipynb #23a00029
 def _calls_out(flights, **about):
@@ -288,7 +288,7 @@ class BufferedServer(Server):
 @dataclass(frozen=True)
 class TimedExperiment(FedAvgExperiment):
     """FedAvg's clients on `sizes.pictures` train pictures, with the times of `Speeds`. `way(line, seconds)`
-    is the line with a clock: `Synchronous`, or `Buffered` with its size. `lost`: the share of answers that
+    is the transport with a clock: `Synchronous`, or `Buffered` with its size. `lost`: the share of answers that
     never come. The server is tested every `every` rounds."""
     server_kind: Callable = BufferedServer
     way: Callable = Synchronous
@@ -306,7 +306,7 @@ class TimedExperiment(FedAvgExperiment):
         sizes = self.sizes
         return Speeds(self.seed, sizes.spread, sizes.slow, sizes.times, self.lost)
 
-    def line(self, line: Line) -> Line: return self.way(line, self.speeds)
+    def transport(self, transport: Transport) -> Transport: return self.way(transport, self.speeds)
 
     def client(self, id: int) -> Any: return Updates(super().client(id))
 
@@ -320,16 +320,16 @@ def experiment(sizes: BufferedSizes | TimedSizes, seed: int = 0, device: str = "
 
 # %% ../../nbs/deploy/buffered.ipynb #23a00090
 class OnNodes:
-    """FedBuff's line on real nodes: an exchange sends its calls by `line` (a `flower.FlowerLine`) and yields the
+    """FedBuff's transport on real nodes: an exchange sends its calls by `transport` (a `flower.FlowerTransport`) and yields the
     first `size` answers that are there, of these calls or of earlier ones, in the order in which they are
     found. A call to a client that is still under way replaces the older one; what comes in none of
     `line.timeout` seconds is left for the next exchange. `times`: seconds since the start, after each exchange;
     `flights` maps Flower's messages to their call and the bytes of its envelope."""
 
-    def __init__(self, line: Any, size: int) -> None:
+    def __init__(self, transport: Any, size: int) -> None:
         if type(size) is not int or size < 1:
             raise UserError(f"size={size!r} must be a whole number of at least 1")
-        self.line, self.size, self.begun, self.times = line, size, monotonic(), list[float]()
+        self.transport, self.size, self.begun, self.times = transport, size, monotonic(), list[float]()
         self.flights: dict[str, tuple[int, Call]] = {}
 
     def serve(self, calls: Iterable[Call]) -> Generator[tuple[Call, Any], None, None]:
@@ -338,11 +338,11 @@ class OnNodes:
 
         def read(message, reply):
             down, call = self.flights.pop(message)
-            outcome = self.line.outcome(reply, down)
+            outcome = self.transport.outcome(reply, down)
             if not isinstance(outcome, Failure): landed.append(call.id)
             return call, outcome
 
-        looks = self.line.watch(list(self.flights), self.line.timeout, read, lambda: len(landed) >= self.size)
+        looks = self.transport.watch(list(self.flights), self.transport.timeout, read, lambda: len(landed) >= self.size)
         for came in looks: yield from came
         self.times.append(monotonic() - self.begun)
 
@@ -351,17 +351,17 @@ class OnNodes:
         from fedbook.deploy.flower import put_aside
 
         if not calls: return
-        self.line.find([call.id for call in calls], calls[0].round)
+        self.transport.find([call.id for call in calls], calls[0].round)
         asked = {call.id: call for call in calls}
         for message, (down, old) in list(self.flights.items()):
             if old.id in asked:
                 del self.flights[message]
-                yield old, Failure(f"given up: asked in round {old.round}, and again now", around=(down, 0))
-        with tempfile.TemporaryDirectory(prefix="waiting-", dir=self.line.folder) as aside:
+                yield old, Failure(f"given up: asked in round {old.round}, and again now", envelope=(down, 0))
+        with tempfile.TemporaryDirectory(prefix="waiting-", dir=self.transport.folder) as aside:
             files = {call.data: put_aside(call.data, aside) for call in {c.data: c for c in calls}.values()}
-            sent = self.line.post([(call, files[call.data]) for call in calls])
+            sent = self.transport.post([(call, files[call.data]) for call in calls])
         self.flights |= {message: (down, asked.pop(id)) for message, (id, down) in sent.items()}
-        for call in asked.values(): yield call, Failure(self.line.nobody(), sent=False)
+        for call in asked.values(): yield call, Failure(self.transport.nobody(), sent=False)
 
     def state(self) -> Msg:
         return _calls_out([([message, down], call) for message, (down, call) in self.flights.items()],
@@ -371,4 +371,4 @@ class OnNodes:
         self.times = list(msg.meta["times"])
         self.flights = {message: (down, call) for (message, down), call in _calls_in(msg)}
 
-    def close(self) -> None: self.line.close()
+    def close(self) -> None: self.transport.close()

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['profiles', 'FlowerSizes', 'local_ray', 'quiet_home', 'to_array', 'packed_in', 'serialised', 'fingerprint',
-           'NodeStates', 'at_most', 'answer', 'client_app', 'run_of', 'node_id', 'put_aside', 'FlowerLine', 'Plan',
+           'NodeStates', 'at_most', 'answer', 'client_app', 'run_of', 'node_id', 'put_aside', 'FlowerTransport', 'Plan',
            'simulate', 'train_plan', 'run_on_flower', 'server_app', 'write_app', 'node_commands']
 
 # %% ../../nbs/deploy/flower.ipynb #273b791f
@@ -50,7 +50,7 @@ except ImportError as error:
 
 from ..engine.devices import torch_device
 from ..engine.errors import UserError
-from ..engine.federation import Answer, Call, Desk, Experiment, Failure, Federation, run
+from ..engine.federation import Answer, Call, ClientPool, Experiment, Failure, Federation, run
 from ..engine.files import run_dir, write_atomically
 from ..engine.local import torch_threads
 from ..engine.rows import Rows
@@ -221,7 +221,7 @@ def answer(client: Any, verb: str, message: Message, states: NodeStates, threads
     state = states.find(start) if start else None
     call = Call(0, states.id, verb, packed_in(message.content), state)
     with torch_threads(threads), at_most(message.metadata.ttl):
-        answered = Desk(lambda id: client).answer(call)
+        answered = ClientPool(lambda id: client).answer(call)
     records = ArrayRecord({"msg": to_array(answered.data)})
     mark = ConfigRecord({"state": states.keep(start, answered.state)})
     return RecordDict({"msg": records, "fedbook": mark})
@@ -300,8 +300,8 @@ def _letters(calls, folder):
         yield call._replace(data=b""), file
 
 # %% ../../nbs/deploy/flower.ipynb #ed9f4155
-class FlowerLine:
-    """The line to clients on Flower's nodes, which `fedavg.Federation` is given: all letters of an exchange go
+class FlowerTransport:
+    """The transport to clients on Flower's nodes, which `fedavg.Federation` is given: all letters of an exchange go
     out at once, replies are taken as they come and handed over in the order asked. What comes late, gets
     lost, or is an error or no reply at all is a `Failure` with its reason.
 
@@ -358,7 +358,7 @@ class FlowerLine:
         for came in self.watch(list(sent), self.timeout, read, lambda: len(taken) >= enough): yield dict(came)
         late = len(taken) < enough
         why = f"no answer within {self.timeout:g} s" if late else f"not needed: {len(taken)} others were faster"
-        yield {id: (Failure(why, around=(down, 0)), None) for id, down in sent.values()}
+        yield {id: (Failure(why, envelope=(down, 0)), None) for id, down in sent.values()}
 
     def post(self, asked: list[tuple[Call, Path]]) -> dict[str, tuple[int, int]]:
         """Send the letters to those who have a node, equal ones together. Returns for each message the client
@@ -408,13 +408,13 @@ class FlowerLine:
     def outcome(self, reply: Any, down: int) -> Answer | Failure:
         """What a `reply` is to the federation; `down` is the envelope of the message that it answers, in
         bytes."""
-        if isinstance(reply, Failure): return reply._replace(around=(down, 0))
+        if isinstance(reply, Failure): return reply._replace(envelope=(down, 0))
         try:
             data, mark = self.open(reply)
             return Answer(data, mark.encode(), (down, serialised(reply) - len(data)))
-        except Refused as refused: return Failure(str(refused), around=(down, 0))
+        except Refused as refused: return Failure(str(refused), envelope=(down, 0))
         except Exception as error:
-            return Failure(f"the answer is malformed ({type(error).__name__}: {_short(error)})", around=(down, 0))
+            return Failure(f"the answer is malformed ({type(error).__name__}: {_short(error)})", envelope=(down, 0))
 
     def open(self, reply: Any) -> tuple[bytes, str]:
         """The packed message in a `reply`, and the fingerprint beside it. Raises `Refused` where there are
@@ -535,19 +535,19 @@ def _cores(ids, side_by_side):
 
 def _federation(grid, ids, min_replies, timeout, wait=60.0, over=1.0, most=10**6):
     if type(min_replies) is int and min_replies >= 1:
-        return Federation(FlowerLine(grid, ids, timeout, wait, over=over), ids, min_replies, most=most)
+        return Federation(FlowerTransport(grid, ids, timeout, wait, over=over), ids, min_replies, most=most)
     raise UserError(f"min_replies={min_replies!r} must be a whole number of at least 1")
 
 def _stop(*_): raise KeyboardInterrupt("the simulation has ended")
 
 # %% ../../nbs/deploy/flower.ipynb #c8bab8e5
 def train_plan(plan: Plan, federation: Federation, out: str | Path = "runs", patience: int = 0) -> dict:
-    """Train the experiment of `plan` over a `federation` whose line is a `FlowerLine`; a run that was stopped
+    """Train the experiment of `plan` over a `federation` whose transport is a `FlowerTransport`; a run that was stopped
     goes on. With `patience`, it ends when the first number of the experiment's test was no higher for so many
     rounds. Leaves `results.json`, with a `curve` of a row each round, and the checkpoint in
     `plan.folder(out)`; returns the numbers of the last test, and of the ledger."""
-    folder, experiment, line = plan.folder(out), plan.experiment, cast(FlowerLine, federation.line)
-    line.run, line.folder = _name_of(folder), folder
+    folder, experiment, transport = plan.folder(out), plan.experiment, cast(FlowerTransport, federation.transport)
+    transport.run, transport.folder = _name_of(folder), folder
     results = Rows(f"{plan.name}-flower", plan.profile, experiment.sizes, experiment.seed, out, "Flower",
                       experiment.device, plan.changes)
     checkpoint = Checkpoint(folder / "checkpoint.safetensors", {**results.facts, "stamp": ""})

@@ -25,12 +25,12 @@ import numpy as np
 from torch import nn
 
 from ..engine.errors import UserError, needs
-from ..engine.federation import Answer, Call, Federation, Here, Mean, Place, Replies, Server, Step, run
+from ..engine.federation import Answer, Call, Federation, InProcess, Mean, Position, Replies, Server, Step, run
 from ..engine.history import History
 from ..engine.local import State, build
 from ..engine.sizes import Bounds, Count, Positive, Profile, Share
 from ..engine.wire import Msg, gather, labelled, pack, part, scatter
-from ..engine.workers import Checkpoint, Faults, Trial, line_of
+from ..engine.workers import Checkpoint, Faults, RunResult, transport_for
 from ..methods.fedavg import FedAvgExperiment, FedAvgSizes
 
 # %% ../../nbs/deploy/scale.ipynb #23c00007
@@ -154,11 +154,11 @@ class StateFolder(MutableMapping[int, bytes]):
     one by one, which would take longer than the training; a torn one is refused by `wire.unpack`."""
 
     def __init__(self, folder: str | Path) -> None:
-        self.folder, self.place = Path(folder), Place()
+        self.folder, self.place = Path(folder), Position()
         self.folder.mkdir(parents=True, exist_ok=True)
         self.fresh = {int(file.name) for file in self._apart().glob("[0-9]*")}
 
-    def settle(self, place: Place) -> None:
+    def settle(self, place: Position) -> None:
         "Keep all states that were written before the checkpoint of `place`; forget those written after it."
         self.place, self.fresh = place, set()
         for apart in list(self.folder.glob("after-*")):
@@ -168,7 +168,7 @@ class StateFolder(MutableMapping[int, bytes]):
     def forget(self) -> None:
         "No client remembers anything: for a run that begins where an older one has been."
         for left in (*self.folder.glob("after-*"), *self.folder.glob("kept")): shutil.rmtree(left)
-        self.place, self.fresh = Place(), set()
+        self.place, self.fresh = Position(), set()
 
     def _apart(self): return self.folder / f"after-{self.place.round}-{self.place.step}"
 
@@ -212,15 +212,15 @@ class FolderCheckpoint:
 
     def __init__(self, path: str | Path, about: Any = "") -> None: self.file = Checkpoint(path, about)
 
-    def save(self, place: Place, server: Any, federation: Any, history: History) -> None:
+    def save(self, place: Position, server: Any, federation: Any, history: History) -> None:
         "Write the file, whole or not at all; then the new states count."
         states, federation.states = federation.states, {}
         try: self.file.save(place, server, federation, history)
         finally: federation.states = states
         states.settle(place)
 
-    def restore(self, server: Any, federation: Any, history: History) -> Place:
-        """Put everything back and answer the `Place` to go on from; states that were written after it go. If
+    def restore(self, server: Any, federation: Any, history: History) -> Position:
+        """Put everything back and answer the `Position` to go on from; states that were written after it go. If
         there is no file, the run begins, and all states go."""
         states = federation.states
         if not self.file.path.exists(): states.forget()
@@ -231,15 +231,15 @@ class FolderCheckpoint:
 
 # %% ../../nbs/deploy/scale.ipynb #23c00028
 def on_disk(experiment: Any, folder: str | Path, faults: Faults | None = None, workers: int | None = None,
-            min_replies: int = 1, about: Any = "") -> Trial:
+            min_replies: int = 1, about: Any = "") -> RunResult:
     """`engine.trial` with states and checkpoint in `folder`: memory holds the clients of the round, and those
-    on the desk. A run that was killed at any moment goes on where its last round ended."""
-    server, line = experiment.built_server(), line_of(experiment.built_client, workers)
-    with Federation(experiment.line(line), experiment.ids, min_replies, faults, mods=experiment.mods) as federation:
+    on the pool. A run that was killed at any moment goes on where its last round ended."""
+    server, line = experiment.built_server(), transport_for(experiment.built_client, workers)
+    with Federation(experiment.transport(line), experiment.ids, min_replies, faults, mods=experiment.mods) as federation:
         federation.states = StateFolder(Path(folder) / "clients")  # type: ignore[assignment]
         checkpoint = FolderCheckpoint(Path(folder) / "run.safetensors", about)
         history = run(server, federation, experiment.rounds, checkpoint, experiment.test)
-    return Trial(server, history, federation)
+    return RunResult(server, history, federation)
 
 # %% ../../nbs/deploy/scale.ipynb #23c00033
 class TwoLevel:
@@ -314,7 +314,7 @@ def _ranked(kinds, groups):
 
 # %% ../../nbs/deploy/scale.ipynb #23c00040
 class Ready:
-    "A line whose clients have always just answered `data` (a packed reply): the server's work is left."
+    "A transport whose clients have always just answered `data` (a packed reply): the server's work is left."
     def __init__(self, data: bytes) -> None: self.data = data
 
     def serve(self, calls: Iterable[Call]) -> Generator[tuple[Call, Any], None, None]:
@@ -375,15 +375,15 @@ def peak_memory(job: Callable[[], Any]) -> int:
 def crowd_rounds(experiment: CrowdExperiment, folder: str | Path) -> Generator[float, None, None]:
     """One round of `experiment` after another, with states in `folder` and every client made anew; yields the
     processor seconds of each."""
-    server, line = experiment.server(), Here(experiment.client)
-    line.desk.places = 1
+    server, line = experiment.server(), InProcess(experiment.client)
+    line.pool.places = 1
     federation = Federation(line, experiment.ids)
     federation.states = StateFolder(folder)  # type: ignore[assignment]
     for r in count():
         begin, federation.round = process_time(), r
         asked = server.pick(federation.ids, r)
         server.merge(federation.exchange("fit", server.send, asked, server.accept))
-        federation.states.settle(Place(r + 1))  # type: ignore[attr-defined]
+        federation.states.settle(Position(r + 1))  # type: ignore[attr-defined]
         yield process_time() - begin
 
 def crowd_round(experiment: CrowdExperiment, folder: str | Path, rounds: int = 2) -> tuple[float, int]:

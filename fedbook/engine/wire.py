@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['Refused', 'Msg', 'part', 'labelled', 'as_integers', 'to_bits', 'from_bits', 'encode', 'decode', 'pack', 'unpack',
-           'header', 'gather', 'scatter', 'Undeclared', 'marks', 'forget', 'declared_verb', 'pack_each', 'expect',
-           'accept_count', 'believed', 'accept_labels', 'Entry', 'Ledger']
+           'header', 'gather', 'scatter', 'Undeclared', 'fingerprints', 'check_state', 'declared_verb', 'pack_each',
+           'expect', 'accept_count', 'check_count', 'accept_labels', 'Entry', 'Ledger']
 
 # %% ../../nbs/engine/wire.ipynb #606a14ee
 import json
@@ -234,28 +234,28 @@ class _Same:
 
     def __eq__(self, other): return isinstance(other, _Same) and self.it is other.it
 
-def _mark(value, deep=4):
+def _fingerprint(value, deep=4):
     "Something that is unequal once `value` is another, or has changed. What is in a network does not count."
     if isinstance(value, torch.Tensor): return _Same(value), None if value.is_inference() else value._version
     if isinstance(value, torch.Generator): return value.get_state().numpy().tobytes()
-    if isinstance(value, dict): return {key: _mark(v, deep) for key, v in value.items()}
-    if isinstance(value, (list, tuple)): return [_mark(v, deep) for v in value]
+    if isinstance(value, dict): return {key: _fingerprint(v, deep) for key, v in value.items()}
+    if isinstance(value, (list, tuple)): return [_fingerprint(v, deep) for v in value]
     if isinstance(value, (set, frozenset)): return set(value)
     if isinstance(value, np.ndarray): return value.shape, value.tobytes()
     if isinstance(value, np.random.Generator): return repr(value.bit_generator.state)
     if value is None or isinstance(value, (int, float, str, bytes)): return repr(value)
     if isinstance(value, nn.Module) or not deep or not hasattr(value, "__dict__"): return _Same(value)
-    return _Same(value), {name: _mark(v, deep - 1) for name, v in vars(value).items()}
+    return _Same(value), {name: _fingerprint(v, deep - 1) for name, v in vars(value).items()}
 
 # %% ../../nbs/engine/wire.ipynb #d9ac8318
-def marks(client: Any) -> dict:
+def fingerprints(client: Any) -> dict:
     "Attribute to mark, for each attribute of `client`: unequal marks tell that it has changed."
-    return {name: _mark(value) for name, value in vars(client).items()}
+    return {name: _fingerprint(value) for name, value in vars(client).items()}
 
-def forget(client: Any, before: dict, call: Any) -> None:
+def check_state(client: Any, before: dict, call: Any) -> None:
     """Delete of `client` what its `scratch` names and its answer to `call` has made. Raises `Undeclared` where
     an attribute has changed, since its `marks` were `before`, that neither `keeps` nor `scratch` names."""
-    after = marks(client)
+    after = fingerprints(client)
     keeps, scratch = getattr(client, "keeps", ()), getattr(client, "scratch", ())
     for name in sorted(before.keys() | after.keys()):
         if before.get(name) == after.get(name) or name in keeps: continue
@@ -283,7 +283,7 @@ def pack_each(messages: Iterable[Msg]) -> Iterator[bytes]:
     not packed anew."""
     last, data = None, b""
     for msg in messages:
-        if last != (now := marks(msg)): last, data = now, pack(msg)
+        if last != (now := fingerprints(msg)): last, data = now, pack(msg)
         yield data
 
 # %% ../../nbs/engine/wire.ipynb #f295fc5e
@@ -312,7 +312,7 @@ def accept_count(msg: Msg) -> None:
     if type(n) is not int or not 0 < n < 2**31:
         raise Refused(f"n={n!r:.40} is not a positive number of pictures")
 
-def believed(msg: Msg, most: int) -> Msg:
+def check_count(msg: Msg, most: int) -> Msg:
     "`msg`, unless it claims more than `most` pictures: then raise `Refused`. One that claims none is believed."
     n = msg.meta.get("n")
     if type(n) is not int or n <= most: return msg

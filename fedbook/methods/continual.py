@@ -31,7 +31,7 @@ from ..engine.rows import Rows
 from ..engine.show import Table, spread
 from ..engine.sizes import Bounds, Count, Positive, Profile
 from ..engine.wire import Msg, accept_count, expect, labelled, pack, part, unpack
-from ..engine.workers import Trial, kept_row, trial
+from ..engine.workers import RunResult, kept_row, trial
 from ..datasets.folders import pictures
 from ..datasets.split import class_stream, dirichlet
 from .score import accuracy, average_incremental, final_accuracy, forgetting
@@ -206,7 +206,7 @@ class TaskClient(Client):
 
     With `mu`, it is FedProx's (Li et al. 2020). With `new_only`, the cross-entropy compares the task's own
     classes alone, as in TARGET's and LANDER's code. A method changes `loss` or the `data`, looks back in
-    `leave`, prepares in `start`, and puts what outlives a round into its `store`: groups of named tensors,
+    `on_task_end`, prepares in `start`, and puts what outlives a round into its `store`: groups of named tensors,
     which are part of the state."""
     keeps: tuple[str, ...] = ("generator", "store", "task", "old")
     scratch: tuple[str, ...] = ("_anchor",)
@@ -227,19 +227,19 @@ class TaskClient(Client):
         weights = part(msg.tensors, "model")
         if msg.meta["task"] != self.task:
             self.model.load_state_dict(part(msg.tensors, "before") or weights)
-            if self.task is not None: self.leave(msg.meta["old"])
+            if self.task is not None: self.on_task_end(msg.meta["old"])
             self.task, self.old = msg.meta["task"], msg.meta["old"]
-            self.start(part(msg.tensors, "memo"))
+            self.on_task_begin(part(msg.tensors, "memo"))
         self.model.load_state_dict(weights)
         self.train()
         return Msg(labelled(self.model.state_dict(), "model"), {"n": len(self.data()[1])})
 
-    def leave(self, seen: int) -> None:
+    def on_task_end(self, seen: int) -> None:
         """The last moment with the pictures of a task. The network holds the final weights of that task, its
         head already widened: the first `seen` rows are trained."""
 
-    def start(self, memo: dict[str, torch.Tensor]) -> None:
-        """A new task, the network as in `leave`: `memo` (name to tensor) is what the server handed out with
+    def on_task_begin(self, memo: dict[str, torch.Tensor]) -> None:
+        """A new task, the network as in `on_task_end`: `memo` (name to tensor) is what the server handed out with
         the task."""
 
     def data(self) -> tuple[torch.Tensor, torch.Tensor]: return self.tasks[self.task]
@@ -296,13 +296,13 @@ class TaskServer(Server):
 
     def begin(self, ids: list, r: int) -> None:
         super().begin(ids, r)
-        if r // self.rounds > self.task: self.open(r // self.rounds)
+        if r // self.rounds > self.task: self.begin_task(r // self.rounds)
 
     def ends(self, r: int) -> bool:
         "Is round `r` the last of its task?"
         return (r + 1) % self.rounds == 0
 
-    def open(self, task: int) -> None:
+    def begin_task(self, task: int) -> None:
         "Begin `task`: ask `prepare` what goes with it, and widen the head."
         self.memo = self.prepare(task)
         self.network().widen(self.classes[task], generator(self.seed, task))
@@ -435,8 +435,8 @@ class StreamExperiment(Experiment):
         return {"accuracy": float(np.average(row, weights=[len(y) for _, y in seen])), "task": server.task,
                 "row": row}
 
-    def outcome(self, ended: Trial) -> Outcome:
-        "The `Outcome` of a `Trial` of this experiment."
+    def outcome(self, ended: RunResult) -> Outcome:
+        "The `Outcome` of a `RunResult` of this experiment."
         history, tasks, rounds = ended.history, len(self.stream.tasks), self.sizes.rounds
         sent = history.last("down"), history.last("up")
         matrix = [row + [math.nan] * (tasks - len(row)) for row in history.column("row")[rounds - 1::rounds]]
@@ -455,7 +455,7 @@ def run_stream(method: Method, stream: Stream, sizes: Any, seed: int, device: An
     return experiment.outcome(trial(experiment, label=f"{method.name}, seed {seed}", **options))
 
 def stream_row(results: Rows, experiment: StreamExperiment,
-               more: Callable[[Trial], dict] = lambda ended: {}) -> dict:
+               more: Callable[[RunResult], dict] = lambda ended: {}) -> dict:
     """The row of a `StreamExperiment` in `results`, named after its method: the numbers of its `Outcome`, the
     seconds it took, the lines of its matrix, and what `more(trial)` adds."""
     started = clock()
@@ -496,8 +496,8 @@ def probe(network: nn.Module, stream: Stream, ridge: float = 1.0) -> float:
     return accuracy((features(stream.test) @ head).argmax(1), torch.cat([y for _, y in stream.test]))
 
 # %% ../../nbs/methods/continual.ipynb #c0a7000d
-def holdings(ended: Trial, classes: int) -> dict:
-    """What the clients of a `Trial` hold at its end: `memory`, client to number of exemplars of each of the
+def holdings(ended: RunResult, classes: int) -> dict:
+    """What the clients of a `RunResult` hold at its end: `memory`, client to number of exemplars of each of the
     `classes`, for those that keep any; `kept`, the mean bytes of their private states."""
     states = ended.federation.states
     labels = {k: unpack(state).tensors.get("exemplars/y") for k, state in states.items()}
@@ -663,7 +663,7 @@ class TaughtClient(TaskClient):
 
     _teacher: Any
 
-    def start(self, memo: dict[str, torch.Tensor]) -> None:
+    def on_task_begin(self, memo: dict[str, torch.Tensor]) -> None:
         if self.old: self.store["teacher"] = snapshot(self.model)
 
     def train(self) -> None:

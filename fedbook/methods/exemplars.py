@@ -169,7 +169,7 @@ class DERClient(TaskClient):
         super().__init__(*args, **options)
         self.memory, self.strength = memory, strength
 
-    def leave(self, seen: int) -> None:
+    def on_task_end(self, seen: int) -> None:
         x, _ = self.tasks[self.task]
         new = {"x": x, "z": logits(self.model, x), "key": torch.rand(len(x), generator=self.generator)}
         old = self.store.get("buffer")
@@ -239,7 +239,7 @@ class ReFedClient(TaskClient):
     def data(self) -> tuple[torch.Tensor, torch.Tensor]:
         return with_exemplars(self.store.get("exemplars"), *self.tasks[self.task])
 
-    def leave(self, seen: int) -> None:
+    def on_task_end(self, seen: int) -> None:
         x, y = self.data()
         score = importance(self.model, as_float(x).to(self.device), y.to(self.device))
         best = score.argsort(descending=True)[:self.memory]
@@ -314,12 +314,12 @@ class GLFCClient(TaughtClient):
     def data(self) -> tuple[torch.Tensor, torch.Tensor]:
         return with_exemplars(self.store.get("exemplars"), *self.tasks[self.task])
 
-    def leave(self, seen: int) -> None:
+    def on_task_end(self, seen: int) -> None:
         def best(x, count): return herding(unit_features(self.model, x), count)
         x, y = self.tasks[self.task]
         self.store["exemplars"] = add_exemplars(self.store.get("exemplars"), x, y, best, self.memory)
 
-    def start(self, memo: dict[str, torch.Tensor]) -> None:
+    def on_task_begin(self, memo: dict[str, torch.Tensor]) -> None:
         if self.old: self.store["teacher"] = memo
 
     def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -223,7 +223,7 @@ class TARGETClient(TaskClient):
         super().__init__(*args, **options)
         self.strength, self.beside, self.new_only = strength, beside, True
 
-    def start(self, memo: dict[str, torch.Tensor]) -> None:
+    def on_task_begin(self, memo: dict[str, torch.Tensor]) -> None:
         if self.old: self.store["memo"] = memo
 
     def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -352,7 +352,7 @@ class LANDERClient(TaskClient):
         self.seed, self.bound, self.radius = seed, bound, radius
         self.cur, self.pre, self.beside = cur, pre, beside
 
-    def start(self, memo: dict[str, torch.Tensor]) -> None:
+    def on_task_begin(self, memo: dict[str, torch.Tensor]) -> None:
         if self.old: self.store["memo"] = memo
 
     def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -579,7 +579,7 @@ class ACGANClient(TaskClient):
         reply = super().fit(msg)
         return Msg(reply.tensors, {**reply.meta, "labels": self.data()[1].unique().tolist()})
 
-    def start(self, memo: dict[str, torch.Tensor]) -> None:
+    def on_task_begin(self, memo: dict[str, torch.Tensor]) -> None:
         self.fresh = True
         if self.old: self.store["previous"] = snapshot(self.model.generator)
 

@@ -67,7 +67,7 @@ class FLwF2TClient(TaskClient):
         super().__init__(*args, **options)
         self.temperature = temperature
 
-    def start(self, memo: dict[str, torch.Tensor]) -> None:
+    def on_task_begin(self, memo: dict[str, torch.Tensor]) -> None:
         if not self.old: return
         self.store |= {"server": snapshot(self.model), "client": self.store.get("own", snapshot(self.model))}
 
@@ -114,7 +114,7 @@ class FedEWCClient(TaskClient):
         super().__init__(*args, **options)
         self.strength, self.clip, self.new_only = strength, clip, True
 
-    def start(self, memo: dict[str, torch.Tensor]) -> None:
+    def on_task_begin(self, memo: dict[str, torch.Tensor]) -> None:
         if self.old: self.store = {"fisher": memo, "anchor": snapshot(self.model)}
 
     def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -247,7 +247,7 @@ class CGoFedClient(TaskClient):
         self.alpha, self.threshold, self.energy = alpha, threshold, energy
         self.samples, self.probes, self.new_only = samples, probes, True
 
-    def leave(self, seen: int) -> None:
+    def on_task_end(self, seen: int) -> None:
         x, y = self.tasks[self.task]
         i = torch.randperm(len(y), generator=self.generator)[:self.samples]
         inputs = layer_inputs(self.model.eval(), as_float(x[i]).to(self.device))

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from ..engine.errors import UserError, needs
-from ..engine.federation import Answer, Call, Client, Experiment, Federation, Here, Line, run
+from ..engine.federation import Answer, Call, Client, Experiment, Federation, InProcess, Transport, run
 from ..engine.local import as_pixels, State, batches, build, generator, outputs, as_float
 from ..engine.show import Table
 from ..engine.sizes import Count, Positive, Share
@@ -128,20 +128,20 @@ class Letter(NamedTuple):
 
 # %% ../../nbs/privacy/attack.ipynb #22a00204
 class Recorder:
-    """A line around another `line` that keeps a packed copy of every call and its answer, in the order in
+    """A transport around another `transport` that keeps a packed copy of every call and its answer, in the order in
     which they were yielded, those that the server refuses among them. A call without an answer is not
     kept."""
 
-    def __init__(self, line: Line) -> None:
-        self.line, self.kept = line, list[tuple[Call, bytes]]()
+    def __init__(self, transport: Transport) -> None:
+        self.transport, self.kept = transport, list[tuple[Call, bytes]]()
 
     def serve(self, calls: Iterable[Call]) -> Generator[tuple[Call, Any], None, None]:
-        "Yield each of `calls` with what came of it, as `line` does."
-        for call, outcome in self.line.serve(calls):
+        "Yield each of `calls` with what came of it, as `transport` does."
+        for call, outcome in self.transport.serve(calls):
             if isinstance(outcome, Answer): self.kept.append((call._replace(state=None), outcome.data))
             yield call, outcome
 
-    def close(self) -> None: self.line.close()
+    def close(self) -> None: self.transport.close()
 
     @property
     def letters(self) -> list[Letter]:
@@ -159,8 +159,8 @@ class Recording(NamedTuple):
 
 def recorded(experiment: Experiment) -> Recording:
     "Run `experiment` in this process, from its first round to its last, and keep all that crosses."
-    server, recorder = experiment.built_server(), Recorder(Here(experiment.built_client))
-    with Federation(experiment.line(recorder), experiment.ids, mods=experiment.mods) as federation:
+    server, recorder = experiment.built_server(), Recorder(InProcess(experiment.built_client))
+    with Federation(experiment.transport(recorder), experiment.ids, mods=experiment.mods) as federation:
         run(server, federation, experiment.rounds)
     return Recording(experiment, recorder.letters, federation.ledger, server)
 

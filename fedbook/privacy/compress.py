@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from ..engine.errors import UserError
-from ..engine.federation import Around
+from ..engine.federation import Wrapped
 from ..engine.local import State
 from ..engine.sizes import Bounds, Count, Profile, Share
 from ..engine.wire import Msg, Refused, expect
@@ -219,7 +219,7 @@ class UsedExpertsClient:
     def load(self, msg: Msg) -> None: self.client.load(msg)
 
 @dataclass(frozen=True)
-class UsedExperts(Around):
+class UsedExperts(Wrapped):
     "`experiment`, whose mods fill in what does not come, with a `UsedExpertsClient` around each client."
     least: float = 0.0
 

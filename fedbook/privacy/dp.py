@@ -24,10 +24,10 @@ import torch
 from torch import Tensor, nn
 
 from ..engine.errors import UserError, needs
-from ..engine.federation import Around, Call, Client, Mean, Server
+from ..engine.federation import Wrapped, Call, Client, Mean, Server
 from ..engine.local import State, as_float, build, generator
 from ..engine.sizes import Bounds, Count, Positive, Profile
-from ..engine.wire import Msg, Refused, expect, forget, gather, labelled, marks, pack, part, scatter
+from ..engine.wire import Msg, Refused, expect, check_state, gather, labelled, fingerprints, pack, part, scatter
 from ..datasets.world import Pictures
 from ..methods.fedavg import FedAvgExperiment, FedAvgSizes
 
@@ -377,7 +377,7 @@ def budgeted(server: Any, budget: Budget) -> Any:
 
 # %% ../../nbs/privacy/dp.ipynb #d9000036
 @dataclass(frozen=True)
-class BudgetedExperiment(Around):
+class BudgetedExperiment(Wrapped):
     "`experiment`, whose server asks a `Budget` of these arguments before each round."
     total: Epsilon
     event: Callable[[int, int], Any]
@@ -691,7 +691,7 @@ class RecordClient:
         "What the client answers, trained with noise: its weights, and of `meta` what may leave."
         from opacus.grad_sample import GradSampleHooks
 
-        client, made, training = self.client, marks(self.client), _Noisily(self)
+        client, made, training = self.client, fingerprints(self.client), _Noisily(self)
         hooks, own = GradSampleHooks(client.model), ("batches", "optimiser", "limit")
         vars(client).update({name: getattr(training, name) for name in own})
         try:
@@ -701,7 +701,7 @@ class RecordClient:
         finally:
             for name in own: del vars(client)[name]
             hooks.cleanup()
-        forget(client, made, Call(0, client.id, "fit", b"", None))
+        check_state(client, made, Call(0, client.id, "fit", b"", None))
         self.check(reply, training)
         self.told = training.told
         return Msg(reply.tensors, {name: v for name, v in reply.meta.items() if name in ("n", *self.open)})
@@ -738,7 +738,7 @@ class RecordClient:
 
 # %% ../../nbs/privacy/dp.ipynb #d9000084
 @dataclass(frozen=True)
-class RecordExperiment(Around):
+class RecordExperiment(Wrapped):
     "`experiment` with a `RecordClient` around each of its clients: same arguments."
     noise: float
     clip: float = 1.0

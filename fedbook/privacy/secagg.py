@@ -20,9 +20,9 @@ import numpy as np
 import torch
 
 from ..engine.errors import Unfit, UserError, needs
-from ..engine.federation import Around, Call, Step, TooFewReplies, mean_of
+from ..engine.federation import Wrapped, Call, Step, TooFewReplies, mean_of
 from ..engine.sizes import Bounds, Count
-from ..engine.wire import Msg, Refused, expect, forget, gather, labelled, marks, pack, part, scatter
+from ..engine.wire import Msg, Refused, expect, check_state, gather, labelled, fingerprints, pack, part, scatter
 from ..methods.fedavg import FedAvgSizes
 
 # %% ../../nbs/privacy/secagg.ipynb #5ecd0107
@@ -286,9 +286,9 @@ def _promise(book, id, secret, verb, msg):
 # %% ../../nbs/privacy/secagg.ipynb #5ecd0045
 def _asked(client, verb, msg):
     "What `client` answers to what was asked inside `msg`; as everywhere, it keeps what it declares only."
-    made = marks(client)
+    made = fingerprints(client)
     reply = getattr(client, verb)(Msg(part(msg.tensors, "asked"), msg.meta["asked"]))
-    forget(client, made, Call(0, client.id, verb, b"", None))
+    check_state(client, made, Call(0, client.id, verb, b"", None))
     return reply
 
 def _with_inner(inner, own):
@@ -509,7 +509,7 @@ class SecureServer:
 
 # %% ../../nbs/privacy/secagg.ipynb #5ecd0021
 @dataclass(frozen=True)
-class SecureExperiment(Around):
+class SecureExperiment(Wrapped):
     """`experiment`, with replies to `verb` under masks: `SecureClient`s and a `SecureServer` around its own,
     with the same arguments."""
     threshold: int
