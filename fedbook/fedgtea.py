@@ -307,7 +307,7 @@ class FedGTEAClient(TaskClient):
         reply = super().fit(msg)
         return Msg(reply.tensors | labelled(self.moments(), "moments"), reply.meta)
 
-    def start(self, past: dict[str, Tensor]) -> None:
+    def on_task_begin(self, past: dict[str, Tensor]) -> None:
         if self.old: self.store["previous"] = snapshot(self.model.generator)
 
     def train(self) -> None:

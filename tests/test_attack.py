@@ -78,6 +78,7 @@ def test_what_cannot_be_seen_is_one_sentence(two_rounds):
 
 def test_a_call_without_an_answer_is_not_kept():
     class Mute:
+        verbs = ("fit",)
         def fit(self, msg): raise ValueError("no")
         def state(self): return Msg()
         def load(self, msg): pass

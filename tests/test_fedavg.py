@@ -475,7 +475,7 @@ def test_workers_end_with_their_parent(tmp_path):
     server = Server(build(net, 0))
     federation = Federation(transport_for(make, 2), 4)
     list(federation.exchange("fit", server.send, [0, 1]))
-    print(*[p.pid for p in federation.line.processes.values()], flush=True)
+    print(*[p.pid for p in federation.transport.processes.values()], flush=True)
     os.kill(os.getpid(), 9)
     """
     out = printed_by(script)

@@ -306,7 +306,7 @@ def test_no_constant_is_below_zero_and_small_rounds_count():
 
 def test_forecast_by_hand():
     law = CostLaw(1.0, 0.01, 0.1, 1e-6)
-    found = forecast(law, 100_000, 0.01, 2.0, wait=60.0, transport=100.0, state_kb=4.0)
+    found = forecast(law, 100_000, 0.01, 2.0, wait=60.0, line=100.0, state_kb=4.0)
     assert found.replies == 1000 and found.bytes == 2 * 1000 * 2e6 and found.states == 4e8
     assert found.work == pytest.approx(1 + 1000 * (0.01 + 0.2) + 0.1) and found.wire == 40
     assert found.servers == math.ceil(found.work / 60) == 4

@@ -168,7 +168,7 @@ def stacked(monkeypatch):
         trained = train_stacked(made)
         sizes.append(len(made))
         return trained
-    monkeypatch.setattr(module, "train_together", counting)
+    monkeypatch.setattr(module, "train_stacked", counting)
     return sizes
 
 
@@ -252,7 +252,7 @@ def test_a_failing_client_does_not_sink_its_group(kind, bad, stacked):
 
 def test_a_group_that_fails_trains_one_by_one_and_says_so(monkeypatch):
     def broken(made): raise RuntimeError("no room")
-    monkeypatch.setattr(module, "train_together", broken)
+    monkeypatch.setattr(module, "train_stacked", broken)
     with pytest.warns(UserWarning, match="one by one: RuntimeError: no room"):
         server, _, _ = federate(together(3), 1)
     assert worst(server.weights, federate(InProcess, 1)[0].weights) == 0
@@ -264,7 +264,7 @@ def test_a_stack_that_does_not_fit_is_halved(monkeypatch):
         heights.append(len(group))
         if len(group) > 2: raise torch.OutOfMemoryError("CUDA out of memory")
         return train(group)
-    monkeypatch.setattr(module, "train_together", small)
+    monkeypatch.setattr(module, "train_stacked", small)
     server, federation, _ = federate(together(5), 1)
     assert heights == [5, 2, 3, 1, 2, 1]
     monkeypatch.undo()
@@ -275,7 +275,7 @@ def test_a_stack_that_does_not_fit_is_halved(monkeypatch):
 
 def test_a_client_that_does_not_fit_alone_stops_the_run(monkeypatch):
     def none(group): raise torch.OutOfMemoryError("CUDA out of memory")
-    monkeypatch.setattr(module, "train_together", none)
+    monkeypatch.setattr(module, "train_stacked", none)
     monkeypatch.setattr(FedReplayClient, "train", none)
     with pytest.raises(torch.OutOfMemoryError): federate(together(3), 1)
 

@@ -224,6 +224,7 @@ def _as_tensor(data): return torch.frombuffer(bytearray(data), dtype=torch.uint8
 class Updates:
     """A `client` that answers what its training has changed (its new weights less those that it was sent),
     with what else it says."""
+    verbs = ("fit",)
     keeps = ("client",)
 
     def __init__(self, client: Any) -> None: self.client = client
@@ -323,7 +324,7 @@ class OnNodes:
     """FedBuff's transport on real nodes: an exchange sends its calls by `transport` (a `flower.FlowerTransport`) and yields the
     first `size` answers that are there, of these calls or of earlier ones, in the order in which they are
     found. A call to a client that is still under way replaces the older one; what comes in none of
-    `line.timeout` seconds is left for the next exchange. `times`: seconds since the start, after each exchange;
+    `transport.timeout` seconds is left for the next exchange. `times`: seconds since the start, after each exchange;
     `flights` maps Flower's messages to their call and the bytes of its envelope."""
 
     def __init__(self, transport: Any, size: int) -> None:

@@ -2,12 +2,9 @@
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-import torch
-
 from fedbook.engine.errors import Unfit
+from fedbook.engine.local import State
 from fedbook.engine.wire import Msg
-
-State = dict[str, torch.Tensor]
 
 
 class Mod(Protocol):
@@ -31,17 +28,18 @@ def weights_of(msg: Msg) -> State:
 
 def leaving(client: Any, sent: Msg, reply: Msg) -> Msg:
     """The `reply` of `client` to the message `sent`, as its `mods` let it leave. They act on the weights that came
-    back: float tensors of a name and shape that the message has. The rest travels as it is; where a mod that
-    protects would let it through, this raises `Unfit`."""
+    back: float tensors of a name and shape that the message has. The rest travels as it is. Under a mod that protects,
+    whole numbers of the message go back as they came, and anything else beside the weights raises `Unfit`."""
     mods = getattr(client, "mods", ())
     if not mods: return reply
     start = weights_of(sent)
     back = {name: t for name, t in reply.tensors.items() if name in start and t.shape == start[name].shape}
     beside = {name: t for name, t in reply.tensors.items() if name not in back}
     guards = [mod for mod in mods if mod.protects]
-    if guards and beside:
+    if guards: beside |= {name: sent.tensors[name] for name in beside.keys() & sent.tensors.keys()}
+    if guards and beside.keys() - sent.tensors.keys():
         raise Unfit(f"mods={guards[0]} covers the weights alone, and {type(client).__name__} sends "
-                    f"{sorted(beside)[:3]} beside them; take a method without, or leave the mod out")
+                    f"{sorted(beside.keys() - sent.tensors.keys())[:3]} beside them; take a method without, or leave the mod out")
     change = {name: t.cpu() - start[name] for name, t in back.items()}
     for mod in mods: change = mod.leave(change, client) if back else change
     return Msg({**change, **beside}, reply.meta)

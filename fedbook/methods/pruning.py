@@ -392,14 +392,15 @@ class MaskedServer(Server):
     a client's mask and its model after local training; `reports` what clients answered beside it in the last
     round, and their `share` in the average; `resend` are the clients whose mask may be out of date."""
     keeps: tuple[str, ...] = ("weights", "masks", "own", "reports", "resend")
-    refuses = {"aggregate": "it averages each weight over the clients whose masks hold it",
-               "mods": "its merge reads from the zeros which weights are pruned"}
 
     def __init__(self, model: nn.Module, per_round: int | None = None, seed: int = 0,
                  average: str = "sparse"):
         super().__init__(model, per_round, seed)
         if average not in ("sparse", "plain"):
             raise UserError(f"average={average!r} is unknown; choose one of sparse, plain")
+        self.refuses = {"mods": "its merge reads from the zeros which weights are pruned"}
+        if average == "sparse":
+            self.refuses["aggregate"] = "it averages each weight over the clients whose masks hold it"
         self.average = average
         self.masks: dict[int, Mask] = {}
         self.own: dict[int, State] = {}
@@ -432,7 +433,7 @@ class MaskedServer(Server):
         states, present = [own[id] for id in metas], [masks[id] for id in metas]
         shares = self.shares(list(metas.values()), [pruning_ratio(mask) for mask in present])
         average = (sparse_average(states, present, shares) if self.average == "sparse"
-                   else weighted_average(states, shares))
+                   else self.combine(zip(states, shares)))
         absent = [masks.get(id, {}) for id in {*masks, *asked} - metas.keys()]
         self.weights = keep_for(absent, self.weights, average, present) if absent else average
         self.reports = {id: {**meta, "share": share} for (id, meta), share in zip(metas.items(), shares)}

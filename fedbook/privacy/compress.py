@@ -153,16 +153,11 @@ def without(change: State, beginnings: list[str]) -> State:
     return {name: t for name, t in change.items() if not name.startswith(tuple(beginnings))}
 
 # %% ../../nbs/privacy/compress.ipynb #11e00026
-@dataclass(frozen=True)
-class Coded:
-    """A mod: the change of the weights as `code` writes it, a function such as `in_int8`. With `fills`, a tensor
-    that does not come stands for no change; else it stands for itself: the client did not send it."""
-    code: Callable[[State], State]
-    fills: bool = False
+class _Form:
+    "What the mods of this chapter have in common: the server reads any of the forms."
     lossy = True
     protects = False
-
-    def leave(self, change: State, client: Any) -> State: return self.code(change)
+    fills: bool
 
     def arrive(self, sent: State, weights: State) -> State:
         like = weights if self.fills else {name: t for name, t in weights.items() if _told(name, sent)}
@@ -172,32 +167,41 @@ class Coded:
 def _told(name, sent): return name in sent or f"left/{name}" in sent
 
 @dataclass(frozen=True)
-class Int8(Coded):
+class Coded(_Form):
+    """A mod: the change of the weights as `code` writes it, a function such as `in_int8`. With `fills`, a tensor
+    that does not come stands for no change; else the client did not send it."""
+    code: Callable[[State], State]
+    fills: bool = False
+
+    def leave(self, change: State, client: Any) -> State: return self.code(change)
+
+@dataclass(frozen=True)
+class Int8(_Form):
     "A mod: each tensor of the change as int8, and one step."
-    code: Callable[[State], State] = in_int8
+    fills: bool = False
+
+    def leave(self, change: State, client: Any) -> State: return in_int8(change)
 
 # %% ../../nbs/privacy/compress.ipynb #11e00028
 @dataclass(frozen=True)
-class _Largest:
+class TopK(_Form):
+    "A mod: of each tensor of the change the share `keep` of its entries that is largest, the rest as zeros."
     keep: float
+    fills: bool = False
 
-    def __call__(self, change: State) -> State: return only_largest(change, self.keep)
+    def __post_init__(self) -> None: only_largest({}, self.keep)
+
+    def leave(self, change: State, client: Any) -> State: return only_largest(change, self.keep)
 
 @dataclass(frozen=True)
-class _Factors:
-    rank: int
-
-    def __call__(self, change: State) -> State: return in_factors(change, self.rank)
-
-def TopK(keep: float, fills: bool = False) -> Coded:
-    "A mod: of each tensor of the change the share `keep` of its entries that is largest, the rest as zeros."
-    only_largest({}, keep)
-    return Coded(_Largest(keep), fills)
-
-def LowRank(rank: int, fills: bool = False) -> Coded:
+class LowRank(_Form):
     "A mod: each matrix of the change as factors of this `rank`, where they are shorter."
-    in_factors({}, rank)
-    return Coded(_Factors(rank), fills)
+    rank: int
+    fills: bool = False
+
+    def __post_init__(self) -> None: in_factors({}, self.rank)
+
+    def leave(self, change: State, client: Any) -> State: return in_factors(change, self.rank)
 
 # %% ../../nbs/privacy/compress.ipynb #11e00029
 class UsedExpertsClient:

@@ -307,6 +307,8 @@ class Capped:
     cap: float = 2.0
     rule: Callable[[Tensor, Tensor], Tensor] = weighted_mean
 
+    def __repr__(self) -> str: return f"Capped({self.cap:g}, {self.rule.__name__})"
+
     def __call__(self, pairs: Iterable[tuple[State, float]], start: State) -> State:
         x, counts = flat_updates(pairs, start)
         return moved_by(start, self.rule(x, capped(counts, self.cap)))
