@@ -85,7 +85,8 @@ class FedCBDRSizes(TrainingSizes):
 
     @property
     def completed(self) -> "FedCBDRSizes":
-        "These sizes with `memory` filled in: a client's part of M of each task. `UserError` for a single task."
+        """These sizes with `memory` filled in: a client's part of M of each task. `UserError` for a single
+        task."""
         if self.tasks < 2: raise UserError(f"tasks={self.tasks} must be at least 2, or nothing is forgotten")
         if self.memory: return self
         return replace(self, memory=max(1, self.buffer_size * self.tasks // self.clients))
@@ -205,7 +206,8 @@ class FedCBDRTrainer:
     replay_ratio: float = 0.0
 
     def loss(self, logits: Tensor, y: Tensor, old: int) -> Tensor:
-        "The loss of `logits` (b, C), labels `y` (b,) in 0..C-1; the first `old` columns are of earlier tasks."
+        """The loss of `logits` (b, C), labels `y` (b,) in 0..C-1; the first `old` columns are of earlier
+        tasks."""
         if self.tts_mode == "off" or not old: return F.cross_entropy(logits, y)
         is_old = torch.arange(logits.shape[1], device=logits.device) < old
         knobs = self.tau_old, self.tau_new, self.omega_old, self.omega_new
@@ -234,8 +236,8 @@ class FedCBDRAggregator:
 
     def merge(self, states: Iterable[tuple[dict[str, Tensor], int]],
               aggregate: Callable = mean_of) -> dict[str, Tensor]:
-        """The mean, or another `aggregate`, of `states`, pairs (name to tensor, number of pictures n), taken one by
-        one. Raises `UserError` where every n is 0."""
+        """The mean, or another `aggregate`, of `states`, pairs (name to tensor, number of pictures n), taken
+        one by one. Raises `UserError` where every n is 0."""
         held = ((state, 1 if self.weighting == "uniform" else n) for state, n in states if n)
         first = next(held, None)
         if first is None:

@@ -63,7 +63,10 @@ def described(module: str) -> set:
     kinds = ast.ClassDef, ast.FunctionDef
     documented = lambda node: [each for each in node.body
                                if isinstance(each, kinds) and ast.get_docstring(each)]
-    top = [node for node in documented(tree) if not node.name.startswith("_")]
+    listed = [ast.literal_eval(node.value) for node in tree.body
+              if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"]
+    offered = lambda node: node.name in listed[0] if listed else not node.name.startswith("_")
+    top = [node for node in documented(tree) if offered(node)]
     inner = [(node.name, each.name) for node in top if isinstance(node, ast.ClassDef)
              for each in documented(node) if not each.name.startswith("_")]
     return {f"module-fedbook.{module}", *(f"fedbook.{module}.{node.name}" for node in top),

@@ -68,6 +68,11 @@ def prose(book) -> str:
     return "\n".join(cell.source for cell in book.cells if cell.cell_type == "markdown")
 
 
+def is_public(cell) -> bool:
+    "Whether a cell goes into its module's `__all__`, and so into the reference: `exporti` goes into the module alone."
+    return bool(re.search(r"^#\| *export *$", cell.source, re.M))
+
+
 def bare(cell) -> str:
     "The source of a code cell without its directives; a cell that has nothing else is not shown."
     return "\n".join(line for line in cell.source.splitlines() if not line.startswith("#|")).strip()
@@ -92,7 +97,7 @@ class Course:
         self.anchors = {name: anchors(book) for name, book in self.books.items()}
         self.modules = {module_of(book): name for name, book in self.books.items() if module_of(book)}
         self.built = {f"fedbook.{module}.{name}": (page, cell.id) for module, page in self.modules.items()
-                      for cell in self.books[page].cells if "#| export" in cell.source
+                      for cell in self.books[page].cells if is_public(cell)
                       for name in definitions(cell)}
 
     def page(self, name: str) -> dict:
@@ -178,7 +183,7 @@ class Page:
         "The line below an exported cell that leads to its names in the reference: those with a docstring."
         names = [name for name, node in definitions(cell).items()
                  if not name.startswith("_") and ast.get_docstring(node)]
-        if "#| export" not in cell.source or not names or self.module.startswith("answers."): return []
+        if not is_public(cell) or not names or self.module.startswith("answers."): return []
         page = f"{self.up}api/{self.module}.html#fedbook.{self.module}"
         each = (f"<a href='{page}.{name}'><code>{self.module}.{name}</code></a>" for name in names)
         return [markdown(f"<p class='library'>In the library: {', '.join(each)}</p>")]

@@ -12,8 +12,8 @@ import numpy as np
 
 # %% ../../nbs/answers/fedgtea.ipynb #0ce706e6
 def anchor_by_part(weights, anchor):
-    """The sum over parts (the name before the first dot) of the Euclidean distance of `weights` from `anchor`, dicts
-    of tensors."""
+    """The sum over parts (the name before the first dot) of the Euclidean distance of `weights` from
+    `anchor`, dicts of tensors."""
     squares = {}
     for name, t in weights.items():
         key = name.split(".")[0]

@@ -1,7 +1,6 @@
 """What a user can put right, and what is not installed."""
+
 import importlib
-
-
 
 
 class UserError(ValueError):
@@ -13,17 +12,35 @@ class Unfit(UserError):
 
 
 EXTRAS = {
-    "course": ("IPython", "cloudpickle", "ipywidgets", "matplotlib", "nbclient", "nbconvert", "nbformat",
-               "papermill", "scipy", "sklearn"),
-    "vision": ("PIL", "open_clip", "timm", "torchmetrics", "torchvision"), "flower": ("cryptography", "flwr"),
-    "dp": ("dp_accounting", "opacus"), "dev": ("jupyterlab",)}
+    "course": (
+        "IPython",
+        "cloudpickle",
+        "ipywidgets",
+        "matplotlib",
+        "nbclient",
+        "nbconvert",
+        "nbformat",
+        "papermill",
+        "scipy",
+        "sklearn",
+    ),
+    "vision": ("PIL", "open_clip", "timm", "torchmetrics", "torchvision"),
+    "flower": ("cryptography", "flwr"),
+    "dp": ("dp_accounting", "opacus"),
+    "dev": ("jupyterlab",),
+}
 
 
 def needs(package: str) -> None:
     """Raise `UserError` with the command that installs `package`, where it is missing: the base install is
     small."""
-    try: importlib.import_module(package)
+    try:
+        importlib.import_module(package)
     except ImportError as error:
-        extra = next(extra for extra, packages in EXTRAS.items() if package.partition(".")[0] in packages)
+        extra = next(
+            extra
+            for extra, packages in EXTRAS.items()
+            if package.partition(".")[0] in packages
+        )
         sentence = f"{error.name or package} is not installed; it comes with: pip install 'fedbook[{extra}]'"
         raise UserError(sentence) from None

@@ -28,45 +28,97 @@ from .devices import torch_device
 from .errors import Unfit, UserError
 from .history import History
 from .mods import arriving, check_fits, leaving
-from .local import generator, passes, proximal, share_right, torch_threads, train
+from fedbook.engine.local import (
+    generator,
+    passes,
+    proximal,
+    share_right,
+    torch_threads,
+    train,
+)
 from .show import progress
 from .sizes import choose
-from .wire import (Ledger, Msg, Refused, Undeclared, accept_count, check_count, declared_verb, expect, check_state,
-                                 gather, fingerprints, pack, pack_each, scatter, unpack)
+from fedbook.engine.wire import (
+    Ledger,
+    Msg,
+    Refused,
+    Undeclared,
+    accept_count,
+    check_count,
+    declared_verb,
+    expect,
+    check_state,
+    gather,
+    fingerprints,
+    pack,
+    pack_each,
+    scatter,
+    unpack,
+)
 
 # %% ../../nbs/engine/federation.ipynb #eecf990b
 class Mean:
     """Weighted mean of state dicts that arrive one by one. It holds a single sum in float64, however many
     replies there are."""
 
-    def __init__(self) -> None: self.sums, self.weight = dict[str, Any](), 0.0
+    def __init__(self) -> None:
+        self.sums, self.weight = dict[str, Any](), 0.0
 
     def add(self, state: dict[str, Tensor], weight: float) -> None:
         """Add `state` (name to tensor) with `weight`, a finite number that is not negative. Raises
         `UserError` for another weight, and for a state with other names or shapes than the first."""
-        if not self.sums: self.sums = {name: (_zeros(t), t.dtype) for name, t in state.items()}
+        if not self.sums:
+            self.sums = {
+                name: (_zeros(t), t.dtype) for name, t in state.items()
+            }
         _check_summand(self.sums, state, weight)
-        for name, t in state.items(): self.sums[name][0].add_(t, alpha=weight)
+        for name, t in state.items():
+            self.sums[name][0].add_(t, alpha=weight)
         self.weight += weight
 
     def value(self) -> dict[str, Tensor]:
         "The mean, each tensor in the dtype it came in; integers are rounded."
-        if self.weight <= 0: raise UserError(f"weights add up to {self.weight}; at least one must exceed 0")
-        return {name: _cast(total / self.weight, dtype) for name, (total, dtype) in self.sums.items()}
+        if self.weight <= 0:
+            raise UserError(
+                f"weights add up to {self.weight}; at least one must exceed 0"
+            )
+        return {
+            name: _cast(total / self.weight, dtype)
+            for name, (total, dtype) in self.sums.items()
+        }
 
 # %% ../../nbs/engine/federation.ipynb #ba55c704
-def _zeros(t): return torch.zeros_like(t, dtype=torch.promote_types(t.dtype, torch.float64))
+def _zeros(t):
+    return torch.zeros_like(
+        t, dtype=torch.promote_types(t.dtype, torch.float64)
+    )
 
-def _cast(t, dtype): return (t if dtype.is_floating_point or dtype.is_complex else t.round()).to(dtype)
+
+def _cast(t, dtype):
+    return (t if dtype.is_floating_point or dtype.is_complex else t.round()).to(
+        dtype
+    )
+
 
 def _check_summand(sums, state, weight):
-    if not 0 <= weight < math.inf: raise UserError(f"weight={weight!r} must be a finite number of at least 0")
-    first, this = {(n, t.shape) for n, (t, _) in sums.items()}, {(n, t.shape) for n, t in state.items()}
+    if not 0 <= weight < math.inf:
+        raise UserError(
+            f"weight={weight!r} must be a finite number of at least 0"
+        )
+    first, this = (
+        {(n, t.shape) for n, (t, _) in sums.items()},
+        {(n, t.shape) for n, t in state.items()},
+    )
     unlike = sorted({name for name, _ in first ^ this})
-    if unlike: raise UserError(f"states must have the same names and shapes; unlike are {unlike[:3]}")
+    if unlike:
+        raise UserError(
+            f"states must have the same names and shapes; unlike are {unlike[:3]}"
+        )
 
 # %% ../../nbs/engine/federation.ipynb #cd63ce7e
-def weighted_average(states: Iterable[dict], weights: Iterable[float]) -> dict[str, Tensor]:
+def weighted_average(
+    states: Iterable[dict], weights: Iterable[float]
+) -> dict[str, Tensor]:
     """Sum of `weights[k] * states[k]` over the sum of the weights, tensor by tensor (FedAvg's server step,
     McMahan et al. 2017, Algorithm 1).
 
@@ -75,13 +127,18 @@ def weighted_average(states: Iterable[dict], weights: Iterable[float]) -> dict[s
     with different names."""
     return mean_of(zip(states, weights, strict=True))
 
+
 Aggregate = Callable[[Iterable[tuple[dict, float]], dict], dict]
 
-def mean_of(pairs: Iterable[tuple[dict, float]], start: Any = None) -> dict[str, Tensor]:
-    """The weighted mean of `pairs` (state, weight), taken one by one. It is an *aggregate*, as all functions are
-    that take pairs and the weights `start` from which the clients began, and answer new weights."""
+
+def mean_of(
+    pairs: Iterable[tuple[dict, float]], start: Any = None
+) -> dict[str, Tensor]:
+    """The weighted mean of `pairs` (state, weight), taken one by one. It is an *aggregate*, as all functions
+    are that take pairs and the weights `start` from which the clients began, and answer new weights."""
     total = Mean()
-    for state, weight in pairs: total.add(state, weight)
+    for state, weight in pairs:
+        total.add(state, weight)
     return total.value()
 
 # %% ../../nbs/engine/federation.ipynb #a409a280
@@ -97,14 +154,30 @@ class Client:
     names those that are made while it answers and forgotten after the answer. Any other that changes is an
     error. `loss(x, y)` is what training minimises, for a batch `x`
     (b, C, H, W) and `y` (b,); `optimiser` makes a new one for every round."""
+
     verbs: tuple[str, ...] = ("fit",)
     keeps: tuple[str, ...] = ("generator",)
     scratch: tuple[str, ...] = ()
 
-    def __init__(self, id: int, model: nn.Module, x: Tensor, y: Tensor, seed: int = 0,
-                 epochs: int = 1, batch: int = 32, lr: float = 0.1, momentum: float = 0.0) -> None:
+    def __init__(
+        self,
+        id: int,
+        model: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        seed: int = 0,
+        epochs: int = 1,
+        batch: int = 32,
+        lr: float = 0.1,
+        momentum: float = 0.0,
+    ) -> None:
         self.id, self.model, self.x, self.y = id, model, x, y
-        self.epochs, self.batch, self.lr, self.momentum = epochs, batch, lr, momentum
+        self.epochs, self.batch, self.lr, self.momentum = (
+            epochs,
+            batch,
+            lr,
+            momentum,
+        )
         self.generator = generator(seed, id)
 
     def fit(self, msg: Msg) -> Msg:
@@ -114,31 +187,44 @@ class Client:
         self.train()
         return Msg(self.model.state_dict(), {"n": len(self.y)})
 
-    def train(self) -> None: train(self.model, self.batches(), self.loss, self.optimiser(), self.limit)
+    def train(self) -> None:
+        train(
+            self.model, self.batches(), self.loss, self.optimiser(), self.limit
+        )
 
     def batches(self) -> Iterable[tuple]:
-        return passes(self.x, self.y, self.epochs, self.batch, self.generator, self.device)
+        return passes(
+            self.x, self.y, self.epochs, self.batch, self.generator, self.device
+        )
 
-    def loss(self, x: Tensor, y: Tensor) -> Tensor: return F.cross_entropy(self.model(x), y)
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(self.model(x), y)
 
-    def optimiser(self) -> Optimizer: return SGD(self.model.parameters(), self.lr, self.momentum)
+    def optimiser(self) -> Optimizer:
+        return SGD(self.model.parameters(), self.lr, self.momentum)
 
-    def limit(self) -> None: "The last word on the gradients, before each step."
+    def limit(self) -> None:
+        "The last word on the gradients, before each step."
 
     @property
-    def device(self) -> torch.device: return next(self.model.parameters()).device
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
 
-    def state(self) -> Msg: return gather(self, self.keeps)
+    def state(self) -> Msg:
+        return gather(self, self.keeps)
 
-    def load(self, msg: Msg) -> None: scatter(self, msg)
+    def load(self, msg: Msg) -> None:
+        scatter(self, msg)
 
 # %% ../../nbs/engine/federation.ipynb #2ff7dd1e
 Messages = Callable[[int], Msg] | Msg
 Replies = Generator[tuple[int, Msg], None, None]
 
+
 class Step(NamedTuple):
     """One exchange of a round: ask clients `to` for `verb` with `say` (a Msg, or a function from id to Msg),
     and hand the replies to `merge`."""
+
     verb: str
     say: Messages
     to: list[int]
@@ -151,30 +237,43 @@ class Server:
 
     `model` gives the initial weights, `per_round` is how many clients a round asks (all, if None), `seed`
     decides which. `keeps` names the attributes that a checkpoint must hold. `begin(ids, r)` is called when
-    round `r` with clients `ids` begins, or goes on after a stop. `aggregate` makes one state of many, in every
-    merge; `refuses` says, under `aggregate` or `mods`, why a server can take no other than the mean, or no mods
-    that lose something."""
+    round `r` with clients `ids` begins, or goes on after a stop. `aggregate` makes one state of many, in
+    every merge; `refuses` says, under `aggregate` or `mods`, why a server can take no other than the mean, or
+    no mods that lose something."""
+
     keeps: tuple[str, ...] = ("weights",)
     refuses: dict[str, str] = {}
     aggregate: Aggregate = staticmethod(mean_of)
 
-    def __init__(self, model: nn.Module, per_round: int | None = None, seed: int = 0) -> None:
-        self.weights = {name: t.detach().cpu().clone() for name, t in model.state_dict().items()}
+    def __init__(
+        self, model: nn.Module, per_round: int | None = None, seed: int = 0
+    ) -> None:
+        self.weights = {
+            name: t.detach().cpu().clone()
+            for name, t in model.state_dict().items()
+        }
         self.per_round, self.seed, self.round = per_round, seed, 0
 
     def pick(self, ids: list[int], r: int) -> list[int]:
         "The clients of round `r`: `per_round` of `ids`, drawn without replacement."
         count = min(self.per_round or len(ids), len(ids))
-        return sorted(ids[i] for i in np.random.default_rng([self.seed, r]).choice(len(ids), count, False))
+        return sorted(
+            ids[i]
+            for i in np.random.default_rng([self.seed, r]).choice(
+                len(ids), count, False
+            )
+        )
 
-    def begin(self, ids: list[int], r: int) -> None: self.round = r
+    def begin(self, ids: list[int], r: int) -> None:
+        self.round = r
 
     def steps(self, ids: list[int], r: int) -> list[Step]:
         """The exchanges of round `r` with clients `ids`, in order; which they are depends on `ids` and `r`
         alone, so that a run can be resumed between two."""
         return [Step("fit", self.send, ids, self.merge)]
 
-    def send(self, id: int) -> Msg: return Msg(self.weights)
+    def send(self, id: int) -> Msg:
+        return Msg(self.weights)
 
     def accept(self, verb: str, id: int, msg: Msg) -> None:
         """Raise `Refused` for a reply that must not be merged. A server with more verbs says here what it
@@ -184,7 +283,9 @@ class Server:
 
     def merge(self, replies: Replies) -> None:
         "Average `replies` (pairs of id and Msg), taken one by one; the weights change after the last."
-        self.weights = self.combine((msg.tensors, msg.meta["n"]) for _, msg in replies)
+        self.weights = self.combine(
+            (msg.tensors, msg.meta["n"]) for _, msg in replies
+        )
 
     def combine(self, pairs: Iterable[tuple[dict, float]]) -> dict[str, Tensor]:
         "The `aggregate` of `pairs` (state, weight) of clients that began from the server's weights."
@@ -195,30 +296,37 @@ class Server:
         borrowed."""
         return share_right(model, self.weights, x, y)
 
-    def state(self) -> Msg: return gather(self, self.keeps)
+    def state(self) -> Msg:
+        return gather(self, self.keeps)
 
-    def load(self, msg: Msg) -> None: scatter(self, msg)
+    def load(self, msg: Msg) -> None:
+        scatter(self, msg)
 
 # %% ../../nbs/engine/federation.ipynb #2941c6a9
 class Call(NamedTuple):
     """What a client is asked: its `id`, the `verb`, the packed message `data`, and the packed private `state`
     that it answered with last (None: it never took part)."""
+
     round: int
     id: int
     verb: str
     data: bytes
     state: bytes | None
 
+
 class Answer(NamedTuple):
     """A packed reply and the client's packed private `state` after it; `around` are the bytes that a
     transport wrote around the message, down and up."""
+
     data: bytes
     state: bytes
     envelope: tuple[int, int] = (0, 0)
     sent: bool = True
 
+
 class Failure(NamedTuple):
     "Why a client gave no answer, and where it happened; without `sent`, the message never left."
+
     reason: str
     trace: str = ""
     envelope: tuple[int, int] = (0, 0)
@@ -227,12 +335,16 @@ class Failure(NamedTuple):
 # %% ../../nbs/engine/federation.ipynb #5a1c7ac1
 class ClientLike(Protocol):
     "What the engine asks of a client: the verbs that it has, and a private state that can be put back."
+
     verbs: tuple[str, ...]
+
     def state(self) -> Msg: ...
     def load(self, msg: Msg) -> None: ...
 
+
 class ServerLike(Protocol):
     "What the engine asks of a server."
+
     def pick(self, ids: list[int], r: int) -> list[int]: ...
     def begin(self, ids: list[int], r: int) -> None: ...
     def steps(self, ids: list[int], r: int) -> list[Step]: ...
@@ -240,9 +352,13 @@ class ServerLike(Protocol):
     def state(self) -> Msg: ...
     def load(self, msg: Msg) -> None: ...
 
+
 class Transport(Protocol):
     "Who serves calls: yields each with its `Answer`, `Failure` or `Undeclared`, in the order of the calls."
-    def serve(self, calls: Iterable[Call]) -> Generator[tuple[Call, Any], None, None]: ...
+
+    def serve(
+        self, calls: Iterable[Call]
+    ) -> Generator[tuple[Call, Any], None, None]: ...
     def close(self) -> None: ...
 
 # %% ../../nbs/engine/federation.ipynb #8963abec
@@ -251,7 +367,9 @@ class ClientPool:
     a call names. A client is off the pool while it answers: one that fails half-way is made anew from its
     last state, and so is one that had to leave: the pool has `places` for the clients that answered last."""
 
-    def __init__(self, make_client: Callable[[int], ClientLike], places: int = 1000) -> None:
+    def __init__(
+        self, make_client: Callable[[int], ClientLike], places: int = 1000
+    ) -> None:
         self.make_client, self.places = make_client, places
         self.clients: dict[int, tuple] = {}
 
@@ -259,17 +377,23 @@ class ClientPool:
         """Client `id` as its packed `state` says it was (None: it never took part), and its `marks` when it
         was made."""
         client, seen, made = self.clients.pop(id, (None, None, None))
-        if client is None or state is None: seen, made = None, fingerprints(client := self.make_client(id))
-        if state is not None and state != seen: client.load(unpack(state))
+        if client is None or state is None:
+            seen, made = None, fingerprints(client := self.make_client(id))
+        if state is not None and state != seen:
+            client.load(unpack(state))
         return client, made
 
-    def checkin(self, client: ClientLike, made: dict, call: Call, reply: Msg) -> Answer:
+    def checkin(
+        self, client: ClientLike, made: dict, call: Call, reply: Msg
+    ) -> Answer:
         "The `Answer` with the client's `reply` to `call`; the client goes back to the pool."
-        if getattr(client, "mods", ()): reply = leaving(client, unpack(call.data), reply)
+        if getattr(client, "mods", ()):
+            reply = leaving(client, unpack(call.data), reply)
         check_state(client, made, call)
         answer = Answer(pack(reply), pack(client.state()))
         self.clients[call.id] = client, answer.state, made
-        if len(self.clients) > self.places: del self.clients[next(iter(self.clients))]
+        if len(self.clients) > self.places:
+            del self.clients[next(iter(self.clients))]
         return answer
 
     def answer(self, call: Call) -> Answer:
@@ -280,13 +404,20 @@ class ClientPool:
 
     def serve(self, call: Call) -> Answer | Failure | Undeclared:
         "The `Answer` to `call`, or the reason why there is none."
-        try: return self.answer(call)
-        except Exception as error: return _what_came_of(error)
+        try:
+            return self.answer(call)
+        except Exception as error:
+            return _what_came_of(error)
+
 
 def _what_came_of(error):
     "The outcome of a call that raised `error`: a `Failure`, or where the run must stop, the error itself."
-    if isinstance(error, (Undeclared, Unfit, torch.OutOfMemoryError)): return error
-    return Failure(f"{type(error).__name__}: {' '.join(str(error).split())}", traceback.format_exc())
+    if isinstance(error, (Undeclared, Unfit, torch.OutOfMemoryError)):
+        return error
+    return Failure(
+        f"{type(error).__name__}: {' '.join(str(error).split())}",
+        traceback.format_exc(),
+    )
 
 # %% ../../nbs/engine/federation.ipynb #6ae84040
 class InProcess:
@@ -294,126 +425,224 @@ class InProcess:
 
     `make_client(id)` builds a client when it is first asked for."""
 
-    def __init__(self, make_client: Callable[[int], Any], threads: int = 1) -> None:
+    def __init__(
+        self, make_client: Callable[[int], Any], threads: int = 1
+    ) -> None:
         if type(threads) is not int or threads < 1:
-            raise UserError(f"threads={threads!r} must be a whole number of at least 1")
+            raise UserError(
+                f"threads={threads!r} must be a whole number of at least 1"
+            )
         self.pool, self.threads = ClientPool(make_client), threads
 
-    def serve(self, calls: Iterable[Call]) -> Generator[tuple[Call, Any], None, None]:
+    def serve(
+        self, calls: Iterable[Call]
+    ) -> Generator[tuple[Call, Any], None, None]:
         "Yield each of `calls` with what came of it (`Answer`, `Failure` or `Undeclared`), in their order."
         for call in calls:
-            with torch_threads(self.threads): outcome = self.pool.serve(call)
+            with torch_threads(self.threads):
+                outcome = self.pool.serve(call)
             yield call, outcome
 
-    def close(self) -> None: "Nothing was started."
+    def close(self) -> None:
+        "Nothing was started."
 
 # %% ../../nbs/engine/federation.ipynb #271daca2
 class TooFewReplies(RuntimeError):
     """Fewer usable replies than `min_replies`. The server is as it was before the exchange, and so is the
     checkpoint."""
 
+
 class Federation:
     """Where server and clients meet, and the only place where anything crosses: it packs and counts every
     message, leaves out clients that fail, and refuses bad replies.
 
-    `transport` serves the calls (`InProcess`, or another with its `serve` and `close`), `ids` are the clients' numbers
-    (or how many there are). `faults` (`engine.Faults`) strike replies on purpose. Fewer than `min_replies`
-    usable replies (or fewer than all, where fewer are asked) raise `TooFewReplies`. A reply that claims more
-    than `most` pictures is refused: by their number it would outweigh all others. What `mods` have written at
-    the clients, they read here, before a reply is checked."""
+    `transport` serves the calls (`InProcess`, or another with its `serve` and `close`), `ids` are the
+    clients' numbers (or how many there are). `faults` (`engine.Faults`) strike replies on purpose. Fewer than
+    `min_replies` usable replies (or fewer than all, where fewer are asked) raise `TooFewReplies`. A reply
+    that claims more than `most` pictures is refused: by their number it would outweigh all others. What
+    `mods` have written at the clients, they read here, before a reply is checked."""
 
-    def __init__(self, transport: Transport, ids: list[int] | int, min_replies: int = 1, faults: Any = None,
-                 most: int = 10**6, mods: Sequence[Any] = ()) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        ids: list[int] | int,
+        min_replies: int = 1,
+        faults: Any = None,
+        most: int = 10**6,
+        mods: Sequence[Any] = (),
+    ) -> None:
         if not hasattr(transport, "serve"):
-            raise UserError(f"transport={transport!r:.60} does not serve calls; give InProcess(make_client) or the like")
-        self.transport, self.ids = transport, list(range(ids)) if isinstance(ids, int) else list(ids)
-        self.min_replies, self.faults, self.most, self.mods = min_replies, faults, most, tuple(mods)
+            raise UserError(
+                f"transport={transport!r:.60} does not serve calls; give InProcess(make_client) or the like"
+            )
+        self.transport, self.ids = (
+            transport,
+            list(range(ids)) if isinstance(ids, int) else list(ids),
+        )
+        self.min_replies, self.faults, self.most, self.mods = (
+            min_replies,
+            faults,
+            most,
+            tuple(mods),
+        )
         self.ledger, self.round, self._open = Ledger(), 0, False
         self.states: dict[int, bytes] = {}
 
-    def exchange(self, verb: str, say: Messages, to: list[int], accept: Callable | None = None) -> Replies:
+    def exchange(
+        self,
+        verb: str,
+        say: Messages,
+        to: list[int],
+        accept: Callable | None = None,
+    ) -> Replies:
         """Ask clients `to` for `verb`; yield `(id, Msg)` for each usable reply, in the order asked. `say` is
         a `Msg` or a function from id to `Msg`; `accept(verb, id, reply)` raises `Refused` for what must not
         be used."""
-        if len(set(to)) != len(to): raise UserError(f"to={to} names a client twice; each may be asked once")
-        if self._open: raise RuntimeError("an exchange is still open: read all its replies, or close() it")
-        failures, self._open, message = [], True, say if callable(say) else lambda id: say
+        if len(set(to)) != len(to):
+            raise UserError(
+                f"to={to} names a client twice; each may be asked once"
+            )
+        if self._open:
+            raise RuntimeError(
+                "an exchange is still open: read all its replies, or close() it"
+            )
+        failures, self._open, message = (
+            [],
+            True,
+            say if callable(say) else lambda id: say,
+        )
         packed = zip(to, pack_each(map(message, to)))
-        calls = (Call(self.round, id, verb, data, self.states.get(id)) for id, data in packed)
+        calls = (
+            Call(self.round, id, verb, data, self.states.get(id))
+            for id, data in packed
+        )
         try:
             with closing(self.transport.serve(calls)) as served:
                 for heard, (call, outcome) in enumerate(served, 1):
-                    try: reply = self.take(call, outcome, accept)
-                    except Refused as refused: failures.append(self._miss(call, outcome, refused))
-                    else: yield call.id, reply
-        finally: self._open = False
-        if failures: self._report(verb, heard, failures)
+                    try:
+                        reply = self.take(call, outcome, accept)
+                    except Refused as refused:
+                        failures.append(self._miss(call, outcome, refused))
+                    else:
+                        yield call.id, reply
+        finally:
+            self._open = False
+        if failures:
+            self._report(verb, heard, failures)
 
-    def take(self, call: Call, outcome: Any, accept: Callable | None = None) -> Msg:
+    def take(
+        self, call: Call, outcome: Any, accept: Callable | None = None
+    ) -> Msg:
         "The reply that came of `call`, counted and checked. Raises `Refused`."
-        if isinstance(outcome, Exception): raise outcome
-        if self.faults: outcome = self.faults.harm(call, outcome)
+        if isinstance(outcome, Exception):
+            raise outcome
+        if self.faults:
+            outcome = self.faults.harm(call, outcome)
         down, up = outcome.envelope
-        if outcome.sent: self.ledger.record(call.round, "down", call.id, call.verb, call.data, down)
-        if isinstance(outcome, Failure): raise Refused(outcome.reason)
+        if outcome.sent:
+            self.ledger.record(
+                call.round, "down", call.id, call.verb, call.data, down
+            )
+        if isinstance(outcome, Failure):
+            raise Refused(outcome.reason)
         self.states[call.id] = outcome.state
-        self.ledger.record(call.round, "up", call.id, call.verb, outcome.data, up)
+        self.ledger.record(
+            call.round, "up", call.id, call.verb, outcome.data, up
+        )
         reply = unpack(outcome.data)
-        if self.mods: reply = arriving(self.mods, unpack(call.data), reply)
-        if accept: accept(call.verb, call.id, reply)
+        if self.mods:
+            reply = arriving(self.mods, unpack(call.data), reply)
+        if accept:
+            accept(call.verb, call.id, reply)
         return check_count(reply, self.most)
 
     def _miss(self, call: Call, outcome: Any, refused: Refused) -> Failure:
         self.ledger.miss(call.round, call.id, call.verb, str(refused))
-        return Failure(f"client {call.id}: {refused}", getattr(outcome, "trace", ""))
+        return Failure(
+            f"client {call.id}: {refused}", getattr(outcome, "trace", "")
+        )
 
     def _report(self, verb, heard, failures):
         arrived, needed = heard - len(failures), min(self.min_replies, heard)
         sentence = f"round {self.round}, {verb}: {arrived} of {heard} clients gave a usable reply"
         why = "; ".join(failure.reason for failure in failures[:3])
         if arrived < needed:
-            error = TooFewReplies(f"{sentence}, at least {needed} are needed ({why})")
+            error = TooFewReplies(
+                f"{sentence}, at least {needed} are needed ({why})"
+            )
             error.add_note(failures[0].trace)
             raise error
-        if not self.faults: warnings.warn(f"{sentence} ({why})", stacklevel=3)
+        if not self.faults:
+            warnings.warn(f"{sentence} ({why})", stacklevel=3)
 
-    def close(self) -> None: self.transport.close()
+    def close(self) -> None:
+        self.transport.close()
 
-    def __enter__(self) -> "Federation": return self
+    def __enter__(self) -> "Federation":
+        return self
 
-    def __exit__(self, *_: object) -> None: self.close()
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 # %% ../../nbs/engine/federation.ipynb #4b7c19de
 class Position(NamedTuple):
     """Where a run stands: the next thing to do is step `step` of round `round`, with clients `ids` (None: not
     picked yet)."""
+
     round: int = 0
     step: int = 0
     ids: list[int] | None = None
 
 # %% ../../nbs/engine/federation.ipynb #1905fd9c
-def run(server: ServerLike, federation: Federation, rounds: int, checkpoint: Any = None,
-        test: Callable[[Any], dict] | None = None, label: str = "", done: Callable | None = None) -> History:
+def run(
+    server: ServerLike,
+    federation: Federation,
+    rounds: int,
+    checkpoint: Any = None,
+    test: Callable[[Any], dict] | None = None,
+    label: str = "",
+    done: Callable | None = None,
+) -> History:
     """Pick clients, walk the server's steps, repeat for `rounds` rounds; return the `History`.
 
     `test(server)` answers a dict of numbers that is kept after every round, beside the bytes so far. Where
     `done(history)` is true, no further round begins. With a `checkpoint` (`engine.Checkpoint`), a run that
     was stopped at any moment goes on where it stood and ends with the same bits."""
     history = History()
-    place = checkpoint.restore(server, federation, history) if checkpoint else Position()
-    keep = lambda: checkpoint.save(place, server, federation, history) if checkpoint else None
-    for r in progress(range(place.round, rounds), label, total=rounds, initial=place.round):
-        if done and done(history): break
+    place = (
+        checkpoint.restore(server, federation, history)
+        if checkpoint
+        else Position()
+    )
+    keep = lambda: (
+        checkpoint.save(place, server, federation, history)
+        if checkpoint
+        else None
+    )
+    for r in progress(
+        range(place.round, rounds), label, total=rounds, initial=place.round
+    ):
+        if done and done(history):
+            break
         federation.round, ids = r, place.ids or server.pick(federation.ids, r)
         server.begin(ids, r)
-        for i, step in list(enumerate(server.steps(ids, r)))[place.step:]:
-            if i: keep()
-            with closing(federation.exchange(step.verb, step.say, step.to, server.accept)) as replies:
+        for i, step in list(enumerate(server.steps(ids, r)))[place.step :]:
+            if i:
+                keep()
+            with closing(
+                federation.exchange(step.verb, step.say, step.to, server.accept)
+            ) as replies:
                 step.merge(replies)
-                for _ in replies: pass
+                for _ in replies:
+                    pass
             place = Position(r, i + 1, ids)
         place, sent = Position(r + 1), federation.ledger.so_far
-        history.add(round=place.round, **(test(server) if test else {}), down=sent["down"], up=sent["up"])
+        history.add(
+            round=place.round,
+            **(test(server) if test else {}),
+            down=sent["down"],
+            up=sent["up"],
+        )
         keep()
     return history
 
@@ -421,6 +650,7 @@ def run(server: ServerLike, federation: Federation, rounds: int, checkpoint: Any
 class FedProxClient(Client):
     """FedAvg's client with the proximal term (`mu`) in its loss: it may move away from the weights it was
     sent, at a price."""
+
     scratch = ("_anchor",)
 
     def __init__(self, *args: Any, mu: float = 0.01, **kwargs: Any) -> None:
@@ -432,26 +662,36 @@ class FedProxClient(Client):
         super().train()
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        return super().loss(x, y) + proximal(self.model.parameters(), self._anchor, self.mu)
+        return super().loss(x, y) + proximal(
+            self.model.parameters(), self._anchor, self.mu
+        )
 
 # %% ../../nbs/engine/federation.ipynb #0283ade2
 class LocalOnly(Server):
     """No federation at all: each client goes on from its own weights. The messages are the engine's; nothing
     is averaged."""
+
     keeps = ("weights", "own")
 
-    def __init__(self, model: nn.Module, per_round: int | None = None, seed: int = 0) -> None:
+    def __init__(
+        self, model: nn.Module, per_round: int | None = None, seed: int = 0
+    ) -> None:
         super().__init__(model, per_round, seed)
         self.own: dict[int, dict[str, Tensor]] = {}
 
-    def send(self, id: int) -> Msg: return Msg(self.own.get(id, self.weights))
+    def send(self, id: int) -> Msg:
+        return Msg(self.own.get(id, self.weights))
 
     def merge(self, replies: Replies) -> None:
         self.own = self.own | {id: msg.tensors for id, msg in replies}
 
     def score(self, model: nn.Module, x: Tensor, y: Tensor) -> float:
         "Mean over the clients asked so far of the accuracy of their own weights."
-        return float(np.mean([share_right(model, own, x, y) for own in self.own.values()]))
+        return float(
+            np.mean(
+                [share_right(model, own, x, y) for own in self.own.values()]
+            )
+        )
 
 # %% ../../nbs/engine/federation.ipynb #d7dc9f6c
 @dataclass(frozen=True)
@@ -461,6 +701,7 @@ class Experiment:
     `test(server)` answers a dict of numbers. Any process can build the piece that it needs; what is costly
     is a `cached_property`. Any experiment takes an `aggregate` in place of the mean, and `mods` for the
     messages."""
+
     sizes: Any
     seed: int = 0
     device: str = "cpu"
@@ -468,96 +709,136 @@ class Experiment:
     mods: tuple = field(default=(), kw_only=True)
 
     @property
-    def ids(self) -> list[int]: return list(range(self.sizes.clients))
+    def ids(self) -> list[int]:
+        return list(range(self.sizes.clients))
 
     @property
-    def rounds(self) -> int: return self.sizes.rounds
+    def rounds(self) -> int:
+        return self.sizes.rounds
 
-    def client(self, id: int) -> Any: raise NotImplementedError(f"{type(self).__name__} has no client(id)")
+    def client(self, id: int) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} has no client(id)")
 
-    def server(self) -> Any: raise NotImplementedError(f"{type(self).__name__} has no server()")
+    def server(self) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} has no server()")
 
-    def test(self, server: Any) -> dict[str, float]: return {}
+    def test(self, server: Any) -> dict[str, float]:
+        return {}
 
     def built_client(self, id: int) -> Any:
         "Client `id` with the experiment's `mods`."
         client = self.client(id)
-        if self.mods: client.mods = self.mods
+        if self.mods:
+            client.mods = self.mods
         return client
 
     def built_server(self) -> Any:
-        "The server with the experiment's `aggregate`. Raises `Unfit` for one, or for `mods`, that it refuses."
+        """The server with the experiment's `aggregate`. Raises `Unfit` for one, or for `mods`, that it
+        refuses."""
         server, other = self.server(), self.aggregate is not mean_of
         check_fits(server, self.aggregate if other else None, self.mods)
-        if other: server.aggregate = self.aggregate
+        if other:
+            server.aggregate = self.aggregate
         return server
 
     def transport(self, transport: Transport) -> Transport:
         "What its calls go through on their way to the `transport` that serves them: nothing more, here."
         return transport
 
-    def at(self, folder: str = "", device: str = "", **sizes: Any) -> "Experiment":
+    def at(
+        self, folder: str = "", device: str = "", **sizes: Any
+    ) -> "Experiment":
         """The experiment on a machine of its own: with the data in `folder` in place of `sizes.data`, on
         `device`, with other `sizes`, such as batch=8. Raises `UserError` for a folder that is missing or
         empty, and for what `lab.choose` and `lab.torch_device` refuse."""
-        if folder: sizes["data"] = _own_folder(folder)
-        if not device and not sizes: return self
-        return replace(self, sizes=choose({"here": self.sizes}, "here", sizes),
-                       device=str(torch_device(device)) if device else self.device)
+        if folder:
+            sizes["data"] = _own_folder(folder)
+        if not device and not sizes:
+            return self
+        return replace(
+            self,
+            sizes=choose({"here": self.sizes}, "here", sizes),
+            device=str(torch_device(device)) if device else self.device,
+        )
 
-    def own_client(self, id: int, folder: str = "", device: str = "", **sizes: Any) -> Any:
+    def own_client(
+        self, id: int, folder: str = "", device: str = "", **sizes: Any
+    ) -> Any:
         """Client `id` as its machine makes it (see `at`): where it has a `folder`, with all the training data
         in it, as the only client of a federation of one; else with its part of everybody's."""
-        if not folder: return self.at("", device, **sizes).built_client(id)
-        alone = {name: 1 for name in ("clients", "per_round") if hasattr(self.sizes, name)}
+        if not folder:
+            return self.at("", device, **sizes).built_client(id)
+        alone = {
+            name: 1
+            for name in ("clients", "per_round")
+            if hasattr(self.sizes, name)
+        }
         client = self.at(folder, device, **alone, **sizes).built_client(0)
         client.id, client.generator = id, generator(self.seed, id)
         return client
 
     def __reduce__(self) -> tuple:
-        named = tuple((field.name, getattr(self, field.name)) for field in fields(self))
+        named = tuple(
+            (field.name, getattr(self, field.name)) for field in fields(self)
+        )
         return _revive, (type(self), named)
+
 
 def _own_folder(folder):
     place = Path(folder).expanduser().resolve()
-    if not place.exists(): raise UserError(f"folder={folder!r} is missing on this machine")
+    if not place.exists():
+        raise UserError(f"folder={folder!r} is missing on this machine")
     if place.is_dir() and not any(place.iterdir()):
         raise UserError(f"folder={folder!r} on this machine is empty")
     return str(place)
 
+
 @lru_cache(maxsize=2)
-def _revive(kind, named): return kind(**dict(named))
+def _revive(kind, named):
+    return kind(**dict(named))
 
 # %% ../../nbs/engine/federation.ipynb #a60c7d02
 @dataclass(frozen=True)
 class Wrapped:
     """An experiment around another: a subclass builds its client, server or test out of those of the
     `experiment` inside, and what it leaves is that experiment's."""
+
     experiment: Any
 
     @property
-    def ids(self) -> list[int]: return self.experiment.ids
+    def ids(self) -> list[int]:
+        return self.experiment.ids
 
     @property
-    def rounds(self) -> int: return self.experiment.rounds
+    def rounds(self) -> int:
+        return self.experiment.rounds
 
     @property
-    def seed(self) -> int: return self.experiment.seed
+    def seed(self) -> int:
+        return self.experiment.seed
 
-    def client(self, id: int) -> Any: return self.experiment.built_client(id)
+    def client(self, id: int) -> Any:
+        return self.experiment.built_client(id)
 
-    def server(self) -> Any: return self.experiment.built_server()
+    def server(self) -> Any:
+        return self.experiment.built_server()
 
-    def test(self, server: Any) -> dict[str, float]: return self.experiment.test(server)
+    def test(self, server: Any) -> dict[str, float]:
+        return self.experiment.test(server)
 
     @property
-    def mods(self) -> tuple: return self.experiment.mods
+    def mods(self) -> tuple:
+        return self.experiment.mods
 
     @property
-    def aggregate(self) -> Aggregate: return self.experiment.aggregate
+    def aggregate(self) -> Aggregate:
+        return self.experiment.aggregate
 
-    def built_client(self, id: int) -> Any: return self.client(id)
+    def built_client(self, id: int) -> Any:
+        return self.client(id)
 
-    def built_server(self) -> Any: return self.server()
+    def built_server(self) -> Any:
+        return self.server()
 
-    def transport(self, transport: Transport) -> Transport: return self.experiment.transport(transport)
+    def transport(self, transport: Transport) -> Transport:
+        return self.experiment.transport(transport)

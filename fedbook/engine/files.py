@@ -1,4 +1,5 @@
 """Folders of runs, and files that are never half written."""
+
 import errno
 import os
 import re
@@ -7,9 +8,16 @@ from pathlib import Path
 from fedbook.engine.errors import UserError
 
 
-def run_name(name: str, profile: str, seed: int, changes: dict | None = None) -> str:
+def run_name(
+    name: str, profile: str, seed: int, changes: dict | None = None
+) -> str:
     "`NAME-PROFILE-SEED`, and behind it the `changes` to the profile; of a name, `/` becomes a dot."
-    parts = [name.replace("/", "."), profile, str(seed), *(f"{field}={value}" for field, value in (changes or {}).items())]
+    parts = [
+        name.replace("/", "."),
+        profile,
+        str(seed),
+        *(f"{field}={value}" for field, value in (changes or {}).items()),
+    ]
     return re.sub(r"[^\w.=,-]", "_", "-".join(parts))
 
 
@@ -17,12 +25,24 @@ def runs_folder(out: str | Path = "runs") -> Path:
     """The folder of runs that `out` means: a relative one lies in the working folder, but beside the folder
     of the chapters where one was opened there."""
     here = Path.cwd()
-    wing = next((folder for folder in (here, here.parent) if (folder / "00_start.ipynb").exists()), None)
+    wing = next(
+        (
+            folder
+            for folder in (here, here.parent)
+            if (folder / "00_start.ipynb").exists()
+        ),
+        None,
+    )
     return (wing.parent if wing else here) / out
 
 
-def run_dir(name: str, profile: str, seed: int, out: str | Path = "runs",
-            changes: dict | None = None) -> Path:
+def run_dir(
+    name: str,
+    profile: str,
+    seed: int,
+    out: str | Path = "runs",
+    changes: dict | None = None,
+) -> Path:
     "The folder `out/run_name(...)`, made if it is not there. Raises `UserError` where it cannot be written."
     folder = runs_folder(out) / run_name(name, profile, seed, changes)
     try:
@@ -31,8 +51,10 @@ def run_dir(name: str, profile: str, seed: int, out: str | Path = "runs",
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise UserError(f"out={str(out)!r} cannot be written ({error.strerror}); "
-                        "choose another folder with --out") from None
+        raise UserError(
+            f"out={str(out)!r} cannot be written ({error.strerror}); "
+            "choose another folder with --out"
+        ) from None
     return folder
 
 
@@ -49,6 +71,9 @@ def write_atomically(path: str | Path, data: bytes | str) -> None:
         os.replace(draft, path)
     except BaseException as error:
         draft.unlink(missing_ok=True)
-        if getattr(error, "errno", None) not in (errno.ENOSPC, errno.EDQUOT): raise
-        raise UserError(f"the disk is full: {path.name} does not fit into {str(path.parent)!r}; make room "
-                        "there, or choose another disk with --out, and run the same command again") from None
+        if getattr(error, "errno", None) not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise UserError(
+            f"the disk is full: {path.name} does not fit into {str(path.parent)!r}; make room "
+            "there, or choose another disk with --out, and run the same command again"
+        ) from None

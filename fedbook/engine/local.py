@@ -25,22 +25,31 @@ from torch.func import functional_call, grad, vmap
 from .errors import UserError
 
 # %% ../../nbs/engine/local.ipynb #777ca743
-def fixed_point(hessians: np.ndarray, lows: np.ndarray, steps: int, lr: float) -> np.ndarray:
+def fixed_point(
+    hessians: np.ndarray, lows: np.ndarray, steps: int, lr: float
+) -> np.ndarray:
     """Where FedAvg rests, (d,): equation (2) of the chapter, for clients with quadratic losses that take
     `steps` steps of gradient descent with rate `lr` a round. `hessians` (K, d, d), `lows` (K, d)."""
     eye = np.eye(lows.shape[1])
-    pulls = [eye - np.linalg.matrix_power(eye - lr * A, steps) for A in hessians]
-    return np.linalg.solve(sum(pulls), sum(pull @ low for pull, low in zip(pulls, lows)))
+    pulls = [
+        eye - np.linalg.matrix_power(eye - lr * A, steps) for A in hessians
+    ]
+    return np.linalg.solve(
+        sum(pulls), sum(pull @ low for pull, low in zip(pulls, lows))
+    )
 
 # %% ../../nbs/engine/local.ipynb #f363e12f
 def generator(*seeds: int) -> torch.Generator:
     "A `torch.Generator` that depends on all of `seeds` (integers), and on nothing else."
-    mixed = np.random.SeedSequence([len(seeds), *seeds]).generate_state(1, np.uint64)[0]
+    mixed = np.random.SeedSequence([len(seeds), *seeds]).generate_state(
+        1, np.uint64
+    )[0]
     return torch.Generator().manual_seed(int(mixed >> 1))
 
+
 def build(make: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """`make()`, a network on the CPU, with initial weights that depend on `seed` alone; the global generators are
-    left as they were."""
+    """`make()`, a network on the CPU, with initial weights that depend on `seed` alone; the global generators
+    are left as they were."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         return make()
@@ -51,47 +60,72 @@ def torch_threads(count: int) -> Iterator[None]:
     "Inside, PyTorch computes with `count` threads; afterwards with as many as before."
     before = torch.get_num_threads()
     torch.set_num_threads(count)
-    try: yield
-    finally: torch.set_num_threads(before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 # %% ../../nbs/engine/local.ipynb #10ca1002
 def as_float(x: torch.Tensor) -> torch.Tensor:
     """A uint8 tensor of any shape as float32 in [-1, 1], pictures (n, C, H, W) with the
     channels last in memory; a floating tensor is returned unchanged."""
-    if x.is_floating_point(): return x
+    if x.is_floating_point():
+        return x
     if x.dtype != torch.uint8:
         kind = f"{str(x.dtype).removeprefix('torch.')} tensor {tuple(x.shape)}"
         raise UserError(f"x={kind} must be uint8 (pixels) or floating")
-    if x.dim() != 4: return x.to(torch.float32).div_(127.5).sub_(1)
-    last = x.movedim(1, -1).to(torch.float32, memory_format=torch.contiguous_format)
+    if x.dim() != 4:
+        return x.to(torch.float32).div_(127.5).sub_(1)
+    last = x.movedim(1, -1).to(
+        torch.float32, memory_format=torch.contiguous_format
+    )
     return last.div_(127.5).sub_(1).movedim(-1, 1)
+
 
 def as_pixels(x: torch.Tensor) -> torch.Tensor:
     "The inverse of `as_float`: float pictures in [-1, 1] as uint8, on the CPU."
     return ((x.cpu() + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
 
 # %% ../../nbs/engine/local.ipynb #a4f971f5
-def batches(n: int, size: int, generator: torch.Generator) -> list[torch.Tensor]:
+def batches(
+    n: int, size: int, generator: torch.Generator
+) -> list[torch.Tensor]:
     """A random order of `range(n)` in batches of `size`; a last batch of one joins the one before it, since
     a batch norm may find no variance in it."""
     parts = list(torch.randperm(n, generator=generator).split(size))
-    if len(parts) > 1 and len(parts[-1]) == 1: parts[-2:] = [torch.cat(parts[-2:])]
+    if len(parts) > 1 and len(parts[-1]) == 1:
+        parts[-2:] = [torch.cat(parts[-2:])]
     return parts
 
-def passes(x: torch.Tensor, y: torch.Tensor, epochs: int, size: int, generator: torch.Generator,
-           device: str | torch.device = "cpu") -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+
+def passes(
+    x: torch.Tensor,
+    y: torch.Tensor,
+    epochs: int,
+    size: int,
+    generator: torch.Generator,
+    device: str | torch.device = "cpu",
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """`epochs` passes over pictures `x` (n, C, H, W) and labels `y` (n,), each in a new order: yields batches
     (pictures as floats, labels) on `device`. The
     pictures go there once, as they are, and their order once per pass."""
     x, y = x.to(device), y.to(device)
     for _ in range(epochs):
         parts = batches(len(y), size, generator)
-        for i in torch.cat(parts).to(device).split([len(part) for part in parts]): yield as_float(x[i]), y[i]
+        for i in (
+            torch.cat(parts).to(device).split([len(part) for part in parts])
+        ):
+            yield as_float(x[i]), y[i]
 
 # %% ../../nbs/engine/local.ipynb #6bc1e082
-def train(model: nn.Module, batches: Iterable[tuple], loss: Callable[..., torch.Tensor],
-          optimiser: torch.optim.Optimizer, limit: Callable[[], None] | None = None,
-          after: Callable[[], None] | None = None) -> None:
+def train(
+    model: nn.Module,
+    batches: Iterable[tuple],
+    loss: Callable[..., torch.Tensor],
+    optimiser: torch.optim.Optimizer,
+    limit: Callable[[], None] | None = None,
+    after: Callable[[], None] | None = None,
+) -> None:
     """A step of `optimiser` on `loss(*batch)` for each of `batches`, with `model` in training mode.
 
     `limit()` has the last word on the gradients before each step, `after()` on the weights behind it."""
@@ -99,41 +133,70 @@ def train(model: nn.Module, batches: Iterable[tuple], loss: Callable[..., torch.
     for batch in batches:
         optimiser.zero_grad()
         loss(*batch).backward()
-        if limit: limit()
+        if limit:
+            limit()
         optimiser.step()
-        if after: after()
+        if after:
+            after()
 
 # %% ../../nbs/engine/local.ipynb #24a00012
-def picture_gradients(network: nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
+def picture_gradients(
+    network: nn.Module, x: torch.Tensor, y: torch.Tensor
+) -> dict[str, torch.Tensor]:
     """Gradient of the cross-entropy of each picture of `x` (n, C, H, W) with label `y` (n,): name to tensor
     (n, ...), itself differentiable in `x`."""
     weights = {name: p.detach() for name, p in network.named_parameters()}
-    def loss(weights, x, y): return F.cross_entropy(functional_call(network, weights, (x[None],)), y[None])
+
+    def loss(weights, x, y):
+        return F.cross_entropy(
+            functional_call(network, weights, (x[None],)), y[None]
+        )
+
     return vmap(grad(loss), (None, 0, 0))(weights, x, y)
 
-def sample_gradients(model: nn.Module, x: torch.Tensor, y: torch.Tensor,
-                     chunk: int = 32) -> Iterator[dict[str, torch.Tensor]]:
+
+def sample_gradients(
+    model: nn.Module, x: torch.Tensor, y: torch.Tensor, chunk: int = 32
+) -> Iterator[dict[str, torch.Tensor]]:
     """The `picture_gradients` of `x` (n, C, H, W) with labels `y` (n,) in turn, at most `chunk` pictures at a
     time."""
-    for xs, ys in zip(x.split(chunk), y.split(chunk)): yield picture_gradients(model, xs, ys)
+    for xs, ys in zip(x.split(chunk), y.split(chunk)):
+        yield picture_gradients(model, xs, ys)
 
 # %% ../../nbs/engine/local.ipynb #9b5ecd71
 State = dict[str, torch.Tensor]
 
-def outputs(model: nn.Module, x: torch.Tensor, batch: int = 500, of: Callable | None = None) -> torch.Tensor:
+
+def outputs(
+    model: nn.Module,
+    x: torch.Tensor,
+    batch: int = 500,
+    of: Callable | None = None,
+) -> torch.Tensor:
     """What `model` makes of `x` (n, ...), uint8 pictures or floats, in evaluation mode and without gradients:
     (n, ...), on the CPU. `of`: a function of a batch that is asked in its place, such as `model.features`."""
     device = next(model.parameters()).device
     model.eval()
     with torch.no_grad():
-        return torch.cat([(of or model)(as_float(b).to(device)).cpu() for b in x.split(batch)])
+        return torch.cat(
+            [
+                (of or model)(as_float(b).to(device)).cpu()
+                for b in x.split(batch)
+            ]
+        )
 
-def predict(model: nn.Module, weights: State, x: torch.Tensor, batch: int = 1000) -> torch.Tensor:
+
+def predict(
+    model: nn.Module, weights: State, x: torch.Tensor, batch: int = 1000
+) -> torch.Tensor:
     "Classes that `model` with `weights` gives to pictures `x` (n, C, H, W), as an int64 tensor (n,)."
     model.load_state_dict(weights)
     return outputs(model, x, batch).argmax(1)
 
-def share_right(model: nn.Module, weights: State, x: torch.Tensor, y: torch.Tensor) -> float:
+
+def share_right(
+    model: nn.Module, weights: State, x: torch.Tensor, y: torch.Tensor
+) -> float:
     """Share of pictures `x` (n, C, H, W) whose label in `y` (n,) is what `model` with `weights` says, from 0
     to 1."""
     return float((predict(model, weights, x) == y).double().mean())
@@ -141,29 +204,46 @@ def share_right(model: nn.Module, weights: State, x: torch.Tensor, y: torch.Tens
 # %% ../../nbs/engine/local.ipynb #10ca1005
 def snapshot(model: nn.Module) -> dict[str, torch.Tensor]:
     "A copy of all weights of `model`, on the CPU."
-    return {name: t.detach().cpu().clone() for name, t in model.state_dict().items()}
+    return {
+        name: t.detach().cpu().clone() for name, t in model.state_dict().items()
+    }
 
-def frozen(model: nn.Module, weights: dict[str, torch.Tensor] | None = None) -> Any:
+
+def frozen(
+    model: nn.Module, weights: dict[str, torch.Tensor] | None = None
+) -> Any:
     "A copy of `model`, with `weights` where given, in evaluation mode and without gradients: a teacher."
     teacher = copy.deepcopy(model)
-    if weights: teacher.load_state_dict(weights)
+    if weights:
+        teacher.load_state_dict(weights)
     return teacher.eval().requires_grad_(False)
 
 # %% ../../nbs/engine/local.ipynb #10ca1006
-def distillation_loss(teacher_logits: torch.Tensor, student_logits: torch.Tensor,
-                      temperature: float = 1.0) -> torch.Tensor:
+def distillation_loss(
+    teacher_logits: torch.Tensor,
+    student_logits: torch.Tensor,
+    temperature: float = 1.0,
+) -> torch.Tensor:
     """Hinton et al. 2015: T^2 KL(teacher || student) over the old classes, mean over the batch.
 
     `teacher_logits` (b, C_old), taken as fixed; `student_logits` (b, C) with C >= C_old, cut to the first
     C_old; `temperature` T > 0. Raises `UserError` for shapes that do not fit."""
     old = teacher_logits.shape[1]
-    if not temperature > 0: raise UserError(f"temperature={temperature} must be above 0")
-    if len(teacher_logits) != len(student_logits) or student_logits.shape[1] < old:
-        raise UserError(f"student_logits have shape {tuple(student_logits.shape)}, "
-                        f"expected ({len(teacher_logits)}, at least {old})")
+    if not temperature > 0:
+        raise UserError(f"temperature={temperature} must be above 0")
+    if (
+        len(teacher_logits) != len(student_logits)
+        or student_logits.shape[1] < old
+    ):
+        raise UserError(
+            f"student_logits have shape {tuple(student_logits.shape)}, "
+            f"expected ({len(teacher_logits)}, at least {old})"
+        )
     teacher = F.log_softmax(teacher_logits.detach() / temperature, 1)
     student = F.log_softmax(student_logits[:, :old] / temperature, 1)
-    return temperature**2 * F.kl_div(student, teacher, reduction="batchmean", log_target=True)
+    return temperature**2 * F.kl_div(
+        student, teacher, reduction="batchmean", log_target=True
+    )
 
 # %% ../../nbs/engine/local.ipynb #10ca1009
 def annealed_rate(start: float, end: float, done: float) -> float:
@@ -173,58 +253,114 @@ def annealed_rate(start: float, end: float, done: float) -> float:
     return end + (start - end) * (1 + math.cos(math.pi * min(done, 1.0))) / 2
 
 # %% ../../nbs/engine/local.ipynb #1598aeb2
-def small_cnn(classes: int = 10, channels: int = 1, size: int = 28) -> nn.Sequential:
+def small_cnn(
+    classes: int = 10, channels: int = 1, size: int = 28
+) -> nn.Sequential:
     """Two 5x5 convolutions of 16 and 32 channels, each with a 2x2 max-pool, then 128 and `classes` units;
     input (b, channels, size, size)."""
     side = ((size - 4) // 2 - 4) // 2
-    return nn.Sequential(nn.Conv2d(channels, 16, 5), nn.MaxPool2d(2), nn.ReLU(),
-                         nn.Conv2d(16, 32, 5), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(),
-                         nn.Linear(32 * side * side, 128), nn.ReLU(), nn.Linear(128, classes))
+    return nn.Sequential(
+        nn.Conv2d(channels, 16, 5),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 5),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(32 * side * side, 128),
+        nn.ReLU(),
+        nn.Linear(128, classes),
+    )
 
 # %% ../../nbs/engine/local.ipynb #1598aeb3
 def dry_narrow(network: nn.Module, by: int = 16) -> int:
-    """In a dry run (`FEDBOOK_DRY` is in the environment) cut the channels of `network`'s convolutions and their
-    batch norms to the `by`-th part, in place, and return `by`; in any other leave it, and return 1. The tensors
-    are as many as before, with the same names."""
-    if "FEDBOOK_DRY" not in os.environ: return 1
+    """In a dry run (`FEDBOOK_DRY` is in the environment) cut the channels of `network`'s convolutions and
+    their batch norms to the `by`-th part, in place, and return `by`; in any other leave it, and return 1.
+    The tensors are as many as before, with the same names."""
+    if "FEDBOOK_DRY" not in os.environ:
+        return 1
     kept = lambda n: n // by if n >= by else n
     for part in network.modules():
         if isinstance(part, nn.Conv2d):
-            part.out_channels, part.in_channels = kept(part.out_channels), kept(part.in_channels)
-            part.weight = nn.Parameter(part.weight[:part.out_channels, :part.in_channels].detach().clone())
+            part.out_channels, part.in_channels = (
+                kept(part.out_channels),
+                kept(part.in_channels),
+            )
+            part.weight = nn.Parameter(
+                part.weight[: part.out_channels, : part.in_channels]
+                .detach()
+                .clone()
+            )
         elif isinstance(part, nn.BatchNorm2d):
             part.num_features = kept(part.num_features)
             for name in ("weight", "bias"):
-                setattr(part, name, nn.Parameter(getattr(part, name)[:part.num_features].detach().clone()))
+                setattr(
+                    part,
+                    name,
+                    nn.Parameter(
+                        getattr(part, name)[: part.num_features]
+                        .detach()
+                        .clone()
+                    ),
+                )
             for name in ("running_mean", "running_var"):
-                setattr(part, name, getattr(part, name)[:part.num_features].clone())
+                setattr(
+                    part, name, getattr(part, name)[: part.num_features].clone()
+                )
     return by
 
 # %% ../../nbs/engine/local.ipynb #a0697bed
 def drift(start: State, states: list[State], weights: list[float]) -> float:
     """Weighted mean distance of `states` from their mean, over the distance of that mean from `start` (all
     dicts of tensors). Equation (4) of the chapter."""
-    flat = lambda state: torch.cat([state[name].double().flatten() for name in start])
+    flat = lambda state: torch.cat(
+        [state[name].double().flatten() for name in start]
+    )
     ends = torch.stack([flat(state) for state in states])
     shares = torch.tensor(weights, dtype=torch.float64) / sum(weights)
     mean = shares @ ends
-    return float(shares @ (ends - mean).norm(dim=1) / (mean - flat(start)).norm())
+    return float(
+        shares @ (ends - mean).norm(dim=1) / (mean - flat(start)).norm()
+    )
 
 # %% ../../nbs/engine/local.ipynb #5675d5b5
-def proximal(parameters: Iterable[torch.Tensor], anchor: Iterable[torch.Tensor], mu: float) -> torch.Tensor:
+def proximal(
+    parameters: Iterable[torch.Tensor],
+    anchor: Iterable[torch.Tensor],
+    mu: float,
+) -> torch.Tensor:
     """FedProx's term, mu/2 times the squared distance of `parameters` (iterable of tensors) from `anchor` (as
     many, no gradient). Li et al. 2020, Eq. 2."""
-    return mu / 2 * sum(((p - a) ** 2).sum() for p, a in zip(parameters, anchor, strict=True))
+    return (
+        mu
+        / 2
+        * sum(
+            ((p - a) ** 2).sum()
+            for p, a in zip(parameters, anchor, strict=True)
+        )
+    )
 
 # %% ../../nbs/engine/local.ipynb #19e2c731
-def control_update(own: State, shared: State, start: State, end: State, steps: int, lr: float) -> State:
+def control_update(
+    own: State, shared: State, start: State, end: State, steps: int, lr: float
+) -> State:
     """A client's new control variate after `steps` steps of plain SGD from `start` to `end`, which were
     corrected by `shared` - `own`. Karimireddy et al. 2020, Eq. 4, option II; equation (7) of the chapter."""
-    return {name: own[name] - shared[name] + (start[name] - end[name]) / (steps * lr) for name in own}
+    return {
+        name: own[name]
+        - shared[name]
+        + (start[name] - end[name]) / (steps * lr)
+        for name in own
+    }
 
 # %% ../../nbs/engine/local.ipynb #0bdd558e
-def momentum_step(weights: State, mean: State, velocity: State, beta: float) -> tuple[State, State]:
+def momentum_step(
+    weights: State, mean: State, velocity: State, beta: float
+) -> tuple[State, State]:
     """FedAvgM's new weights and new velocity, from the `mean` of what clients made of `weights`. Hsu et al.
     2019; equation (8) of the chapter."""
-    velocity = {name: beta * velocity[name] + weights[name] - mean[name] for name in weights}
+    velocity = {
+        name: beta * velocity[name] + weights[name] - mean[name]
+        for name in weights
+    }
     return {name: weights[name] - velocity[name] for name in weights}, velocity

@@ -1,4 +1,5 @@
 """What runs measured, kept: a row for each method and seed, in `results.json`, that is not measured twice."""
+
 import hashlib
 import json
 import os
@@ -19,7 +20,11 @@ from fedbook.engine.sizes import Profile
 def machine_name(device: Any) -> str:
     "`device` as a text; behind a GPU its name, so that rows of two kinds of GPU are not mixed."
     cuda = sys.modules["torch"].cuda if str(device).startswith("cuda") else None
-    return f"{device} ({cuda.get_device_name(device)})" if cuda and cuda.is_available() else str(device)
+    return (
+        f"{device} ({cuda.get_device_name(device)})"
+        if cuda and cuda.is_available()
+        else str(device)
+    )
 
 
 def results_text(body: dict) -> str:
@@ -27,8 +32,10 @@ def results_text(body: dict) -> str:
     and claim."""
     line = partial(json.dumps, separators=(",", ":"))
     rows = lambda value: "[\n" + ",\n".join(map(line, value)) + "\n]"
-    facts = (f"{line(key)}:{rows(value) if key in ('rows', 'claims') else line(value)}"
-             for key, value in body.items())
+    facts = (
+        f"{line(key)}:{rows(value) if key in ('rows', 'claims') else line(value)}"
+        for key, value in body.items()
+    )
     return "{\n" + ",\n".join(facts) + "\n}\n"
 
 
@@ -37,18 +44,38 @@ class Rows:
     `out/NAME-PROFILE-SEED/results.json`.
 
     `sizes` is the chapter's `Profile`, `scale` says in words what was run on what, `device` is a GPU (kept
-    with its name) or cpu. `clock` names the numbers, or whole rows, that no second run can repeat, such as times."""
+    with its name) or cpu. `clock` names the numbers, or whole rows, that no second run can repeat, such as
+    times."""
 
-    def __init__(self, name: str, profile: str, sizes: Profile | dict | None = None, seed: int = 0,
-                 out: str | Path = "runs", scale: str = "", device: Any = "cpu", changes: dict | None = None,
-                 clock: Iterable[str] = ()):
+    def __init__(
+        self,
+        name: str,
+        profile: str,
+        sizes: Profile | dict | None = None,
+        seed: int = 0,
+        out: str | Path = "runs",
+        scale: str = "",
+        device: Any = "cpu",
+        changes: dict | None = None,
+        clock: Iterable[str] = (),
+    ):
         self.folder = run_dir(name, profile, seed, out, changes)
-        numbers = asdict(sizes) if isinstance(sizes, Profile) else dict(sizes or {})
-        facts = dict(name=name, profile=profile, seed=seed, scale=scale, device=machine_name(device),
-                     changes=changes or {}, sizes=numbers,
-                     stamp=os.environ.get("FEDBOOK_STAMP", ""),
-                     level=float(os.environ.get("FEDBOOK_LEVEL", 0.95)))
-        if "FEDBOOK_DRY" in os.environ: facts["dry"] = True
+        numbers = (
+            asdict(sizes) if isinstance(sizes, Profile) else dict(sizes or {})
+        )
+        facts = dict(
+            name=name,
+            profile=profile,
+            seed=seed,
+            scale=scale,
+            device=machine_name(device),
+            changes=changes or {},
+            sizes=numbers,
+            stamp=os.environ.get("FEDBOOK_STAMP", ""),
+            level=float(os.environ.get("FEDBOOK_LEVEL", 0.95)),
+        )
+        if "FEDBOOK_DRY" in os.environ:
+            facts["dry"] = True
         self.facts: dict[str, Any] = json.loads(json.dumps(facts))
         self.rows: list[dict] = []
         self.claims: list[dict] = []
@@ -57,14 +84,24 @@ class Rows:
         self._keep_old_rows()
 
     def _keep_old_rows(self):
-        try: old = json.loads((self.folder / "results.json").read_text())
-        except (OSError, ValueError): return
-        other = [k for k, v in self.facts.items() if old.get(k) != v] if isinstance(old, dict) else ["all"]
-        if "scale" in other and old.get("seeded") == "more seeds": other.remove("scale")
-        if self.facts["stamp"] and not other: self.rows = old["rows"]
+        try:
+            old = json.loads((self.folder / "results.json").read_text())
+        except (OSError, ValueError):
+            return
+        other = (
+            [k for k, v in self.facts.items() if old.get(k) != v]
+            if isinstance(old, dict)
+            else ["all"]
+        )
+        if "scale" in other and old.get("seeded") == "more seeds":
+            other.remove("scale")
+        if self.facts["stamp"] and not other:
+            self.rows = old["rows"]
         elif self.facts["stamp"] and other != ["all"] and old.get("seeded"):
             was, now = old.get(other[0]), self.facts[other[0]]
-            raise UserError(f"the kept rows are of {other[0]}={was!r}, this run has {now!r}")
+            raise UserError(
+                f"the kept rows are of {other[0]}={was!r}, this run has {now!r}"
+            )
 
     def row(self, what: str, seed: int, measure: Callable[[], dict]) -> dict:
         """The numbers (a dict that JSON can hold) of `what` with `seed`: as kept from before, else
@@ -72,36 +109,61 @@ class Rows:
         its place."""
         self._asked.add((what, seed))
         places = [(row["what"], row["seed"]) for row in self.rows]
-        at = places.index((what, seed)) if (what, seed) in places else len(places)
-        if at < len(self.rows) and not self.rows[at].get("again"): return self.rows[at]["numbers"]
+        at = (
+            places.index((what, seed))
+            if (what, seed) in places
+            else len(places)
+        )
+        if at < len(self.rows) and not self.rows[at].get("again"):
+            return self.rows[at]["numbers"]
         start = clock()
         numbers = measure()
         seconds = round(clock() - start, 2)
-        self.rows[at:at + 1] = [dict(what=what, seed=seed, numbers=numbers, seconds=seconds)]
+        self.rows[at : at + 1] = [
+            dict(what=what, seed=seed, numbers=numbers, seconds=seconds)
+        ]
         self.save()
         return numbers
 
     def values(self, what: str, number: str) -> list:
         "One number of a row, over its seeds, in the order they were run."
-        return [row["numbers"][number] for row in self.rows if row["what"] == what]
+        return [
+            row["numbers"][number] for row in self.rows if row["what"] == what
+        ]
 
     def checkpoint_path(self, what: str, seed: int) -> Path | None:
         """Where `what` with `seed` may keep its checkpoint; None in an open notebook, where code may have
         changed since."""
-        if not self.facts["stamp"]: return None
-        digest = hashlib.sha256(json.dumps([what, seed, self.facts]).encode()).hexdigest()[:12]
-        return self.folder / f"{re.sub(r'[^a-zA-Z0-9]+', '-', what)}-{digest}.safetensors"
+        if not self.facts["stamp"]:
+            return None
+        digest = hashlib.sha256(
+            json.dumps([what, seed, self.facts]).encode()
+        ).hexdigest()[:12]
+        return (
+            self.folder
+            / f"{re.sub(r'[^a-zA-Z0-9]+', '-', what)}-{digest}.safetensors"
+        )
 
     def save(self) -> None:
         "Write `results.json`, whole or not at all."
-        body = dict(self.facts, headline=self.headline, clock=self.clock, rows=self.rows, claims=self.claims)
+        body = dict(
+            self.facts,
+            headline=self.headline,
+            clock=self.clock,
+            rows=self.rows,
+            claims=self.claims,
+        )
         write_atomically(self.folder / "results.json", results_text(body))
 
     def finish(self, headline: str) -> None:
         """Keep `headline`, the sentence that the command's table shows, and print it. Rows from before that
         this run did not ask for go."""
         self.headline = headline
-        self.rows = [row for row in self.rows if (row["what"], row["seed"]) in self._asked]
+        self.rows = [
+            row
+            for row in self.rows
+            if (row["what"], row["seed"]) in self._asked
+        ]
         self.save()
         print(headline)
 

@@ -1,4 +1,5 @@
 """What a notebook or a terminal shows: tables, progress, bytes, the look of figures."""
+
 import math
 import os
 import sys
@@ -8,7 +9,15 @@ from typing import Any
 from fedbook.engine.errors import needs
 
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+COLOURS = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#000000",
+)
 
 
 def style() -> None:
@@ -18,54 +27,96 @@ def style() -> None:
     import matplotlib as mpl
     from cycler import cycler
 
-    mpl.rcParams.update({
-        "axes.prop_cycle": cycler(color=COLOURS), "axes.spines.top": False, "axes.spines.right": False,
-        "axes.titlesize": 11, "axes.titlelocation": "left", "axes.labelsize": 10, "font.size": 10,
-        "legend.fontsize": 9,
-        "legend.frameon": False, "xtick.labelsize": 9, "ytick.labelsize": 9, "figure.dpi": 100,
-        "figure.constrained_layout.use": True})
+    mpl.rcParams.update(
+        {
+            "axes.prop_cycle": cycler(color=COLOURS),
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.titlesize": 11,
+            "axes.titlelocation": "left",
+            "axes.labelsize": 10,
+            "font.size": 10,
+            "legend.fontsize": 9,
+            "legend.frameon": False,
+            "xtick.labelsize": 9,
+            "ytick.labelsize": 9,
+            "figure.dpi": 100,
+            "figure.constrained_layout.use": True,
+        }
+    )
 
 
 class Markdown(str):
     "A text that a notebook shows as Markdown, and a terminal as it is."
-    def _repr_markdown_(self) -> str: return str(self)
+
+    def _repr_markdown_(self) -> str:
+        return str(self)
 
 
 class Table(list):
     "A list of dicts with the same keys that a notebook shows as a Markdown table."
 
     def _repr_markdown_(self) -> str:
-        if not self: return "(empty)"
+        if not self:
+            return "(empty)"
         text = lambda v: f"{v:.4g}" if isinstance(v, float) else str(v)
-        lines = [list(self[0]), ["---"] * len(self[0]), *([text(v) for v in row.values()] for row in self)]
+        lines = [
+            list(self[0]),
+            ["---"] * len(self[0]),
+            *([text(v) for v in row.values()] for row in self),
+        ]
         return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
 def _in_notebook():
     "Whether a Jupyter kernel runs this that somebody has opened by hand."
-    if "IPython" not in sys.modules or "FEDBOOK_STAMP" in os.environ: return False
-    return sys.modules["IPython"].get_ipython().__class__.__name__ == "ZMQInteractiveShell"
+    if "IPython" not in sys.modules or "FEDBOOK_STAMP" in os.environ:
+        return False
+    return (
+        sys.modules["IPython"].get_ipython().__class__.__name__
+        == "ZMQInteractiveShell"
+    )
 
 
-def progress(iterable: Iterable, label: str = "", total: int | None = None, initial: int = 0) -> Any:
+def progress(
+    iterable: Iterable,
+    label: str = "",
+    total: int | None = None,
+    initial: int = 0,
+) -> Any:
     """A progress bar over `iterable`, which is gone when it is done: a widget in an open notebook, else a
     line on stderr. `total` and `initial` count what there is and what was done before."""
-    if _in_notebook(): from tqdm.notebook import tqdm
-    else: from tqdm import tqdm
-    return tqdm(iterable, desc=label, total=total, initial=initial, leave=False, mininterval=0.5)
+    if _in_notebook():
+        from tqdm.notebook import tqdm
+    else:
+        from tqdm import tqdm
+    return tqdm(
+        iterable,
+        desc=label,
+        total=total,
+        initial=initial,
+        leave=False,
+        mininterval=0.5,
+    )
 
 
 def bytes_text(n: float) -> str:
     "`n` bytes for a reader: 512 B, 1.5 kB, 3.2 MB (powers of 1000)."
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if n >= size: return f"{n / size:.3g} {unit}"
+        if n >= size:
+            return f"{n / size:.3g} {unit}"
     return f"{n:.0f} B"
 
 
 def spread(values: Sequence[float], unit: str = "") -> str:
     "`values` as text: mean and standard deviation over seeds, with their number."
     mean = math.fsum(values) / len(values)
-    scale, unit = (100, " %") if unit == "%" else (1, f" {unit}" if unit else "")
-    if len(values) == 1: return f"{scale * mean:.3g}{unit} (1 seed)"
-    deviation = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
+    scale, unit = (
+        (100, " %") if unit == "%" else (1, f" {unit}" if unit else "")
+    )
+    if len(values) == 1:
+        return f"{scale * mean:.3g}{unit} (1 seed)"
+    deviation = math.sqrt(
+        math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1)
+    )
     return f"{scale * mean:.3g} ± {scale * deviation:.2g}{unit} ({len(values)} seeds)"

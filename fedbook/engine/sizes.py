@@ -1,4 +1,5 @@
 """The sizes of a run: profiles, their limits and meanings, and the changes to them."""
+
 import inspect
 import json
 import linecache
@@ -16,18 +17,25 @@ from fedbook.engine.errors import UserError
 class Bounds:
     """What a number of a `Profile` may be: from `low` to `high`, both included, and more than `above`. It is
     finite, unless `high` is infinite."""
+
     low: float | None = None
     high: float | None = None
     above: float | None = None
 
     def hold(self, value: float) -> bool:
         "Whether `value` is inside."
-        if not math.isfinite(value) and value != self.high: return False
+        if not math.isfinite(value) and value != self.high:
+            return False
         above = self.above is None or value > self.above
-        return above and (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
+        return (
+            above
+            and (self.low is None or value >= self.low)
+            and (self.high is None or value <= self.high)
+        )
 
     def __str__(self) -> str:
-        if self.low is not None and self.high is not None: return f"from {self.low:g} to {self.high:g}"
+        if self.low is not None and self.high is not None:
+            return f"from {self.low:g} to {self.high:g}"
         above = "" if self.above is None else f"above {self.above:g}"
         low = "" if self.low is None else f"at least {self.low:g}"
         high = "" if self.high in (None, math.inf) else f"at most {self.high:g}"
@@ -42,7 +50,9 @@ _A_PATH = "a path"
 
 def is_path(value: Any) -> bool:
     "Whether a text means a file or folder: it has a separator, or there is one of that name."
-    return isinstance(value, str) and bool(re.search(r"[/\\]", value) or value and Path(value).exists())
+    return isinstance(value, str) and bool(
+        re.search(r"[/\\]", value) or value and Path(value).exists()
+    )
 
 
 def limits(hint: Any) -> Bounds | tuple | None:
@@ -53,10 +63,15 @@ def limits(hint: Any) -> Bounds | tuple | None:
     parts = get_args(kind)
     if len(parts) == 2 and get_origin(parts[0]) is Literal and parts[1] is str:
         return *get_args(parts[0]), _A_PATH
-    if get_origin(kind) is tuple: return limits(get_args(kind)[0])
-    if get_origin(kind) is Literal: return get_args(kind)
-    if kind not in (int, float): return None
-    return next((note for note in notes if isinstance(note, Bounds)), Bounds(low=0))
+    if get_origin(kind) is tuple:
+        return limits(get_args(kind)[0])
+    if get_origin(kind) is Literal:
+        return get_args(kind)
+    if kind not in (int, float):
+        return None
+    return next(
+        (note for note in notes if isinstance(note, Bounds)), Bounds(low=0)
+    )
 
 
 @dataclass(frozen=True)
@@ -65,6 +80,7 @@ class Profile:
     its limits in its type (`Count`, `Share`, `Positive`, `Literal`; any other number is 0 or more).
 
     Raises `UserError` for a value outside the limits of its field, and for a number that is not finite."""
+
     seeds: Count = 1  # how many seeds a row is repeated with
 
     def __post_init__(self):
@@ -72,11 +88,21 @@ class Profile:
         for name in (field.name for field in fields(self)):
             known, content = limits(hints[name]), getattr(self, name)
             for value in content if isinstance(content, tuple) else (content,):
-                own = isinstance(known, tuple) and known[-1] == _A_PATH and is_path(value)
+                own = (
+                    isinstance(known, tuple)
+                    and known[-1] == _A_PATH
+                    and is_path(value)
+                )
                 if isinstance(known, tuple) and value not in known and not own:
                     choices = ", ".join(map(str, known))
-                    raise UserError(f"{name}={value!r} is unknown; choose one of {choices}")
-                if isinstance(known, Bounds) and isinstance(value, (int, float)) and not known.hold(value):
+                    raise UserError(
+                        f"{name}={value!r} is unknown; choose one of {choices}"
+                    )
+                if (
+                    isinstance(known, Bounds)
+                    and isinstance(value, (int, float))
+                    and not known.hold(value)
+                ):
                     allowed = known if known != Bounds(low=0) else "0 or more"
                     finite = "" if math.isfinite(value) else ", and finite"
                     raise UserError(f"{name}={value} must be {allowed}{finite}")
@@ -87,16 +113,30 @@ def _read(name: str, value: Any, now: Any) -> Any:
     kind = type(now)
     if kind is tuple and isinstance(value, (str, list, tuple)):
         parts = value.split(",") if isinstance(value, str) else value
-        parts = [part.strip() for part in parts if part.strip()] if isinstance(value, str) else parts
+        parts = (
+            [part.strip() for part in parts if part.strip()]
+            if isinstance(value, str)
+            else parts
+        )
         return tuple(_read(name, part, now[0] if now else "") for part in parts)
     if kind is bool and isinstance(value, str):
         value = {"true": True, "false": False}.get(value.lower(), value)
-    elif kind is float and type(value) is int or isinstance(value, str) and kind in (int, float):
-        try: value = kind(value)
-        except ValueError: pass
-    if type(value) is kind: return value
-    raise UserError(f"{name}={value!r} is not a valid {type(now).__name__} (a value such as {now!r} was "
-                    "expected)")
+    elif (
+        kind is float
+        and type(value) is int
+        or isinstance(value, str)
+        and kind in (int, float)
+    ):
+        try:
+            value = kind(value)
+        except ValueError:
+            pass
+    if type(value) is kind:
+        return value
+    raise UserError(
+        f"{name}={value!r} is not a valid {type(now).__name__} (a value such as {now!r} was "
+        "expected)"
+    )
 
 
 def tiny(profile: str) -> bool:
@@ -104,7 +144,12 @@ def tiny(profile: str) -> bool:
     return profile == "smoke" or "FEDBOOK_DRY" in os.environ
 
 
-def choose(profiles: dict, name: str, changes: dict | None = None, settings: dict | None = None) -> Profile:
+def choose(
+    profiles: dict,
+    name: str,
+    changes: dict | None = None,
+    settings: dict | None = None,
+) -> Profile:
     """The `Profile` called `name` out of `profiles`, with the fields in `changes` (name to value, or to text)
     replaced. `settings` (name to fields) are the rows of a paper's table: the field `setting` picks one, and
     its fields are replaced first.
@@ -113,24 +158,49 @@ def choose(profiles: dict, name: str, changes: dict | None = None, settings: dic
     and for more clients `per_round` than `clients`. In a dry run (`FEDBOOK_DRY` in the environment) the sizes
     shrink last, where `profiles` are a chapter's: they have a `smoke`."""
     if name not in profiles:
-        raise UserError(f"profile={name!r} is unknown; choose one of {', '.join(profiles)}")
+        raise UserError(
+            f"profile={name!r} is unknown; choose one of {', '.join(profiles)}"
+        )
     base = profiles[name]
     known = [f.name for f in fields(base)]
     for field in changes or {}:
         if field not in known:
-            raise UserError(f"{field!r} is not a parameter of this chapter; choose one of {', '.join(known)}")
-    wanted = {k: _read(k, v, getattr(base, k)) for k, v in (changes or {}).items()}
+            raise UserError(
+                f"{field!r} is not a parameter of this chapter; choose one of {', '.join(known)}"
+            )
+    wanted = {
+        k: _read(k, v, getattr(base, k)) for k, v in (changes or {}).items()
+    }
     setting = wanted.get("setting", getattr(base, "setting", ""))
     row = {}
     if settings is not None and setting:
         if setting not in settings:
-            raise UserError(f"setting={setting!r} is unknown; choose one of {', '.join(settings)}")
+            raise UserError(
+                f"setting={setting!r} is unknown; choose one of {', '.join(settings)}"
+            )
         row = {**settings[setting], "setting": setting}
     sizes = replace(base, **{**row, **wanted})
-    less = json.loads(os.environ.get("FEDBOOK_DRY", "{}")) if "smoke" in profiles else {}
-    if less: sizes = replace(base, **{**row, **wanted, **{k: _read(k, v, getattr(base, k))
-                                                          for k, v in less.items() if k in known}})
-    asked, clients = (getattr(sizes, name, None) for name in ("per_round", "clients"))
+    less = (
+        json.loads(os.environ.get("FEDBOOK_DRY", "{}"))
+        if "smoke" in profiles
+        else {}
+    )
+    if less:
+        sizes = replace(
+            base,
+            **{
+                **row,
+                **wanted,
+                **{
+                    k: _read(k, v, getattr(base, k))
+                    for k, v in less.items()
+                    if k in known
+                },
+            },
+        )
+    asked, clients = (
+        getattr(sizes, name, None) for name in ("per_round", "clients")
+    )
     if asked and clients and asked > clients:
         raise UserError(f"per_round={asked} must be at most clients={clients}")
     return sizes
@@ -138,11 +208,22 @@ def choose(profiles: dict, name: str, changes: dict | None = None, settings: dic
 
 def _source(kind):
     "The source of a class, also of one that was typed into a notebook (which `inspect` does not find)."
-    try: return inspect.getsource(kind)
+    try:
+        return inspect.getsource(kind)
     except (OSError, TypeError):
-        cells = ["".join(entry[2]) for entry in linecache.cache.values() if len(entry) > 2]
-        return next((cell for cell in reversed(cells) if re.search(rf"^class {kind.__name__}[(:]", cell,
-                                                                   re.M)), "")
+        cells = [
+            "".join(entry[2])
+            for entry in linecache.cache.values()
+            if len(entry) > 2
+        ]
+        return next(
+            (
+                cell
+                for cell in reversed(cells)
+                if re.search(rf"^class {kind.__name__}[(:]", cell, re.M)
+            ),
+            "",
+        )
 
 
 def meanings(kind: type) -> dict[str, str]:
@@ -150,5 +231,6 @@ def meanings(kind: type) -> dict[str, str]:
     found: dict[str, str] = {}
     for base in (base for base in kind.__mro__ if is_dataclass(base)):
         pairs = re.findall(r"^ +(\w+): .*?  # *(.+)$", _source(base), re.M)
-        for name, text in pairs: found.setdefault(name, text)
+        for name, text in pairs:
+            found.setdefault(name, text)
     return {field.name: found.get(field.name, "") for field in fields(kind)}

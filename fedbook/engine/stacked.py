@@ -22,7 +22,14 @@ from torch.func import functional_call, vmap
 from torch.nn.utils.rnn import pad_sequence
 
 from .errors import UserError
-from .federation import Answer, Call, Client, ClientPool, FedProxClient, InProcess
+from fedbook.engine.federation import (
+    Answer,
+    Call,
+    Client,
+    ClientPool,
+    FedProxClient,
+    InProcess,
+)
 from .local import State, batches, torch_threads, as_float
 from .sizes import Count, Positive, Profile
 from .wire import Msg, unpack
@@ -31,18 +38,28 @@ from .wire import Msg, unpack
 @dataclass(frozen=True)
 class StackedSizes(Profile):
     "Every number of this chapter's runs."
-    clients: Count = 40                        # clients of the federation
-    pictures: Count = 2000                     # pictures that all clients hold between them
-    alpha: Positive = 1.0                      # Dirichlet skew of what a client holds
-    hidden: Count = 32                         # hidden units of a network
-    epochs: Count = 1                          # passes of a client over its pictures in a round
-    batch: Count = 16                          # pictures in a step
-    lr: Positive = 1e-3                        # learning rate of AdamW
-    stacks: tuple[Count, ...] = (2, 5, 10, 20, 40)   # how many are trained side by side: those compared
-    repeats: Count = 3                         # rounds that are timed, after one that is not
+
+    clients: Count = 40  # clients of the federation
+    pictures: Count = 2000  # pictures that all clients hold between them
+    alpha: Positive = 1.0  # Dirichlet skew of what a client holds
+    hidden: Count = 32  # hidden units of a network
+    epochs: Count = 1  # passes of a client over its pictures in a round
+    batch: Count = 16  # pictures in a step
+    lr: Positive = 1e-3  # learning rate of AdamW
+    stacks: tuple[Count, ...] = (
+        2,
+        5,
+        10,
+        20,
+        40,
+    )  # how many are trained side by side: those compared
+    repeats: Count = 3  # rounds that are timed, after one that is not
+
 
 profiles = {
-    "smoke": StackedSizes(clients=6, pictures=120, hidden=8, stacks=(2, 6), repeats=1),
+    "smoke": StackedSizes(
+        clients=6, pictures=120, hidden=8, stacks=(2, 6), repeats=1
+    ),
     "quick": StackedSizes(),
     "full": StackedSizes(seeds=3, repeats=7),
     "paper": StackedSizes(seeds=3, repeats=7),
@@ -52,59 +69,87 @@ profiles = {
 def linear_stacked(weights: State, name: str, x: Tensor) -> Tensor:
     """`nn.Linear` of k networks at once: (k, ..., out) for `x` (k, ..., in). `weights[name + "weight"]` (k,
     out, in) and `weights[name + "bias"]` (k, out) are those of the k layers, stacked."""
-    product = torch.baddbmm(weights[name + "bias"].unsqueeze(1), x.flatten(1, -2),
-                            weights[name + "weight"].mT)
+    product = torch.baddbmm(
+        weights[name + "bias"].unsqueeze(1),
+        x.flatten(1, -2),
+        weights[name + "weight"].mT,
+    )
     return product.unflatten(1, x.shape[1:-1])
+
 
 def norm_stacked(weights: State, name: str, x: Tensor) -> Tensor:
     """`nn.LayerNorm` over the last dimension of `x` (k, b, t, d), with stacked `weights` under `name` and a
     dot."""
-    scale, shift = (weights[f"{name}.{which}"][:, None, None] for which in ("weight", "bias"))
+    scale, shift = (
+        weights[f"{name}.{which}"][:, None, None]
+        for which in ("weight", "bias")
+    )
     return torch.addcmul(shift, F.layer_norm(x, x.shape[-1:]), scale)
 
 # %% ../../nbs/engine/stacked.ipynb #49a9c416
 def _attention(weights, name, heads, x):
     k, b, t, d = x.shape
-    projected = linear_stacked(weights, f"{name}.in_proj_", x).reshape(k * b, t, 3, heads, -1)
+    projected = linear_stacked(weights, f"{name}.in_proj_", x).reshape(
+        k * b, t, 3, heads, -1
+    )
     q, keys, values = projected.permute(2, 0, 3, 1, 4)
     seen = F.scaled_dot_product_attention(q, keys, values).transpose(1, 2)
-    return linear_stacked(weights, f"{name}.out_proj.", seen.reshape(k, b, t, d))
+    return linear_stacked(
+        weights, f"{name}.out_proj.", seen.reshape(k, b, t, d)
+    )
+
 
 def block_stacked(weights: State, name: str, heads: int, x: Tensor) -> Tensor:
     """`nn.TransformerEncoderLayer` of k networks at once, for `x` (k, b, t, d): pre-norm, GELU, without
     dropout, with `heads` heads of attention. `weights` under `name` and a dot are those of the k layers,
     stacked."""
-    x = x + _attention(weights, f"{name}.self_attn", heads, norm_stacked(weights, f"{name}.norm1", x))
-    hidden = linear_stacked(weights, f"{name}.linear1.", norm_stacked(weights, f"{name}.norm2", x))
+    x = x + _attention(
+        weights,
+        f"{name}.self_attn",
+        heads,
+        norm_stacked(weights, f"{name}.norm1", x),
+    )
+    hidden = linear_stacked(
+        weights, f"{name}.linear1.", norm_stacked(weights, f"{name}.norm2", x)
+    )
     return x + linear_stacked(weights, f"{name}.linear2.", F.gelu(hidden))
 
 # %% ../../nbs/engine/stacked.ipynb #b1750b01
 def forward_stacked(model: nn.Module, weights: State, x: Tensor) -> Tensor:
-    """What k networks like `model` make of `x` (k, b, ...), each of its own part: (k, b, ...). `weights` (name
-    to (k, ...)) are theirs, stacked. For any layers without dropout, and without buffers, which they would
-    have to share."""
-    return vmap(lambda weights, x: functional_call(model, weights, (x,)))(weights, x)
+    """What k networks like `model` make of `x` (k, b, ...), each of its own part: (k, b, ...). `weights`
+    (name to (k, ...)) are theirs, stacked. For any layers without dropout, and without buffers, which they
+    would have to share."""
+    return vmap(lambda weights, x: functional_call(model, weights, (x,)))(
+        weights, x
+    )
 
 # %% ../../nbs/engine/stacked.ipynb #5ad4feb4
 def mean_stacked(share: Tensor, each: Tensor) -> Tensor:
     "Equation (1): the mean of each client, (k,), of `each` (k b numbers in any shape), with `share` (k, b)."
     return (share * each.view_as(share)).sum(1)
 
+
 def entropy_stacked(share: Tensor, logits: Tensor, y: Tensor) -> Tensor:
     "The cross-entropy of each client, (k,), for `logits` (k, b, C) and labels `y` (k, b)."
-    return mean_stacked(share, F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none"))
+    return mean_stacked(
+        share,
+        F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none"),
+    )
 
 # %% ../../nbs/engine/stacked.ipynb #205f3c23
 class Stackable(Protocol):
     """What a `fedavg.Client` has beside its verbs when it can be trained beside others (`train_stacked`)."""
+
     model: nn.Module
     y: Tensor
 
     @property
-    def start(self) -> State: "The weights that the message brought; they are not kept after the answer."
+    def start(self) -> State:
+        "The weights that the message brought; they are not kept after the answer."
 
     @property
-    def device(self) -> torch.device: "Where `model` computes."
+    def device(self) -> torch.device:
+        "Where `model` computes."
 
     def read(self, fit_msg: Msg) -> None:
         "Note what a fit message says. (No verb: its parameter is not called `msg`.)"
@@ -113,7 +158,8 @@ class Stackable(Protocol):
         "All that loss and optimiser depend on but the data; None for a client that trains alone."
 
     def optimiser(self) -> torch.optim.Optimizer:
-        "A new one for `model`, for each round: one that works number by number, with one group of parameters."
+        """A new one for `model`, for each round: one that works number by number, with one group of
+        parameters."""
 
     def plan(self) -> list:
         "What `train` would draw, drawn now and in the same order: an entry for each step."
@@ -125,59 +171,109 @@ class Stackable(Protocol):
     def losses(self, weights: State, share: Tensor, *batch: Tensor) -> Tensor:
         "The loss (k,) of k clients that are alike: stacked `weights`, and their rows, padded (k, b, ...)."
 
-    def answer(self, weights: State) -> Msg: "The reply to a fit message, with the new `weights`."
+    def answer(self, weights: State) -> Msg:
+        "The reply to a fit message, with the new `weights`."
 
 # %% ../../nbs/engine/stacked.ipynb #61fae245
-def fused_adamw(parameters: Iterable[Tensor], lr: float, weight_decay: float) -> torch.optim.AdamW:
+def fused_adamw(
+    parameters: Iterable[Tensor], lr: float, weight_decay: float
+) -> torch.optim.AdamW:
     "AdamW in its fused form: one kernel for all tensors and operations."
-    return torch.optim.AdamW(parameters, lr, weight_decay=weight_decay, fused=True)
+    return torch.optim.AdamW(
+        parameters, lr, weight_decay=weight_decay, fused=True
+    )
 
 # %% ../../nbs/engine/stacked.ipynb #b1750b04
 class StackedClients:
-    """A `fedavg.Client` or `FedProxClient` as a `Stackable`. Clients of other classes, and those whose network
-    has buffers or frozen weights, train alone."""
+    """A `fedavg.Client` or `FedProxClient` as a `Stackable`. Clients of other classes, and those whose
+    network has buffers or frozen weights, train alone."""
 
     def __init__(self, client: Client) -> None:
-        self.client, self.model, self.device = client, client.model, client.device
+        self.client, self.model, self.device = (
+            client,
+            client.model,
+            client.device,
+        )
         self.x, self.y = client.x.to(self.device), client.y.to(self.device)
         self.start: State = {}
         self.mu = getattr(client, "mu", 0.0)
         self._anchors: list[Tensor] = []
 
-    def read(self, fit_msg: Msg) -> None: self.start = fit_msg.tensors
+    def read(self, fit_msg: Msg) -> None:
+        self.start = fit_msg.tensors
 
     def alike(self) -> tuple | None:
-        client, fixed = self.client, [p for p in self.model.parameters() if not p.requires_grad]
-        if type(client) not in (Client, FedProxClient) or [*self.model.buffers(), *fixed]: return None
-        return (self.mu, client.lr, client.momentum, client.x.dtype, client.x.shape[1:], str(self.model),
-                *((name, t.shape) for name, t in self.start.items()))
+        client, fixed = (
+            self.client,
+            [p for p in self.model.parameters() if not p.requires_grad],
+        )
+        if type(client) not in (Client, FedProxClient) or [
+            *self.model.buffers(),
+            *fixed,
+        ]:
+            return None
+        return (
+            self.mu,
+            client.lr,
+            client.momentum,
+            client.x.dtype,
+            client.x.shape[1:],
+            str(self.model),
+            *((name, t.shape) for name, t in self.start.items()),
+        )
 
-    def optimiser(self) -> torch.optim.Optimizer: return self.client.optimiser()
+    def optimiser(self) -> torch.optim.Optimizer:
+        return self.client.optimiser()
 
     def plan(self) -> list:
         n, size, random = len(self.y), self.client.batch, self.client.generator
-        return [i.to(self.device) for _ in range(self.client.epochs) for i in batches(n, size, random)]
+        return [
+            i.to(self.device)
+            for _ in range(self.client.epochs)
+            for i in batches(n, size, random)
+        ]
 
-    def rows(self, step: Any) -> tuple[Tensor, ...]: return self.x[step], self.y[step]
+    def rows(self, step: Any) -> tuple[Tensor, ...]:
+        return self.x[step], self.y[step]
 
-    def losses(self, weights: State, share: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        loss = entropy_stacked(share, forward_stacked(self.model, weights, as_float(x)), y)
-        if not self.mu: return loss
+    def losses(
+        self, weights: State, share: Tensor, x: Tensor, y: Tensor
+    ) -> Tensor:
+        loss = entropy_stacked(
+            share, forward_stacked(self.model, weights, as_float(x)), y
+        )
+        if not self.mu:
+            return loss
         now = [w.flatten(1) for w in weights.values()]
         self._anchors = self._anchors or [w.detach().clone() for w in now]
-        return loss + self.mu / 2 * sum((w - a[:len(w)]).square().sum(1) for w, a in zip(now, self._anchors))
+        return loss + self.mu / 2 * sum(
+            (w - a[: len(w)]).square().sum(1)
+            for w, a in zip(now, self._anchors)
+        )
 
-    def answer(self, weights: State) -> Msg: return Msg(weights, {"n": len(self.y)})
+    def answer(self, weights: State) -> Msg:
+        return Msg(weights, {"n": len(self.y)})
 
 # %% ../../nbs/engine/stacked.ipynb #a01941b5
-def batch_stacked(clients: Sequence[Stackable], steps: Sequence) -> tuple[Tensor, ...]:
+def batch_stacked(
+    clients: Sequence[Stackable], steps: Sequence
+) -> tuple[Tensor, ...]:
     """A step's batch of k clients, each with its own entry of its plan in `steps`: the `share` (k, b) of each
     entry in the mean of its client (0 where filled), and what their `rows` are, filled with zeros to (k, b,
     ...)."""
-    pad = lambda rows: pad_sequence(rows, batch_first=True).to(clients[0].device)
-    rows = [client.rows(step) for client, step in zip(clients, steps, strict=True)]
-    dtype = rows[0][0].dtype if rows[0][0].is_floating_point() else torch.float32
-    share = [torch.full((len(y),), 1 / len(y), dtype=dtype, device=y.device) for _, y, *_ in rows]
+    pad = lambda rows: pad_sequence(rows, batch_first=True).to(
+        clients[0].device
+    )
+    rows = [
+        client.rows(step) for client, step in zip(clients, steps, strict=True)
+    ]
+    dtype = (
+        rows[0][0].dtype if rows[0][0].is_floating_point() else torch.float32
+    )
+    share = [
+        torch.full((len(y),), 1 / len(y), dtype=dtype, device=y.device)
+        for _, y, *_ in rows
+    ]
     return tuple(map(pad, (share, *zip(*rows, strict=True))))
 
 # %% ../../nbs/engine/stacked.ipynb #b8236f3a
@@ -185,11 +281,22 @@ def narrow(optimiser: torch.optim.Optimizer, k: int) -> None:
     """Let `optimiser` go on with the first `k` clients of its stacked parameters. They stay where they are in
     memory; the others stay as they are."""
     params = optimiser.param_groups[0]["params"]
-    if len(params[0]) == k: return
+    if len(params[0]) == k:
+        return
     for n, old in enumerate(params):
-        params[n], moments = old.detach()[:k].requires_grad_(), optimiser.state.pop(old, {})
-        stacked = {name for name, t in moments.items() if isinstance(t, Tensor) and t.dim()}
-        optimiser.state[params[n]] = {name: t[:k] if name in stacked else t for name, t in moments.items()}
+        params[n], moments = (
+            old.detach()[:k].requires_grad_(),
+            optimiser.state.pop(old, {}),
+        )
+        stacked = {
+            name
+            for name, t in moments.items()
+            if isinstance(t, Tensor) and t.dim()
+        }
+        optimiser.state[params[n]] = {
+            name: t[:k] if name in stacked else t for name, t in moments.items()
+        }
+
 
 def train_stacked(clients: Sequence[Stackable]) -> list[State]:
     """What `train` does for each of `clients`, for all in one loop: from the weights sent to each to its new
@@ -200,8 +307,10 @@ def train_stacked(clients: Sequence[Stackable]) -> list[State]:
     plans, first = [client.plan() for client in clients], clients[0]
     order = sorted(range(len(clients)), key=lambda n: -len(plans[n]))
     first.model.load_state_dict(first.start)
-    stack = {name: torch.stack([clients[n].start[name] for n in order]).to(t)
-             for name, t in first.model.state_dict().items()}
+    stack = {
+        name: torch.stack([clients[n].start[name] for n in order]).to(t)
+        for name, t in first.model.state_dict().items()
+    }
     params = [t[:].requires_grad_() for t in stack.values()]
     optimiser = first.optimiser()
     optimiser.param_groups[0]["params"] = params
@@ -210,12 +319,17 @@ def train_stacked(clients: Sequence[Stackable]) -> list[State]:
         busy = [n for n in order if len(plans[n]) > step]
         narrow(optimiser, len(busy))
         optimiser.zero_grad()
-        share, *batch = batch_stacked([clients[n] for n in busy], [plans[n][step] for n in busy])
+        share, *batch = batch_stacked(
+            [clients[n] for n in busy], [plans[n][step] for n in busy]
+        )
         weights = dict(zip(stack, optimiser.param_groups[0]["params"]))
         first.losses(weights, share, *batch).sum().backward()
         optimiser.step()
     ends = {name: t.cpu() for name, t in stack.items()}
-    return [{name: t[order.index(n)] for name, t in ends.items()} for n in range(len(clients))]
+    return [
+        {name: t[order.index(n)] for name, t in ends.items()}
+        for n in range(len(clients))
+    ]
 
 # %% ../../nbs/engine/stacked.ipynb #90cbb122
 def _groups(pool, calls):
@@ -225,11 +339,15 @@ def _groups(pool, calls):
     for call in calls:
         with suppress(Exception):
             client, made = pool.checkout(call.id, call.state)
-            side = client if hasattr(client, "alike") else StackedClients(client)
+            side = (
+                client if hasattr(client, "alike") else StackedClients(client)
+            )
             side.read(unpack(call.data))
             kind = side.alike() if len(side.y) else None
-            if kind is not None: groups.setdefault(kind, []).append((call, client, made, side))
+            if kind is not None:
+                groups.setdefault(kind, []).append((call, client, made, side))
     return groups.values()
+
 
 def serve_stacked(pool: ClientPool, calls: Iterable[Call]) -> dict[int, Answer]:
     """Client to `Answer` for fit `calls` to a `ClientPool`, whose clients train together.
@@ -239,33 +357,51 @@ def serve_stacked(pool: ClientPool, calls: Iterable[Call]) -> dict[int, Answer]:
     answers: dict[int, Answer] = {}
     for group in _groups(pool, calls):
         found, half = _answers(pool, group), len(group) // 2
-        parts = [] if found is not None else [group[:half], group[half:]] if half else []
-        for part in parts: answers |= serve_stacked(pool, [call for call, *_ in part])
+        parts = (
+            []
+            if found is not None
+            else [group[:half], group[half:]]
+            if half
+            else []
+        )
+        for part in parts:
+            answers |= serve_stacked(pool, [call for call, *_ in part])
         answers |= found or {}
     return answers
+
 
 def _answers(pool, group):
     "Client to `Answer` for a group that trains together; None where the GPU's memory is too small for it."
     try:
         trained = train_stacked([side for *_, side in group])
-        return {call.id: pool.checkin(client, made, call, side.answer(weights))
-                for (call, client, made, side), weights in zip(group, trained, strict=True)}
-    except torch.OutOfMemoryError: return None
+        return {
+            call.id: pool.checkin(client, made, call, side.answer(weights))
+            for (call, client, made, side), weights in zip(
+                group, trained, strict=True
+            )
+        }
+    except torch.OutOfMemoryError:
+        return None
     except Exception as error:
-        warnings.warn(f"these clients train one by one: {type(error).__name__}: {error}", stacklevel=3)
+        warnings.warn(
+            f"these clients train one by one: {type(error).__name__}: {error}",
+            stacklevel=3,
+        )
         return {}
 
 # %% ../../nbs/engine/stacked.ipynb #ed719664
 class Stacked:
-    """The transport to clients in this process that trains up to `together` of them in one loop, with `threads`
-    torch threads. Other calls than fit, and clients that train alone, are served one by one.
+    """The transport to clients in this process that trains up to `together` of them in one loop, with
+    `threads` torch threads. Other calls than fit, and clients that train alone, are served one by one.
 
-    Messages, bytes, checks, faults and failures are those of `InProcess`, and weights up to rounding, which AdamW
-    amplifies where a gradient is nearly zero. With `together=1` it serves as `InProcess` does."""
+    Messages, bytes, checks, faults and failures are those of `InProcess`, and weights up to rounding, which
+    AdamW amplifies where a gradient is nearly zero. With `together=1` it serves as `InProcess` does."""
 
     def __init__(self, make_client: Callable, together: int, threads: int = 1):
         if type(together) is not int or together < 1:
-            raise UserError(f"together={together!r} must be a whole number of at least 1")
+            raise UserError(
+                f"together={together!r} must be a whole number of at least 1"
+            )
         self.here, self.together = InProcess(make_client, threads), together
 
     def serve(self, calls: Iterable[Call]) -> Iterator:
@@ -274,29 +410,49 @@ class Stacked:
         while group := list(islice(calls, self.together)):
             answers = self._answers(group) if self.together > 1 else {}
             for call in group:
-                if call.id in answers: yield call, answers[call.id]
-                else: yield from self.here.serve([call])
+                if call.id in answers:
+                    yield call, answers[call.id]
+                else:
+                    yield from self.here.serve([call])
 
     def _answers(self, group):
         with torch_threads(self.here.threads):
-            return serve_stacked(self.here.pool, [call for call in group if call.verb == "fit"])
+            return serve_stacked(
+                self.here.pool, [call for call in group if call.verb == "fit"]
+            )
 
-    def close(self) -> None: self.here.close()
+    def close(self) -> None:
+        self.here.close()
 
 # %% ../../nbs/engine/stacked.ipynb #b1750b06
 def bytes_stacked(model: nn.Module, x: Tensor) -> int:
-    "Equation (2): the bytes that a client of a stack takes, with a network like `model` and batches like `x`."
+    """Equation (2): the bytes that a client of a stack takes, with a network like `model` and batches like
+    `x`."""
     kept: dict[int, int] = {}
+
     def keep(t):
         kept[t.data_ptr()] = t.nbytes
         return t
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t): model(x)
-    return 4 * sum(t.nbytes for t in model.state_dict().values()) + 2 * sum(kept.values())
 
-def default_stacked(device: str | torch.device, clients: int, each: int = 1) -> int:
-    """How many of `clients` to train at once. On a GPU as many as fit into half of its free memory, if one takes
-    `each` bytes; on a CPU at most ten, where larger stacks of networks no longer fit the cache.
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+        model(x)
+    return 4 * sum(t.nbytes for t in model.state_dict().values()) + 2 * sum(
+        kept.values()
+    )
+
+
+def default_stacked(
+    device: str | torch.device, clients: int, each: int = 1
+) -> int:
+    """How many of `clients` to train at once. On a GPU as many as fit into half of its free memory, if one
+    takes `each` bytes; on a CPU at most ten, where larger stacks of networks no longer fit the cache.
     `bench/heads.py` measures it; on a CPU it pays with `threads` for all cores."""
-    if torch.device(device).type != "cuda": return min(10, clients)
-    idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return max(1, min(clients, (torch.cuda.mem_get_info(device)[0] + idle) // 2 // each))
+    if torch.device(device).type != "cuda":
+        return min(10, clients)
+    idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(
+        device
+    )
+    return max(
+        1,
+        min(clients, (torch.cuda.mem_get_info(device)[0] + idle) // 2 // each),
+    )

@@ -35,26 +35,39 @@ class Msg:
 
     `payload_bytes` counts the tensors alone as they travel (the papers' figures), `nbytes` is the exact
     length of `pack(msg)`."""
+
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     meta: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def payload_bytes(self) -> int: return sum(encode(t)[0].nbytes for t in self.tensors.values())
+    def payload_bytes(self) -> int:
+        return sum(encode(t)[0].nbytes for t in self.tensors.values())
 
     @property
-    def nbytes(self) -> int: return len(pack(self))
+    def nbytes(self) -> int:
+        return len(pack(self))
 
 # %% ../../nbs/engine/wire.ipynb #a70e1c69
-def part(tensors: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
+def part(
+    tensors: dict[str, torch.Tensor], prefix: str
+) -> dict[str, torch.Tensor]:
     "Those of `tensors` whose names start with `prefix/`, without it."
-    return {name[len(prefix) + 1:]: t for name, t in tensors.items() if name.startswith(f"{prefix}/")}
+    return {
+        name[len(prefix) + 1 :]: t
+        for name, t in tensors.items()
+        if name.startswith(f"{prefix}/")
+    }
 
-def labelled(tensors: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
+
+def labelled(
+    tensors: dict[str, torch.Tensor], prefix: str
+) -> dict[str, torch.Tensor]:
     "`tensors` with `prefix/` before their names."
     return {f"{prefix}/{name}": t for name, t in tensors.items()}
 
 # %% ../../nbs/engine/wire.ipynb #49956a5a
 _AS_INTEGER = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
 
 def as_integers(t: torch.Tensor) -> torch.Tensor:
     "The entries of `t` as integers of the same bits: zero where all bits are zero, so not for -0.0 and NaN."
@@ -63,24 +76,35 @@ def as_integers(t: torch.Tensor) -> torch.Tensor:
 # %% ../../nbs/engine/wire.ipynb #5748750d
 def to_bits(flags: torch.Tensor) -> torch.Tensor:
     "Boolean tensor of n entries -> uint8 tensor of ceil(n / 8) bytes, first entry in the lowest bit."
-    return torch.from_numpy(np.packbits(flags.flatten().numpy(), bitorder="little"))
+    return torch.from_numpy(
+        np.packbits(flags.flatten().numpy(), bitorder="little")
+    )
+
 
 def from_bits(packed: torch.Tensor, n: int) -> torch.Tensor:
     "The first `n` entries of what `to_bits` packed, as a flat boolean tensor."
-    return torch.from_numpy(np.unpackbits(packed.numpy(), count=n, bitorder="little").astype(bool))
+    return torch.from_numpy(
+        np.unpackbits(packed.numpy(), count=n, bitorder="little").astype(bool)
+    )
 
 # %% ../../nbs/engine/wire.ipynb #5844907d
 _HEADER_SHARE = 64
+
 
 def encode(t: torch.Tensor) -> tuple[torch.Tensor, list | None]:
     """The tensor that travels for `t`, and the note (a JSON list, or None) that `decode` needs to restore it
     bit for bit."""
     t = t.detach().cpu()
-    if t.dtype == torch.bool: return to_bits(t), [list(t.shape)]
+    if t.dtype == torch.bool:
+        return to_bits(t), [list(t.shape)]
     if t.element_size() not in _AS_INTEGER:
-        raise UserError(f"tensor of dtype {t.dtype}: the wire carries entries of at most 8 bytes")
+        raise UserError(
+            f"tensor of dtype {t.dtype}: the wire carries entries of at most 8 bytes"
+        )
     size, integers = t.element_size(), as_integers(t)
-    if (t.numel() + 7) // 8 + int(integers.count_nonzero()) * size + _HEADER_SHARE >= t.numel() * size:
+    if (t.numel() + 7) // 8 + int(
+        integers.count_nonzero()
+    ) * size + _HEADER_SHARE >= t.numel() * size:
         return t.contiguous(), None
     flags = integers != 0
     packed = torch.cat([to_bits(flags), integers[flags].view(torch.uint8)])
@@ -89,51 +113,92 @@ def encode(t: torch.Tensor) -> tuple[torch.Tensor, list | None]:
 # %% ../../nbs/engine/wire.ipynb #0b70c08d
 def _shape(note):
     shape = note[0]
-    if not (isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape)):
+    if not (
+        isinstance(shape, list)
+        and all(type(n) is int and n >= 0 for n in shape)
+    ):
         raise Refused(f"shape {shape!r} is not a list of sizes")
     return shape, int(np.prod(shape, dtype=object))
 
+
 def decode(t: torch.Tensor, note: list | None) -> torch.Tensor:
     "Undo `encode`. Raises `Refused` where the note and the bytes do not fit."
-    if note is None: return t
+    if note is None:
+        return t
     shape, n = _shape(note)
     bits = (n + 7) // 8
     if t.dtype != torch.uint8 or t.numel() < bits:
-        raise Refused(f"{t.numel()} bytes cannot hold the mask of a tensor of shape {shape}")
+        raise Refused(
+            f"{t.numel()} bytes cannot hold the mask of a tensor of shape {shape}"
+        )
     flags = from_bits(t[:bits], n).reshape(shape)
-    if len(note) == 1: return flags
+    if len(note) == 1:
+        return flags
     dtype = getattr(torch, note[1], None)
-    if not isinstance(dtype, torch.dtype) or dtype == torch.bool or dtype.itemsize not in _AS_INTEGER:
+    if (
+        not isinstance(dtype, torch.dtype)
+        or dtype == torch.bool
+        or dtype.itemsize not in _AS_INTEGER
+    ):
         raise Refused(f"dtype {note[1]!r} is unknown")
     if t.numel() - bits != int(flags.sum()) * dtype.itemsize:
-        raise Refused(f"mask and values of a tensor of shape {shape} do not fit each other")
+        raise Refused(
+            f"mask and values of a tensor of shape {shape} do not fit each other"
+        )
     restored = torch.zeros(shape, dtype=_AS_INTEGER[dtype.itemsize])
     restored[flags] = t[bits:].clone().view(restored.dtype)
     return restored.view(dtype)
 
 # %% ../../nbs/engine/wire.ipynb #b431efa3
 def _text_keys(value):
-    if isinstance(value, dict): return all(isinstance(k, str) and _text_keys(v) for k, v in value.items())
-    return all(map(_text_keys, value)) if isinstance(value, (list, tuple)) else True
+    if isinstance(value, dict):
+        return all(
+            isinstance(k, str) and _text_keys(v) for k, v in value.items()
+        )
+    return (
+        all(map(_text_keys, value))
+        if isinstance(value, (list, tuple))
+        else True
+    )
+
 
 def pack(msg: Msg) -> bytes:
     """The bytes of `msg`: lossless, with no code inside, the same bytes for the same message. Raises
     `UserError` where `meta` is not plain JSON."""
     encoded = {name: encode(t) for name, t in msg.tensors.items()}
-    notes = {name: note for name, (_, note) in encoded.items() if note is not None}
+    notes = {
+        name: note for name, (_, note) in encoded.items() if note is not None
+    }
     try:
-        text = json.dumps({"meta": msg.meta, "notes": notes}, separators=(",", ":"), sort_keys=True)
-        if not _text_keys(msg.meta): raise TypeError("a key is not a text")
+        text = json.dumps(
+            {"meta": msg.meta, "notes": notes},
+            separators=(",", ":"),
+            sort_keys=True,
+        )
+        if not _text_keys(msg.meta):
+            raise TypeError("a key is not a text")
     except TypeError as error:
-        raise UserError(f"meta={msg.meta!r:.80} must hold plain numbers, texts and lists, "
-                        f"under texts: {error}") from None
-    return save(_apart({name: t for name, (t, _) in encoded.items()}), {"fedbook": text})
+        raise UserError(
+            f"meta={msg.meta!r:.80} must hold plain numbers, texts and lists, "
+            f"under texts: {error}"
+        ) from None
+    return save(
+        _apart({name: t for name, (t, _) in encoded.items()}), {"fedbook": text}
+    )
+
 
 def _apart(tensors):
     "The same `tensors`, those copied that share memory with one before: the format has no place for that."
-    first = {t.untyped_storage().data_ptr(): name for name, t in reversed(tensors.items())}
-    return {name: t if first[t.untyped_storage().data_ptr()] == name or not t.numel() else t.clone()
-            for name, t in tensors.items()}
+    first = {
+        t.untyped_storage().data_ptr(): name
+        for name, t in reversed(tensors.items())
+    }
+    return {
+        name: t
+        if first[t.untyped_storage().data_ptr()] == name or not t.numel()
+        else t.clone()
+        for name, t in tensors.items()
+    }
 
 # %% ../../nbs/engine/wire.ipynb #a70e1c81
 def unpack(data: bytes) -> Msg:
@@ -145,38 +210,65 @@ def unpack(data: bytes) -> Msg:
         tensors, places = load(bytes(data)), header(data)
         about = json.loads(places.pop("__metadata__")["fedbook"])
         notes = dict(about["notes"])
-        return Msg({name: decode(tensors[name], notes.get(name)) for name in places}, dict(about["meta"]))
-    except Refused: raise
-    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, IndexError, RuntimeError,
-            OverflowError) as error:
-        raise Refused(f"not a message ({type(error).__name__}: {str(error)[:80]})") from None
+        return Msg(
+            {name: decode(tensors[name], notes.get(name)) for name in places},
+            dict(about["meta"]),
+        )
+    except Refused:
+        raise
+    except (
+        safetensors.SafetensorError,
+        ValueError,
+        KeyError,
+        TypeError,
+        IndexError,
+        RuntimeError,
+        OverflowError,
+    ) as error:
+        raise Refused(
+            f"not a message ({type(error).__name__}: {str(error)[:80]})"
+        ) from None
+
 
 def header(data: bytes) -> dict:
     "The JSON header of a packed message: for each tensor its dtype, shape and place, and the metadata."
     size = int.from_bytes(bytes(data[:8]), "little")
-    return json.loads(bytes(data[8:8 + size]))
+    return json.loads(bytes(data[8 : 8 + size]))
 
 # %% ../../nbs/engine/wire.ipynb #a70e1c51
 _PLAIN = (type(None), bool, int, float, str)
 _GROUPS: dict[str, type] = {"list": list, "tuple": tuple, "set": set}
 
+
 def _put(t, path, tensors):
-    while path in tensors: path += "'"
+    while path in tensors:
+        path += "'"
     tensors[path] = t.detach().cpu().clone()
     return path
+
 
 def _note(value, path, tensors):
     """What puts `value` back: itself if it is plain, else a kind and what it is made of. Its tensors go into
     `tensors`, under `path`."""
-    if isinstance(value, _PLAIN): return value
-    if isinstance(value, torch.Generator): return ["generator", _put(value.get_state(), path, tensors)]
-    if type(value) is torch.Tensor and not value.requires_grad: return ["tensor", _put(value, path, tensors)]
+    if isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, torch.Generator):
+        return ["generator", _put(value.get_state(), path, tensors)]
+    if type(value) is torch.Tensor and not value.requires_grad:
+        return ["tensor", _put(value, path, tensors)]
     if type(value) in (dict, OrderedDict):
-        pairs = [(_note(key, path, tensors), _note(v, f"{path}/{key}", tensors)) for key, v in value.items()]
+        pairs = [
+            (_note(key, path, tensors), _note(v, f"{path}/{key}", tensors))
+            for key, v in value.items()
+        ]
         return ["dict", [list(pair) for pair in pairs]]
-    if type(value) not in _GROUPS.values(): raise TypeError(value)
+    if type(value) not in _GROUPS.values():
+        raise TypeError(value)
     items = sorted(value, key=repr) if type(value) is set else value
-    return [type(value).__name__, [_note(v, f"{path}/{i}", tensors) for i, v in enumerate(items)]]
+    return [
+        type(value).__name__,
+        [_note(v, f"{path}/{i}", tensors) for i, v in enumerate(items)],
+    ]
 
 # %% ../../nbs/engine/wire.ipynb #a70e1c52
 def gather(owner: Any, names: tuple[str, ...]) -> Msg:
@@ -185,27 +277,42 @@ def gather(owner: Any, names: tuple[str, ...]) -> Msg:
     An attribute holds a tensor without gradient, a `torch.Generator`, None, a number, a text, or dicts,
     lists, tuples and sets of these. Raises `UserError` for anything else."""
     msg, whose = Msg(meta={"kept": {}}), type(owner).__name__
-    if isinstance(names, str): raise UserError(f"names={names!r} is a text, expected a tuple: ({names!r},)")
+    if isinstance(names, str):
+        raise UserError(
+            f"names={names!r} is a text, expected a tuple: ({names!r},)"
+        )
     for name in names:
-        if not hasattr(owner, name): raise UserError(f"{whose} has no attribute {name!r} to keep")
-        try: msg.meta["kept"][name] = _note(getattr(owner, name), name, msg.tensors)
+        if not hasattr(owner, name):
+            raise UserError(f"{whose} has no attribute {name!r} to keep")
+        try:
+            msg.meta["kept"][name] = _note(
+                getattr(owner, name), name, msg.tensors
+            )
         except TypeError as error:
             what = type(error.args[0]).__name__
-            if getattr(error.args[0], "requires_grad", False): what += " with a gradient"
-            raise UserError(f"attribute {name!r} of {whose} holds a {what}, which no message can carry; keep "
-                            "tensors, generators, plain values, or dicts of these") from None
+            if getattr(error.args[0], "requires_grad", False):
+                what += " with a gradient"
+            raise UserError(
+                f"attribute {name!r} of {whose} holds a {what}, which no message can carry; keep "
+                "tensors, generators, plain values, or dicts of these"
+            ) from None
     return msg
 
 # %% ../../nbs/engine/wire.ipynb #a70e1c53
 def _back(note, tensors, old):
     "The value of `note`. A tensor goes to the device of `old`, which it replaces; an old generator stays."
-    if not isinstance(note, list): return note
+    if not isinstance(note, list):
+        return note
     kind, of = note
-    if kind == "tensor": return tensors[of].to(getattr(old, "device", "cpu"), copy=True)
+    if kind == "tensor":
+        return tensors[of].to(getattr(old, "device", "cpu"), copy=True)
     if kind == "generator":
-        generator = old if isinstance(old, torch.Generator) else torch.Generator()
+        generator = (
+            old if isinstance(old, torch.Generator) else torch.Generator()
+        )
         return generator.set_state(tensors[of])
-    if kind != "dict": return _GROUPS[kind](_back(item, tensors, None) for item in of)
+    if kind != "dict":
+        return _GROUPS[kind](_back(item, tensors, None) for item in of)
     old, value = old if isinstance(old, dict) else {}, {}
     for key, item in of:
         key = _back(key, tensors, None)
@@ -218,64 +325,112 @@ def scatter(owner: Any, msg: Msg) -> None:
     which is there already gets the state.
 
     Raises `Refused` where `msg` is not what `gather` makes."""
-    try: values = {name: _back(note, msg.tensors, getattr(owner, name, None))
-                   for name, note in msg.meta["kept"].items()}
-    except (ValueError, KeyError, TypeError, RuntimeError, AttributeError) as error:
-        raise Refused(f"not gathered attributes ({type(error).__name__}: {str(error)[:80]})") from None
-    for name, value in values.items(): setattr(owner, name, value)
+    try:
+        values = {
+            name: _back(note, msg.tensors, getattr(owner, name, None))
+            for name, note in msg.meta["kept"].items()
+        }
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        RuntimeError,
+        AttributeError,
+    ) as error:
+        raise Refused(
+            f"not gathered attributes ({type(error).__name__}: {str(error)[:80]})"
+        ) from None
+    for name, value in values.items():
+        setattr(owner, name, value)
 
 # %% ../../nbs/engine/wire.ipynb #a0a549bd
 class Undeclared(UserError):
     "A client keeps something between rounds that its private state does not hold."
 
+
 class _Same:
     "Equal to another one of the very same object, which it keeps alive."
-    def __init__(self, it): self.it = it
 
-    def __eq__(self, other): return isinstance(other, _Same) and self.it is other.it
+    def __init__(self, it):
+        self.it = it
+
+    def __eq__(self, other):
+        return isinstance(other, _Same) and self.it is other.it
+
 
 def _fingerprint(value, deep=4):
     "Something that is unequal once `value` is another, or has changed. What is in a network does not count."
-    if isinstance(value, torch.Tensor): return _Same(value), None if value.is_inference() else value._version
-    if isinstance(value, torch.Generator): return value.get_state().numpy().tobytes()
-    if isinstance(value, dict): return {key: _fingerprint(v, deep) for key, v in value.items()}
-    if isinstance(value, (list, tuple)): return [_fingerprint(v, deep) for v in value]
-    if isinstance(value, (set, frozenset)): return set(value)
-    if isinstance(value, np.ndarray): return value.shape, value.tobytes()
-    if isinstance(value, np.random.Generator): return repr(value.bit_generator.state)
-    if value is None or isinstance(value, (int, float, str, bytes)): return repr(value)
-    if isinstance(value, nn.Module) or not deep or not hasattr(value, "__dict__"): return _Same(value)
-    return _Same(value), {name: _fingerprint(v, deep - 1) for name, v in vars(value).items()}
+    if isinstance(value, torch.Tensor):
+        return _Same(value), None if value.is_inference() else value._version
+    if isinstance(value, torch.Generator):
+        return value.get_state().numpy().tobytes()
+    if isinstance(value, dict):
+        return {key: _fingerprint(v, deep) for key, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_fingerprint(v, deep) for v in value]
+    if isinstance(value, (set, frozenset)):
+        return set(value)
+    if isinstance(value, np.ndarray):
+        return value.shape, value.tobytes()
+    if isinstance(value, np.random.Generator):
+        return repr(value.bit_generator.state)
+    if value is None or isinstance(value, (int, float, str, bytes)):
+        return repr(value)
+    if (
+        isinstance(value, nn.Module)
+        or not deep
+        or not hasattr(value, "__dict__")
+    ):
+        return _Same(value)
+    return _Same(value), {
+        name: _fingerprint(v, deep - 1) for name, v in vars(value).items()
+    }
 
 # %% ../../nbs/engine/wire.ipynb #d9ac8318
 def fingerprints(client: Any) -> dict:
     "Attribute to mark, for each attribute of `client`: unequal marks tell that it has changed."
     return {name: _fingerprint(value) for name, value in vars(client).items()}
 
+
 def check_state(client: Any, before: dict, call: Any) -> None:
-    """Delete of `client` what its `scratch` names and its answer to `call` has made. Raises `Undeclared` where
-    an attribute has changed, since its `marks` were `before`, that neither `keeps` nor `scratch` names."""
+    """Delete of `client` what its `scratch` names and its answer to `call` has made. Raises `Undeclared`
+    where an attribute has changed, since its `marks` were `before`, that neither `keeps` nor `scratch`
+    names."""
     after = fingerprints(client)
-    keeps, scratch = getattr(client, "keeps", ()), getattr(client, "scratch", ())
+    keeps, scratch = (
+        getattr(client, "keeps", ()),
+        getattr(client, "scratch", ()),
+    )
     for name in sorted(before.keys() | after.keys()):
-        if before.get(name) == after.get(name) or name in keeps: continue
+        if before.get(name) == after.get(name) or name in keeps:
+            continue
         if name in before or name not in scratch:
             raise Undeclared(_undeclared(client, name, keeps, scratch, call))
         delattr(client, name)
 
+
 def declared_verb(client: Any, call: Any) -> Any:
     "The method of `client` that `call` asks for. Raises `Undeclared` where its `verbs` does not name it."
     verbs = getattr(client, "verbs", ())
-    if call.verb in verbs and hasattr(client, call.verb): return getattr(client, call.verb)
-    raise Undeclared(f"client {call.id} ({type(client).__name__}) is asked for the verb {call.verb!r}, and declares "
-                     f"verbs={verbs}: add a method {call.verb}(self, msg), and its name to verbs")
+    if call.verb in verbs and hasattr(client, call.verb):
+        return getattr(client, call.verb)
+    raise Undeclared(
+        f"client {call.id} ({type(client).__name__}) is asked for the verb {call.verb!r}, and declares "
+        f"verbs={verbs}: add a method {call.verb}(self, msg), and its name to verbs"
+    )
 
 # %% ../../nbs/engine/wire.ipynb #850083dc
 def _undeclared(client, name, keeps, scratch, call):
-    way = "make it in each call, not before" if name in scratch else f"to scratch={scratch}"
-    return (f"client {call.id} ({type(client).__name__}) changed its attribute {name!r} while it answered "
-            f"{call.verb!r}, and does not declare it: add {name!r} to keeps={keeps} if it must outlive the call, "
-            f"or {way} if it need not")
+    way = (
+        "make it in each call, not before"
+        if name in scratch
+        else f"to scratch={scratch}"
+    )
+    return (
+        f"client {call.id} ({type(client).__name__}) changed its attribute {name!r} while it answered "
+        f"{call.verb!r}, and does not declare it: add {name!r} to keeps={keeps} if it must outlive the call, "
+        f"or {way} if it need not"
+    )
 
 # %% ../../nbs/engine/wire.ipynb #c41d70e3
 def pack_each(messages: Iterable[Msg]) -> Iterator[bytes]:
@@ -283,27 +438,46 @@ def pack_each(messages: Iterable[Msg]) -> Iterator[bytes]:
     not packed anew."""
     last, data = None, b""
     for msg in messages:
-        if last != (now := fingerprints(msg)): last, data = now, pack(msg)
+        if last != (now := fingerprints(msg)):
+            last, data = now, pack(msg)
         yield data
 
 # %% ../../nbs/engine/wire.ipynb #f295fc5e
 def _finite(t):
     "Whether all of `t` is finite: the least and the largest number tell, in one pass and without a copy."
-    if not t.is_floating_point() or not t.numel(): return bool(torch.isfinite(t).all())
+    if not t.is_floating_point() or not t.numel():
+        return bool(torch.isfinite(t).all())
     return all(map(torch.isfinite, t.aminmax()))
+
 
 def expect(msg: Msg, like: Mapping[str, Any]) -> None:
     """Raise `Refused` unless `msg` has exactly the tensors of `like`, all finite. `like` maps each name to a
     tensor, or to `(shape, dtype)` in which None stands for any size."""
-    missing, extra = sorted(like.keys() - msg.tensors.keys()), sorted(msg.tensors.keys() - like.keys())
-    if missing or extra: raise Refused(f"wrong names: missing {missing[:3]}, unexpected {extra[:3]}")
+    missing, extra = (
+        sorted(like.keys() - msg.tensors.keys()),
+        sorted(msg.tensors.keys() - like.keys()),
+    )
+    if missing or extra:
+        raise Refused(
+            f"wrong names: missing {missing[:3]}, unexpected {extra[:3]}"
+        )
     for name, wanted in like.items():
         t = msg.tensors[name]
-        shape, dtype = (wanted.shape, wanted.dtype) if isinstance(wanted, torch.Tensor) else wanted
-        if t.dim() != len(shape) or any(want not in (None, size) for want, size in zip(shape, t.shape)):
-            raise Refused(f"{name} has shape {tuple(t.shape)}, expected {tuple(shape)}")
-        if t.dtype != dtype: raise Refused(f"{name} has dtype {t.dtype}, expected {dtype}")
-        if not _finite(t): raise Refused(f"{name} holds numbers that are not finite")
+        shape, dtype = (
+            (wanted.shape, wanted.dtype)
+            if isinstance(wanted, torch.Tensor)
+            else wanted
+        )
+        if t.dim() != len(shape) or any(
+            want not in (None, size) for want, size in zip(shape, t.shape)
+        ):
+            raise Refused(
+                f"{name} has shape {tuple(t.shape)}, expected {tuple(shape)}"
+            )
+        if t.dtype != dtype:
+            raise Refused(f"{name} has dtype {t.dtype}, expected {dtype}")
+        if not _finite(t):
+            raise Refused(f"{name} holds numbers that are not finite")
 
 # %% ../../nbs/engine/wire.ipynb #11b27f0a
 def accept_count(msg: Msg) -> None:
@@ -312,26 +486,38 @@ def accept_count(msg: Msg) -> None:
     if type(n) is not int or not 0 < n < 2**31:
         raise Refused(f"n={n!r:.40} is not a positive number of pictures")
 
+
 def check_count(msg: Msg, most: int) -> Msg:
-    "`msg`, unless it claims more than `most` pictures: then raise `Refused`. One that claims none is believed."
+    """`msg`, unless it claims more than `most` pictures: then raise `Refused`. One that claims none is
+    believed."""
     n = msg.meta.get("n")
-    if type(n) is not int or n <= most: return msg
-    raise Refused(f"n={n!r:.40} is more than the {most:,} pictures that a client may claim")
+    if type(n) is not int or n <= most:
+        return msg
+    raise Refused(
+        f"n={n!r:.40} is more than the {most:,} pictures that a client may claim"
+    )
 
 # %% ../../nbs/engine/wire.ipynb #24a00016
 def accept_labels(msg: Msg, classes: range) -> list[int]:
     """The list of labels in `msg`; raise `Refused` unless they are different members of the range `classes`,
     at least one."""
     labels: Any = msg.meta.get("labels")
-    fits = isinstance(labels, list) and labels and all(type(c) is int and c in classes for c in labels)
+    fits = (
+        isinstance(labels, list)
+        and labels
+        and all(type(c) is int and c in classes for c in labels)
+    )
     if not fits or len(set(labels)) < len(labels):
-        raise Refused(f"labels={labels!r:.60} are not different classes of {classes}")
+        raise Refused(
+            f"labels={labels!r:.60} are not different classes of {classes}"
+        )
     return labels
 
 # %% ../../nbs/engine/wire.ipynb #69d6261d
 class Entry(NamedTuple):
     """One message that crossed: `way` is `down` (to the client) or `up`, `tensors` its (name, bytes) pairs,
     `envelope` the bytes that the transport wrote around it."""
+
     round: int
     way: str
     client: int
@@ -344,40 +530,86 @@ class Entry(NamedTuple):
 def _layout(data):
     "(name, bytes) of each tensor in a packed message; nothing for bytes that are no message."
     try:
-        places = {name: spec["data_offsets"] for name, spec in header(data).items() if name != "__metadata__"}
-        layout = tuple((name, end - start) for name, (start, end) in places.items())
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError): return ()
-    return layout if all(type(size) is int and 0 <= size <= len(data) for _, size in layout) else ()
+        places = {
+            name: spec["data_offsets"]
+            for name, spec in header(data).items()
+            if name != "__metadata__"
+        }
+        layout = tuple(
+            (name, end - start) for name, (start, end) in places.items()
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return ()
+    return (
+        layout
+        if all(
+            type(size) is int and 0 <= size <= len(data) for _, size in layout
+        )
+        else ()
+    )
+
 
 def _known(fields, allowed):
     for name in fields:
         if name not in allowed:
-            raise UserError(f"{name!r} is not a field of the ledger; choose one of {', '.join(allowed)}")
+            raise UserError(
+                f"{name!r} is not a field of the ledger; choose one of {', '.join(allowed)}"
+            )
+
 
 def _fits(values, wanted):
     "Whether `values` (field to value) has what is `wanted` of those fields that it has."
-    return all(values[k] in want if isinstance(want, (list, set, range)) else values[k] == want
-               for k, want in wanted.items() if k in values)
+    return all(
+        values[k] in want
+        if isinstance(want, (list, set, range))
+        else values[k] == want
+        for k, want in wanted.items()
+        if k in values
+    )
 
 # %% ../../nbs/engine/wire.ipynb #a70e1c6b
 def _amounts(entry):
-    return 1, entry.nbytes, sum(size for _, size in entry.tensors), entry.envelope
+    return (
+        1,
+        entry.nbytes,
+        sum(size for _, size in entry.tensors),
+        entry.envelope,
+    )
+
 
 def _increase(cells, key, amounts):
     cells[key] = [a + b for a, b in zip(cells.get(key, (0, 0, 0, 0)), amounts)]
 
+
 def _count(cells, entry, by):
     "Add `entry` to `cells`, which map values of the fields `by` to [messages, bytes, payload, envelope]."
-    tensors = [(name, (1, size, size, 0)) for name, size in entry.tensors] if "tensor" in by else None
-    for name, amounts in [(None, _amounts(entry))] if tensors is None else tensors:
-        _increase(cells, tuple(name if f == "tensor" else getattr(entry, f) for f in by), amounts)
+    tensors = (
+        [(name, (1, size, size, 0)) for name, size in entry.tensors]
+        if "tensor" in by
+        else None
+    )
+    for name, amounts in (
+        [(None, _amounts(entry))] if tensors is None else tensors
+    ):
+        _increase(
+            cells,
+            tuple(name if f == "tensor" else getattr(entry, f) for f in by),
+            amounts,
+        )
+
 
 def _table(cells, by):
     "A row for each of `cells`: messages, bytes, and any envelopes."
     enveloped = any(amounts[3] for amounts in cells.values())
-    return Table({**dict(zip(by, key)), "messages": count, "bytes": size,
-                  **({"envelope": around} if enveloped else {})}
-                 for key, (count, size, _, around) in sorted(cells.items()))
+    return Table(
+        {
+            **dict(zip(by, key)),
+            "messages": count,
+            "bytes": size,
+            **({"envelope": around} if enveloped else {}),
+        }
+        for key, (count, size, _, around) in sorted(cells.items())
+    )
 
 # %% ../../nbs/engine/wire.ipynb #a70e1c85
 def _plot(table, by, rounds):
@@ -388,41 +620,70 @@ def _plot(table, by, rounds):
     fig, ax = plt.subplots(figsize=(6.5, 3))
     for value in sorted({row[by] for row in table}):
         spent = np.zeros(rounds)
-        for row in table: spent[row["round"]] += row["bytes"] * (row[by] == value)
-        ax.plot(range(1, rounds + 1), np.cumsum(spent) / 1e6, marker="o", ms=3, label=str(value))
-    ax.set(xlabel="rounds done", ylabel="MB so far", ylim=0,
-           title=f"{bytes_text(sum(row['bytes'] for row in table))} crossed the wire in {rounds} rounds")
+        for row in table:
+            spent[row["round"]] += row["bytes"] * (row[by] == value)
+        ax.plot(
+            range(1, rounds + 1),
+            np.cumsum(spent) / 1e6,
+            marker="o",
+            ms=3,
+            label=str(value),
+        )
+    ax.set(
+        xlabel="rounds done",
+        ylabel="MB so far",
+        ylim=0,
+        title=f"{bytes_text(sum(row['bytes'] for row in table))} crossed the wire in {rounds} rounds",
+    )
     ax.xaxis.get_major_locator().set_params(integer=True)
     ax.legend(title=by)
     plt.close(fig)
     return fig
 
 # %% ../../nbs/engine/wire.ipynb #5ca1e003
-_VIEWS = (("round", "way", "verb"), ("way", "client", "verb"), ("way", "verb", "tensor"))
+_VIEWS = (
+    ("round", "way", "verb"),
+    ("way", "client", "verb"),
+    ("way", "verb", "tensor"),
+)
+
 
 class _Sums:
     "What became of entries that are not kept one by one: for each view, its cells."
 
-    def __init__(self): self.cells = {view: {} for view in _VIEWS}
+    def __init__(self):
+        self.cells = {view: {} for view in _VIEWS}
 
     def add(self, entry):
-        for view, cells in self.cells.items(): _count(cells, entry, view)
+        for view, cells in self.cells.items():
+            _count(cells, entry, view)
 
     def touch(self, wanted):
         "Whether an entry with the `wanted` values may be among the sums."
-        return all(any(_fits(dict(zip(view, key)), wanted) for key in self.cells[view])
-                   for view in _VIEWS[:2])
+        return all(
+            any(_fits(dict(zip(view, key)), wanted) for key in self.cells[view])
+            for view in _VIEWS[:2]
+        )
 
     def find(self, wanted):
         "The sums of what is `wanted`; None where no view has all of these fields."
-        view = next((view for view in _VIEWS[:2] if wanted.keys() <= {*view}), None)
-        return view and [amounts for key, amounts in self.cells[view].items()
-                         if _fits(dict(zip(view, key)), wanted)]
+        view = next(
+            (view for view in _VIEWS[:2] if wanted.keys() <= {*view}), None
+        )
+        return view and [
+            amounts
+            for key, amounts in self.cells[view].items()
+            if _fits(dict(zip(view, key)), wanted)
+        ]
 
     def grouped(self, by):
         "New cells by the fields `by`; None where no view has them all."
-        view, grouped = next((view for view in _VIEWS if {*by} <= {*view}), None), {}
-        if view is None: return None
+        view, grouped = (
+            next((view for view in _VIEWS if {*by} <= {*view}), None),
+            {},
+        )
+        if view is None:
+            return None
         for key, amounts in self.cells[view].items():
             _increase(grouped, tuple(key[view.index(f)] for f in by), amounts)
         return grouped
@@ -439,7 +700,9 @@ class Ledger:
 
     def __init__(self, bound: int = 100_000) -> None:
         if type(bound) is not int or bound < 1:
-            raise UserError(f"bound={bound!r} must be a whole number of at least 1")
+            raise UserError(
+                f"bound={bound!r} must be a whole number of at least 1"
+            )
         self.bound, self.missed = bound, 0
         self.absent: list[dict] = []
         self.so_far: Counter[str] = Counter()
@@ -447,24 +710,37 @@ class Ledger:
         self._layouts: dict[tuple, tuple] = {}
         self._size, self._sums = 0, _Sums()
 
-    def record(self, round: int, way: str, client: int, verb: str, data: bytes, envelope: int = 0) -> Entry:
+    def record(
+        self,
+        round: int,
+        way: str,
+        client: int,
+        verb: str,
+        data: bytes,
+        envelope: int = 0,
+    ) -> Entry:
         "Count the packed message `data`, and beside it the bytes of its `envelope`. Returns its entry."
-        entry = Entry(round, way, client, verb, len(data), _layout(data), envelope)
+        entry = Entry(
+            round, way, client, verb, len(data), _layout(data), envelope
+        )
         self._keep(entry)
         self.so_far[way] += len(data)
         return entry
 
     def _keep(self, entry):
-        if entry.tensors not in self._layouts: self._size += len(entry.tensors)
+        if entry.tensors not in self._layouts:
+            self._size += len(entry.tensors)
         layout = self._layouts.setdefault(entry.tensors, entry.tensors)
         self._kept.append(entry._replace(tensors=layout))
         self._size += 1
-        while self._size > self.bound: self._fold()
+        while self._size > self.bound:
+            self._fold()
 
     def _fold(self):
         "Add the older half of the kept entries to the sums."
         half = (len(self._kept) + 1) // 2
-        for entry in self._kept[:half]: self._sums.add(entry)
+        for entry in self._kept[:half]:
+            self._sums.add(entry)
         del self._kept[:half]
         self._layouts = {e.tensors: e.tensors for e in self._kept}
         self._size = len(self._kept) + sum(map(len, self._layouts))
@@ -472,8 +748,11 @@ class Ledger:
     def miss(self, round: int, client: int, verb: str, reason: str) -> None:
         "Note that `client` gave no usable reply."
         self.missed += 1
-        self.absent.append(dict(round=round, client=client, verb=verb, reason=reason))
-        if len(self.absent) > self.bound: del self.absent[:(len(self.absent) + 1) // 2]
+        self.absent.append(
+            dict(round=round, client=client, verb=verb, reason=reason)
+        )
+        if len(self.absent) > self.bound:
+            del self.absent[: (len(self.absent) + 1) // 2]
 
     @property
     def entries(self) -> list[Entry]:
@@ -484,19 +763,26 @@ class Ledger:
         """The entries whose fields have the wanted values, as in `where(way='up', round=3)`; a list, set or
         range stands for any of its values. Raises `UserError` where one of them may have been summed up."""
         _known(wanted, Entry._fields)
-        if self._sums.touch(wanted): raise UserError(self._gone(f"messages where {wanted}"))
+        if self._sums.touch(wanted):
+            raise UserError(self._gone(f"messages where {wanted}"))
         return [e for e in self._kept if _fits(e._asdict(), wanted)]
 
     def _gone(self, what):
-        first = f"round {self._kept[0].round}" if self._kept else "the next round"
-        return (f"single {what} are not kept any more: beyond bound={self.bound:,} the ledger adds older "
-                f"messages up, here those up to {first}. Ask for newer rounds; total, payload, messages and "
-                "table still answer by any of " + "; ".join(", ".join(view) for view in _VIEWS))
+        first = (
+            f"round {self._kept[0].round}" if self._kept else "the next round"
+        )
+        return (
+            f"single {what} are not kept any more: beyond bound={self.bound:,} the ledger adds older "
+            f"messages up, here those up to {first}. Ask for newer rounds; total, payload, messages and "
+            "table still answer by any of "
+            + "; ".join(", ".join(view) for view in _VIEWS)
+        )
 
     def _sum(self, place, wanted):
         _known(wanted, Entry._fields)
         older = self._sums.find(wanted)
-        if older is None: return sum(_amounts(e)[place] for e in self.where(**wanted))
+        if older is None:
+            return sum(_amounts(e)[place] for e in self.where(**wanted))
         newer = (_amounts(e) for e in self._kept if _fits(e._asdict(), wanted))
         return sum(amounts[place] for amounts in (*older, *newer))
 
@@ -522,15 +808,21 @@ class Ledger:
         _known(by, (*Entry._fields[:4], "tensor"))
         cells = self._sums.grouped(by)
         if cells is None:
-            if self._sums.touch({}): raise UserError(self._gone(f"messages, which a table by {by} needs,"))
+            if self._sums.touch({}):
+                raise UserError(
+                    self._gone(f"messages, which a table by {by} needs,")
+                )
             cells = {}
-        for e in self._kept: _count(cells, e, by)
+        for e in self._kept:
+            _count(cells, e, by)
         return _table(cells, by)
 
     def plot(self, by: str = "way") -> Any:
         """Bytes so far over rounds, a line for each value of `by` (`way`, `verb`, `client` or `tensor`).
         Returns the figure."""
-        rounds = 1 + max((row["round"] for row in self.table("round")), default=0)
+        rounds = 1 + max(
+            (row["round"] for row in self.table("round")), default=0
+        )
         return _plot(self.table("round", by), by, rounds)
 
     def to_json(self) -> str:
@@ -538,8 +830,16 @@ class Ledger:
         place = {layout: i for i, layout in enumerate(self._layouts)}
         entries = [[*e[:5], place[e.tensors], e.envelope] for e in self._kept]
         sums = [list(cells.items()) for cells in self._sums.cells.values()]
-        return json.dumps(dict(layouts=list(place), entries=entries, absent=self.absent, missed=self.missed,
-                               bound=self.bound, sums=sums))
+        return json.dumps(
+            dict(
+                layouts=list(place),
+                entries=entries,
+                absent=self.absent,
+                missed=self.missed,
+                bound=self.bound,
+                sums=sums,
+            )
+        )
 
     @classmethod
     def from_json(cls, text: str) -> "Ledger":
@@ -547,9 +847,16 @@ class Ledger:
         parts = json.loads(text)
         ledger = cls(**{"bound": parts["bound"]} if "bound" in parts else {})
         layouts = [tuple(map(tuple, layout)) for layout in parts["layouts"]]
-        for cells, pairs in zip(ledger._sums.cells.values(), parts.get("sums", ())):
+        for cells, pairs in zip(
+            ledger._sums.cells.values(), parts.get("sums", ())
+        ):
             cells.update((tuple(key), amounts) for key, amounts in pairs)
-        for row in parts["entries"]: ledger._keep(Entry(*[*row[:5], layouts[row[5]], *row[6:]]))
-        for row in ledger.table("way"): ledger.so_far[row["way"]] += row["bytes"]
-        ledger.absent, ledger.missed = parts["absent"], parts.get("missed", len(parts["absent"]))
+        for row in parts["entries"]:
+            ledger._keep(Entry(*[*row[:5], layouts[row[5]], *row[6:]]))
+        for row in ledger.table("way"):
+            ledger.so_far[row["way"]] += row["bytes"]
+        ledger.absent, ledger.missed = (
+            parts["absent"],
+            parts.get("missed", len(parts["absent"])),
+        )
         return ledger

@@ -31,8 +31,19 @@ import numpy as np
 import torch
 
 from .errors import UserError
-from .federation import (Call, ClientPool, Experiment, Failure, Federation, InProcess, Transport, Position,
-                                       ServerLike, TooFewReplies, run)
+from fedbook.engine.federation import (
+    Call,
+    ClientPool,
+    Experiment,
+    Failure,
+    Federation,
+    InProcess,
+    Transport,
+    Position,
+    ServerLike,
+    TooFewReplies,
+    run,
+)
 from .files import write_atomically
 from .history import History
 from .rows import Rows
@@ -44,48 +55,76 @@ from .wire import Ledger, Msg, Refused, pack, unpack
 def _work(pipe, others, make_client, threads):
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    for other in others: other.close()
+    for other in others:
+        other.close()
     torch.set_num_threads(threads)
     pool = ClientPool(make_client)
     while True:
-        try: pipe.send(pool.serve(pipe.recv()))
-        except (EOFError, OSError): return
+        try:
+            pipe.send(pool.serve(pipe.recv()))
+        except (EOFError, OSError):
+            return
 
 # %% ../../nbs/engine/workers.ipynb #14780c3b
 class Workers:
-    """The transport to clients in `count` processes, which serve side by side, each with `threads` torch threads;
-    the results are the same for any number. The processes are forked when the first call comes, so that data
-    already in memory are shared and not copied."""
+    """The transport to clients in `count` processes, which serve side by side, each with `threads` torch
+    threads; the results are the same for any number. The processes are forked when the first call comes,
+    so that data already in memory are shared and not copied."""
 
-    def __init__(self, make_client: Callable[[int], Any], count: int | None = None, threads: int = 1) -> None:
+    def __init__(
+        self,
+        make_client: Callable[[int], Any],
+        count: int | None = None,
+        threads: int = 1,
+    ) -> None:
         _check_workers(count, threads)
-        self.make_client, self.count, self.threads = make_client, count or default_workers(), threads
+        self.make_client, self.count, self.threads = (
+            make_client,
+            count or default_workers(),
+            threads,
+        )
         self.context = multiprocessing.get_context("fork")
         self.processes: dict[Any, Any] = {}
         self.took: dict[tuple, float] = {}
 
     def open(self) -> None:
         "Start the processes, where none run."
-        if self.processes: return
+        if self.processes:
+            return
         torch.optim.SGD([torch.zeros(1)])
         self._end = weakref.finalize(self, _stop, self.processes, os.getpid())
-        for _ in range(self.count): self._start()
+        for _ in range(self.count):
+            self._start()
 
     def _start(self):
         ours, theirs = self.context.Pipe()
-        process = self.context.Process(target=_work, daemon=True,
-                                       args=(theirs, [*self.processes, ours], self.make_client, self.threads))
+        process = self.context.Process(
+            target=_work,
+            daemon=True,
+            args=(
+                theirs,
+                [*self.processes, ours],
+                self.make_client,
+                self.threads,
+            ),
+        )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             process.start()
         theirs.close()
         self.processes[ours] = process
 
-    def serve(self, calls: Iterable[Call]) -> Generator[tuple[Call, Any], None, None]:
+    def serve(
+        self, calls: Iterable[Call]
+    ) -> Generator[tuple[Call, Any], None, None]:
         """Yield each of `calls` with what came of it, in their order. Of the next eight per worker, the first
         to start is the one that took longest the last time, so that all workers end together."""
         self.open()
-        for pipe in [pipe for pipe, process in self.processes.items() if not process.is_alive()]:
+        for pipe in [
+            pipe
+            for pipe, process in self.processes.items()
+            if not process.is_alive()
+        ]:
             self._replace(pipe)
         coming, taken, yielded = enumerate(calls), 0, 0
         waiting: dict[int, Call] = {}
@@ -93,13 +132,20 @@ class Workers:
         done: dict[int, tuple] = {}
         try:
             while True:
-                for number, call in islice(coming, yielded + 8 * self.count - taken):
+                for number, call in islice(
+                    coming, yielded + 8 * self.count - taken
+                ):
                     waiting[number], taken = call, number + 1
-                for pipe in [pipe for pipe in self.processes if pipe not in busy][:len(waiting)]:
-                    number = max(waiting, key=lambda number: self._hint(waiting[number]))
+                for pipe in [
+                    pipe for pipe in self.processes if pipe not in busy
+                ][: len(waiting)]:
+                    number = max(
+                        waiting, key=lambda number: self._hint(waiting[number])
+                    )
                     busy[pipe] = number, waiting.pop(number), monotonic()
                     self._send(pipe, busy[pipe][1])
-                if taken == yielded: return
+                if taken == yielded:
+                    return
                 if yielded in done:
                     yielded += 1
                     yield done.pop(yielded - 1)
@@ -109,16 +155,21 @@ class Workers:
                         done[number] = call, self._receive(pipe)
                         self.took[call.verb, call.id] = monotonic() - begun
         finally:
-            if busy: self.close()
+            if busy:
+                self.close()
 
-    def _hint(self, call): return self.took.get((call.verb, call.id), math.inf)
+    def _hint(self, call):
+        return self.took.get((call.verb, call.id), math.inf)
 
     def _send(self, pipe, call):
-        try: pipe.send(call)
-        except OSError: pass
+        try:
+            pipe.send(call)
+        except OSError:
+            pass
 
     def _receive(self, pipe):
-        try: return pipe.recv()
+        try:
+            return pipe.recv()
         except (EOFError, OSError):
             self._replace(pipe)
             return Failure("its worker process died (out of memory?)")
@@ -129,50 +180,72 @@ class Workers:
 
     def close(self) -> None:
         "Stop the processes; the next call would start new ones."
-        if self.processes: self._end()
+        if self.processes:
+            self._end()
 
 # %% ../../nbs/engine/workers.ipynb #07f0dcd0
 def _stop(processes, owner):
-    if os.getpid() != owner: return
+    if os.getpid() != owner:
+        return
     while processes:
         pipe, process = processes.popitem()
         pipe.close()
         process.terminate()
         process.join()
 
+
 def _check_workers(workers, threads):
     for name, value in (("workers", workers), ("threads", threads)):
         if value is not None and (type(value) is not int or value < 1):
-            raise UserError(f"{name}={value!r} must be a whole number of at least 1")
+            raise UserError(
+                f"{name}={value!r} must be a whole number of at least 1"
+            )
     if (workers or 1) > 1 and not _can_fork():
-        raise UserError(f"workers={workers} needs forked processes, which PyTorch supports on Linux without "
-                        "a GPU; use 1")
+        raise UserError(
+            f"workers={workers} needs forked processes, which PyTorch supports on Linux without "
+            "a GPU; use 1"
+        )
     if (workers or default_workers()) > 1 and threads > 1:
-        raise UserError(f"threads={threads} does not go with several workers, since a forked process cannot "
-                        "start OpenMP threads; use threads=1, or workers=1")
+        raise UserError(
+            f"threads={threads} does not go with several workers, since a forked process cannot "
+            "start OpenMP threads; use threads=1, or workers=1"
+        )
 
-def _can_fork(): return sys.platform == "linux" and not torch.cuda.is_available()
+
+def _can_fork():
+    return sys.platform == "linux" and not torch.cuda.is_available()
+
 
 def default_workers() -> int:
     "One worker per usable core, at most 8, where processes can be forked and no GPU is in play; else one."
     return min(8, len(os.sched_getaffinity(0))) if _can_fork() else 1
 
 # %% ../../nbs/engine/workers.ipynb #95ade18e
-def transport_for(make_client: Callable[[int], Any], workers: int | None = None, threads: int = 1) -> Transport:
-    """The transport to clients that suits this machine: `Workers` (None: one per core, where they can be forked),
-    or `InProcess`, where one is enough."""
+def transport_for(
+    make_client: Callable[[int], Any],
+    workers: int | None = None,
+    threads: int = 1,
+) -> Transport:
+    """The transport to clients that suits this machine: `Workers` (None: one per core, where they can be
+    forked), or `InProcess`, where one is enough."""
     _check_workers(workers, threads)
     count = default_workers() if workers is None else workers
-    return Workers(make_client, count, threads) if count > 1 else InProcess(make_client, threads)
+    return (
+        Workers(make_client, count, threads)
+        if count > 1
+        else InProcess(make_client, threads)
+    )
 
 # %% ../../nbs/engine/workers.ipynb #1e81f60f
 _FAULTS = ("silent", "crash", "nan", "shape", "names", "dtype", "garbage")
+
 
 @dataclass(frozen=True)
 class Faults:
     """Faults to inject, each with its probability per reply: the client goes `silent`, it raises (`crash`),
     or its reply has a `nan`, a wrong `shape`, wrong `names`, a wrong `dtype`, or is cut to `garbage`. Which
     reply is struck depends on `seed`, round, verb and client alone."""
+
     seed: int = 0
     silent: float = 0.0
     crash: float = 0.0
@@ -184,18 +257,26 @@ class Faults:
 
     def strike(self, round: int, verb: str, id: int) -> str | None:
         "The kind of fault that strikes this reply, or None."
-        u = np.random.default_rng([self.seed, round, id, *verb.encode()]).random()
+        u = np.random.default_rng(
+            [self.seed, round, id, *verb.encode()]
+        ).random()
         for kind in _FAULTS:
             u -= getattr(self, kind)
-            if u < 0: return kind
+            if u < 0:
+                return kind
         return None
 
     def harm(self, call: Call, outcome: Any) -> Any:
         "What becomes of the `outcome` of `call`: the same, if no fault strikes it."
         kind = self.strike(call.round, call.verb, call.id)
-        if kind == "silent": return Failure("did not answer", envelope=outcome.envelope)
-        if kind == "crash": return Failure("RuntimeError: injected crash", envelope=outcome.envelope)
-        if kind is None or isinstance(outcome, Failure): return outcome
+        if kind == "silent":
+            return Failure("did not answer", envelope=outcome.envelope)
+        if kind == "crash":
+            return Failure(
+                "RuntimeError: injected crash", envelope=outcome.envelope
+            )
+        if kind is None or isinstance(outcome, Failure):
+            return outcome
         return outcome._replace(data=spoil(outcome.data, kind))
 
 # %% ../../nbs/engine/workers.ipynb #ad967baf
@@ -203,14 +284,23 @@ def spoil(data: bytes, kind: str) -> bytes:
     """The packed message `data` with a fault of this kind in its first float tensor that is not empty; cut to
     half where there is none."""
     msg = unpack(data)
-    floats = ((name, t) for name, t in msg.tensors.items() if t.is_floating_point() and t.numel())
+    floats = (
+        (name, t)
+        for name, t in msg.tensors.items()
+        if t.is_floating_point() and t.numel()
+    )
     first = next(floats, None)
-    if kind == "garbage" or first is None: return data[:len(data) // 2]
+    if kind == "garbage" or first is None:
+        return data[: len(data) // 2]
     name, t = first
-    if kind == "names": msg.tensors[f"not_{name}"] = msg.tensors.pop(name)
-    if kind == "shape": msg.tensors[name] = t.unsqueeze(0)
-    if kind == "dtype": msg.tensors[name] = t.float() if t.dtype == torch.half else t.half()
-    if kind == "nan": msg.tensors[name] = torch.full_like(t, math.nan)
+    if kind == "names":
+        msg.tensors[f"not_{name}"] = msg.tensors.pop(name)
+    if kind == "shape":
+        msg.tensors[name] = t.unsqueeze(0)
+    if kind == "dtype":
+        msg.tensors[name] = t.float() if t.dtype == torch.half else t.half()
+    if kind == "nan":
+        msg.tensors[name] = torch.full_like(t, math.nan)
     return pack(msg)
 
 # %% ../../nbs/engine/workers.ipynb #4ef9b718
@@ -223,30 +313,64 @@ class Checkpoint:
 
     def __init__(self, path: str | Path, about: Any = "") -> None:
         self.path = Path(path)
-        try: self.about = json.loads(json.dumps(about))
-        except TypeError as error: raise UserError(f"about={about!r:.80} is no JSON value: {error}") from None
+        try:
+            self.about = json.loads(json.dumps(about))
+        except TypeError as error:
+            raise UserError(
+                f"about={about!r:.80} is no JSON value: {error}"
+            ) from None
         self.path.parent.mkdir(parents=True, exist_ok=True)
 
-    def save(self, place: Position, server: ServerLike, federation: Federation, history: History) -> None:
+    def save(
+        self,
+        place: Position,
+        server: ServerLike,
+        federation: Federation,
+        history: History,
+    ) -> None:
         "Write everything, whole or not at all."
-        facts = dict(about=self.about, place=place, ledger=federation.ledger.to_json(),
-                     history=history.to_json())
-        parts = {"run": json.dumps(facts).encode(), "server": pack(server.state()),
-                 **_transport_state(federation),
-                 **{f"client/{id}": state for id, state in federation.states.items()}}
-        tensors = {name: torch.frombuffer(bytearray(data), dtype=torch.uint8) for name, data in parts.items()}
-        write_atomically(self.path, pack(Msg(tensors, {"digest": _digest(parts)})))
+        facts = dict(
+            about=self.about,
+            place=place,
+            ledger=federation.ledger.to_json(),
+            history=history.to_json(),
+        )
+        parts = {
+            "run": json.dumps(facts).encode(),
+            "server": pack(server.state()),
+            **_transport_state(federation),
+            **{
+                f"client/{id}": state for id, state in federation.states.items()
+            },
+        }
+        tensors = {
+            name: torch.frombuffer(bytearray(data), dtype=torch.uint8)
+            for name, data in parts.items()
+        }
+        write_atomically(
+            self.path, pack(Msg(tensors, {"digest": _digest(parts)}))
+        )
 
-    def restore(self, server: ServerLike, federation: Federation, history: History) -> Position:
+    def restore(
+        self, server: ServerLike, federation: Federation, history: History
+    ) -> Position:
         "Put everything back and answer the `Position` to go on from; the start, where there is no file yet."
-        if not self.path.exists(): return Position()
+        if not self.path.exists():
+            return Position()
         facts, parts = self._read()
         if facts["about"] != self.about:
-            raise UserError(f"checkpoint {str(self.path)!r} belongs to another run ({facts['about']!r}, "
-                            f"this one is {self.about!r}); delete it or choose another path")
+            raise UserError(
+                f"checkpoint {str(self.path)!r} belongs to another run ({facts['about']!r}, "
+                f"this one is {self.about!r}); delete it or choose another path"
+            )
         server.load(unpack(parts.pop("server")))
-        if "transport" in parts: getattr(federation.transport, "load")(unpack(parts["transport"]))
-        federation.states = {id: parts[f"client/{id}"] for id in federation.ids if f"client/{id}" in parts}
+        if "transport" in parts:
+            getattr(federation.transport, "load")(unpack(parts["transport"]))
+        federation.states = {
+            id: parts[f"client/{id}"]
+            for id in federation.ids
+            if f"client/{id}" in parts
+        }
         federation.ledger = Ledger.from_json(facts["ledger"])
         history.rows[:] = History.from_json(facts["history"]).rows
         return Position(*facts["place"])
@@ -254,8 +378,11 @@ class Checkpoint:
     def _read(self):
         try:
             msg = unpack(self.path.read_bytes())
-            parts = {name: t.numpy().tobytes() for name, t in msg.tensors.items()}
-            if msg.meta["digest"] != _digest(parts): raise Refused("its contents do not match their digest")
+            parts = {
+                name: t.numpy().tobytes() for name, t in msg.tensors.items()
+            }
+            if msg.meta["digest"] != _digest(parts):
+                raise Refused("its contents do not match their digest")
             return json.loads(parts["run"]), parts
         except (Refused, KeyError) as reason:
             why = f"checkpoint {str(self.path)!r} is damaged ({reason}); delete it to start again"
@@ -267,55 +394,108 @@ def _transport_state(federation):
     state = getattr(federation.transport, "state", None)
     return {"transport": pack(state())} if state else {}
 
+
 def _digest(parts):
     digest = hashlib.sha256()
-    for name in sorted(parts): digest.update(f"{name} {len(parts[name])} ".encode() + parts[name])
+    for name in sorted(parts):
+        digest.update(f"{name} {len(parts[name])} ".encode() + parts[name])
     return digest.hexdigest()
 
 # %% ../../nbs/engine/workers.ipynb #558842aa
 class RunResult(NamedTuple):
     "One run of an experiment: its server and federation as they ended, and the `History` in between."
+
     server: Any
     history: History
     federation: Federation
 
-def trial(experiment: Experiment, checkpoint: Checkpoint | None = None, workers: int | None = None,
-          faults: Faults | None = None, transport: Transport | None = None, label: str = "", min_replies: int = 1,
-          threads: int = 1) -> RunResult:
-    """Run `experiment` from its first round to its last. The clients are served by `transport`, if one is given,
-    else by `transport_for(experiment.built_client, workers, threads)`, and calls go there through `experiment.transport`."""
-    server, transport = experiment.built_server(), transport or transport_for(experiment.built_client, workers, threads)
-    with Federation(experiment.transport(transport), experiment.ids, min_replies, faults, mods=experiment.mods) as federation:
-        history = run(server, federation, experiment.rounds, checkpoint, experiment.test, label)
+
+def trial(
+    experiment: Experiment,
+    checkpoint: Checkpoint | None = None,
+    workers: int | None = None,
+    faults: Faults | None = None,
+    transport: Transport | None = None,
+    label: str = "",
+    min_replies: int = 1,
+    threads: int = 1,
+) -> RunResult:
+    """Run `experiment` from its first round to its last. The clients are served by `transport`, if one is
+    given, else by `transport_for(experiment.built_client, workers, threads)`, and calls go there through
+    `experiment.transport`."""
+    server, transport = (
+        experiment.built_server(),
+        transport or transport_for(experiment.built_client, workers, threads),
+    )
+    with Federation(
+        experiment.transport(transport),
+        experiment.ids,
+        min_replies,
+        faults,
+        mods=experiment.mods,
+    ) as federation:
+        history = run(
+            server,
+            federation,
+            experiment.rounds,
+            checkpoint,
+            experiment.test,
+            label,
+        )
     return RunResult(server, history, federation)
 
 # %% ../../nbs/engine/workers.ipynb #e2d5f06e
-def kept_row(results: Rows, what: str, experiment: Experiment, numbers: Callable[[RunResult], dict],
-             **options: Any) -> dict:
+def kept_row(
+    results: Rows,
+    what: str,
+    experiment: Experiment,
+    numbers: Callable[[RunResult], dict],
+    **options: Any,
+) -> dict:
     """The numbers of the row `what` with the experiment's seed: as `results` has them from before, else
     `numbers(trial)`, a dict, of a `trial` with these `options` that goes on where it was killed."""
     path = results.checkpoint_path(what, experiment.seed)
+
     def measure():
-        checkpoint = Checkpoint(path, [what, experiment.seed, results.facts]) if path else None
-        return numbers(trial(experiment, checkpoint, label=f"{what}, seed {experiment.seed}", **options))
+        checkpoint = (
+            Checkpoint(path, [what, experiment.seed, results.facts])
+            if path
+            else None
+        )
+        return numbers(
+            trial(
+                experiment,
+                checkpoint,
+                label=f"{what}, seed {experiment.seed}",
+                **options,
+            )
+        )
+
     measured = results.row(what, experiment.seed, measure)
-    if path: path.unlink(missing_ok=True)
+    if path:
+        path.unlink(missing_ok=True)
     return measured
 
 # %% ../../nbs/engine/workers.ipynb #da83c961
 class Unproven(AssertionError):
     "A run of an experiment is not what it must be: a function of its sizes and its seed."
 
-class _Killed(BaseException): pass
+
+class _Killed(BaseException):
+    pass
+
 
 class _Dying(Checkpoint):
     "A checkpoint that counts its `saves`, and kills the run after the last one that it may have."
+
     saves, last = 0, None
 
     def save(self, *args):
         super().save(*args)
         self.saves += 1
-        if self.saves == self.last: raise _Killed
+        if self.saves == self.last:
+            raise _Killed
+
 
 class _Forgetful(InProcess):
     "A transport that makes every client anew for every call: what is not in its state is gone."
@@ -328,57 +508,95 @@ class _Forgetful(InProcess):
 # %% ../../nbs/engine/workers.ipynb #9e85ff53
 def _evidence(t):
     ledger, states = t.federation.ledger, sorted(t.federation.states.items())
-    return {"the server's state": pack(t.server.state()), "the ledger": ledger.entries,
-            "the replies not used": ledger.absent, "the history": t.history.rows,
-            **{f"the private state of client {id}": state for id, state in states}}
+    return {
+        "the server's state": pack(t.server.state()),
+        "the ledger": ledger.entries,
+        "the replies not used": ledger.absent,
+        "the history": t.history.rows,
+        **{f"the private state of client {id}": state for id, state in states},
+    }
 
-def _same(a, b): return a == b if isinstance(a, bytes) else repr(a) == repr(b)
+
+def _same(a, b):
+    return a == b if isinstance(a, bytes) else repr(a) == repr(b)
+
 
 def _same_run(how, whole, other):
     a, b = _evidence(whole), _evidence(other)
     for name in {**a, **b}:
         x, y = a.get(name), b.get(name)
-        if not _same(x, y): raise Unproven(f"{how}, {name} is another: {_difference(x, y)}")
+        if not _same(x, y):
+            raise Unproven(f"{how}, {name} is another: {_difference(x, y)}")
 
 # %% ../../nbs/engine/workers.ipynb #6ad20c3e
 def _difference(a, b):
     "Where two packed messages, or two lists, differ first, in words."
     if isinstance(a, bytes) and isinstance(b, bytes):
         a, b = unpack(a), unpack(b)
-        names = [name for name in {**a.tensors, **b.tensors} if name not in a.tensors or name not in b.tensors
-                 or not torch.equal(a.tensors[name], b.tensors[name])]
-        return f"tensor {names[0]!r}" if names else f"meta: {a.meta} against {b.meta}"
+        names = [
+            name
+            for name in {**a.tensors, **b.tensors}
+            if name not in a.tensors
+            or name not in b.tensors
+            or not torch.equal(a.tensors[name], b.tensors[name])
+        ]
+        return (
+            f"tensor {names[0]!r}"
+            if names
+            else f"meta: {a.meta} against {b.meta}"
+        )
     if isinstance(a, list) and isinstance(b, list):
-        unlike = (f"entry {i}: {x} against {y}" for i, (x, y) in enumerate(zip(a, b)) if not _same(x, y))
+        unlike = (
+            f"entry {i}: {x} against {y}"
+            for i, (x, y) in enumerate(zip(a, b))
+            if not _same(x, y)
+        )
         return next(unlike, f"{len(a)} against {len(b)} entries")
     return f"{a!r:.80} against {b!r:.80}"
 
 # %% ../../nbs/engine/workers.ipynb #7b351452
 def _global_generators():
     _, keys, *rest = np.random.get_state()
-    return torch.random.get_rng_state().tolist(), keys.tolist(), rest, random.getstate()
+    return (
+        torch.random.get_rng_state().tolist(),
+        keys.tolist(),
+        rest,
+        random.getstate(),
+    )
+
 
 def _whole(experiment, path):
     "The run that all others are compared with, and how often it was saved."
     before, counting = _global_generators(), _Dying(path)
     whole = trial(experiment, counting, workers=1)
     if _global_generators() != before:
-        raise Unproven("the run drew from a global generator; draw from generator(seed, ...)")
+        raise Unproven(
+            "the run drew from a global generator; draw from generator(seed, ...)"
+        )
     for row in whole.federation.ledger.absent:
-        raise Unproven("without any fault, client {client} gave no usable reply to {verb!r} in round {round} "
-                       "({reason})".format(**row))
+        raise Unproven(
+            "without any fault, client {client} gave no usable reply to {verb!r} in round {round} "
+            "({reason})".format(**row)
+        )
     return whole, counting.saves
 
 # %% ../../nbs/engine/workers.ipynb #1c96be70
-def _asked(t): return {(e.round, e.verb, e.client) for e in t.federation.ledger.where(way="down")}
+def _asked(t):
+    return {
+        (e.round, e.verb, e.client)
+        for e in t.federation.ledger.where(way="down")
+    }
+
 
 def _asked_again(whole):
     "How many of the clients were asked in more than one round, in words."
     rounds = Counter(id for _, id in {(r, id) for r, _, id in _asked(whole)})
     again = sum(count > 1 for count in rounds.values())
     if rounds and not again:
-        raise UserError("no client of this experiment is asked in two rounds, so nothing would be shown of "
-                        "what clients keep; prove needs more rounds, or fewer clients")
+        raise UserError(
+            "no client of this experiment is asked in two rounds, so nothing would be shown of "
+            "what clients keep; prove needs more rounds, or fewer clients"
+        )
     return f"{again} of {len(rounds)}"
 
 # %% ../../nbs/engine/workers.ipynb #b2797289
@@ -386,51 +604,81 @@ def _resumed(experiment, anew, path, stop):
     "The run of `experiment` that is killed after checkpoint `stop`, and goes on as a run of `anew`."
     dying = _Dying(path)
     dying.last = stop
-    try: trial(experiment, dying, workers=1)
-    except _Killed: pass
+    try:
+        trial(experiment, dying, workers=1)
+    except _Killed:
+        pass
     return trial(anew, Checkpoint(path), workers=1)
+
 
 def _some_faults(kind, asked):
     "Faults that strike some of the replies `asked` for, (round, verb, id), and leave one of each exchange."
     exchanges = {(r, verb) for r, verb, _ in asked}
     for seed in range(1000):
         faults = Faults(seed, **{kind: 0.3 if seed < 500 else 0.03})
-        left = {(r, verb, id) for r, verb, id in asked if not faults.strike(r, verb, id)}
-        if left != asked and {(r, verb) for r, verb, _ in left} == exchanges: return faults
-    raise UserError("no faults were found that strike a reply and leave one of each exchange; prove needs at "
-                    "least two clients a round")
+        left = {
+            (r, verb, id)
+            for r, verb, id in asked
+            if not faults.strike(r, verb, id)
+        }
+        if left != asked and {(r, verb) for r, verb, _ in left} == exchanges:
+            return faults
+    raise UserError(
+        "no faults were found that strike a reply and leave one of each exchange; prove needs at "
+        "least two clients a round"
+    )
 
 # %% ../../nbs/engine/workers.ipynb #2b60e9d7
 def _refused(experiment, kind, whole):
     "How many replies faults of this `kind` struck, all of them refused."
     faults = _some_faults(kind, _asked(whole))
-    try: ended = trial(experiment, workers=1, faults=faults)
+    try:
+        ended = trial(experiment, workers=1, faults=faults)
     except TooFewReplies as error:
-        raise Unproven(f"with {kind} replies of some, others were refused: {error}") from None
+        raise Unproven(
+            f"with {kind} replies of some, others were refused: {error}"
+        ) from None
     struck = {call for call in _asked(ended) if faults.strike(*call)}
-    absent = {(row["round"], row["verb"], row["client"]) for row in ended.federation.ledger.absent}
+    absent = {
+        (row["round"], row["verb"], row["client"])
+        for row in ended.federation.ledger.absent
+    }
     case = "with {} replies of some, that of client {} to {!r} in round {} was {}".format
-    for r, verb, id in sorted(struck - absent): raise Unproven(case(kind, id, verb, r, "struck and taken"))
-    for r, verb, id in sorted(absent - struck): raise Unproven(case(kind, id, verb, r, "sound and refused"))
+    for r, verb, id in sorted(struck - absent):
+        raise Unproven(case(kind, id, verb, r, "struck and taken"))
+    for r, verb, id in sorted(absent - struck):
+        raise Unproven(case(kind, id, verb, r, "sound and refused"))
     for name, t in ended.server.state().tensors.items():
         if t.is_floating_point() and not torch.isfinite(t).all():
-            raise Unproven(f"with {kind} replies, tensor {name!r} of the server is not finite")
+            raise Unproven(
+                f"with {kind} replies, tensor {name!r} of the server is not finite"
+            )
     return len(struck)
 
 # %% ../../nbs/engine/workers.ipynb #48ce5b03
 def _repeated(anew, whole, workers):
     "Runs of `anew` that must end as `whole` did: pairs of what was done and what came of it."
     _same_run("run once more", whole, trial(anew, workers=1))
-    _same_run("with clients made anew for every call", whole, trial(anew, transport=_Forgetful(anew.built_client)))
+    _same_run(
+        "with clients made anew for every call",
+        whole,
+        trial(anew, transport=_Forgetful(anew.built_client)),
+    )
     shown = ["built anew and run again", "clients made anew for every call"]
     if workers > 1 and _can_fork():
-        _same_run(f"with {workers} workers", whole, trial(anew, workers=workers))
+        _same_run(
+            f"with {workers} workers", whole, trial(anew, workers=workers)
+        )
         shown.append(f"{workers} workers")
     return [(what, "same bits") for what in shown]
 
 # %% ../../nbs/engine/workers.ipynb #9d84a1f6
-def prove(experiment: Experiment, workers: int = 2, kills: int | None = None,
-          kinds: tuple[str, ...] = _FAULTS) -> Table:
+def prove(
+    experiment: Experiment,
+    workers: int = 2,
+    kills: int | None = None,
+    kinds: tuple[str, ...] = _FAULTS,
+) -> Table:
     """Try to refute that a run of `experiment` is a function of its sizes and its seed. Built anew and run
     again, with clients made anew for every call, with other `workers`, and killed after each of its
     checkpoints (or after `kills` of them) and resumed, it must end with the same bits. Replies that a fault
@@ -440,35 +688,68 @@ def prove(experiment: Experiment, workers: int = 2, kills: int | None = None,
     Returns a table of what was shown. Raises `Unproven` with the first thing that differs, and `UserError`
     for an experiment that could show nothing. It runs the experiment about `kills` + 10 times: give it a
     small one."""
-    if kills is not None and kills < 1: raise UserError(f"kills={kills} must be at least 1, or None for all")
+    if kills is not None and kills < 1:
+        raise UserError(f"kills={kills} must be at least 1, or None for all")
     with tempfile.TemporaryDirectory() as folder:
-        (whole, saves), anew = _whole(experiment, f"{folder}/whole"), replace(experiment)
-        shown = [("clients asked in more than one round", _asked_again(whole)),
-                 *_repeated(anew, whole, workers)]
-        stops = np.linspace(1, saves, min(kills or saves, saves)).round().astype(int).tolist()
+        (whole, saves), anew = (
+            _whole(experiment, f"{folder}/whole"),
+            replace(experiment),
+        )
+        shown = [
+            ("clients asked in more than one round", _asked_again(whole)),
+            *_repeated(anew, whole, workers),
+        ]
+        stops = (
+            np.linspace(1, saves, min(kills or saves, saves))
+            .round()
+            .astype(int)
+            .tolist()
+        )
         for stop in stops:
             resumed = _resumed(experiment, anew, f"{folder}/{stop}", stop)
-            _same_run(f"killed after checkpoint {stop} and resumed", whole, resumed)
-    shown.append((f"killed after {len(stops)} of {saves} checkpoints", "same bits"))
+            _same_run(
+                f"killed after checkpoint {stop} and resumed", whole, resumed
+            )
+    shown.append(
+        (f"killed after {len(stops)} of {saves} checkpoints", "same bits")
+    )
     for kind in kinds:
-        shown.append((f"fault: {kind}", f"{_refused(experiment, kind, whole)} replies struck, all refused"))
-    return Table({"what was done": what, "what came of it": came} for what, came in shown)
+        shown.append(
+            (
+                f"fault: {kind}",
+                f"{_refused(experiment, kind, whole)} replies struck, all refused",
+            )
+        )
+    return Table(
+        {"what was done": what, "what came of it": came} for what, came in shown
+    )
 
 # %% ../../nbs/engine/workers.ipynb #ef1a9612
 @dataclass(frozen=True)
 class EngineSizes(Profile):
     "Every number of this chapter's runs."
+
     data: str = "fashion_mnist_small"  # name of the pictures, as `world.pictures` knows them
-    clients: Count = 20          # clients that hold a part of the pictures
-    per_round: Count = 10        # clients that are asked in a round
-    rounds: Count = 30           # rounds of a run
-    faulty_rounds: Count = 20    # rounds of each run in which clients may vanish
-    batch: Count = 16            # pictures in a step
-    lr: Positive = 0.15          # learning rate of SGD
+    clients: Count = 20  # clients that hold a part of the pictures
+    per_round: Count = 10  # clients that are asked in a round
+    rounds: Count = 30  # rounds of a run
+    faulty_rounds: Count = 20  # rounds of each run in which clients may vanish
+    batch: Count = 16  # pictures in a step
+    lr: Positive = 0.15  # learning rate of SGD
+
 
 profiles = {
-    "smoke": EngineSizes(clients=100, per_round=2, rounds=2, faulty_rounds=1, batch=32),
+    "smoke": EngineSizes(
+        clients=100, per_round=2, rounds=2, faulty_rounds=1, batch=32
+    ),
     "quick": EngineSizes(seeds=3, rounds=8, faulty_rounds=3),
     "full": EngineSizes(seeds=3),
-    "paper": EngineSizes(seeds=3, data="fashion_mnist", clients=100, rounds=500, faulty_rounds=200, batch=10),
+    "paper": EngineSizes(
+        seeds=3,
+        data="fashion_mnist",
+        clients=100,
+        rounds=500,
+        faulty_rounds=200,
+        batch=10,
+    ),
 }

@@ -4,10 +4,9 @@
 
 # %% auto #0
 __all__ = ['networks', 'profiles', 'FedAvg', 'experiment', 'Finetune', 'FedProx', 'GrownLinear', 'widen', 'blank_head',
-           'Expandable', 'expandable_cnn', 'expandable_resnet18', 'Stream', 'make_stream', 'TaskSizes',
-           'ComparisonSizes', 'ContinualSizes', 'TaskClient', 'TaskServer', 'logits', 'unit_features', 'as_named',
-           'Method', 'Outcome', 'StreamExperiment', 'run_stream', 'stream_row', 'train_on_all', 'probe', 'holdings',
-           'Comparison', 'padded', 'plot_matrices', 'plot_bars', 'TaughtClient']
+           'Expandable', 'expandable_cnn', 'Stream', 'make_stream', 'TaskSizes', 'ComparisonSizes', 'TaskClient',
+           'TaskServer', 'logits', 'unit_features', 'Method', 'Outcome', 'StreamExperiment', 'run_stream', 'stream_row',
+           'probe', 'holdings', 'Comparison', 'padded', 'plot_matrices', 'plot_bars', 'TaughtClient']
 
 # %% ../../nbs/methods/continual.ipynb #b847ff12
 import math
@@ -104,6 +103,7 @@ def expandable_cnn(classes: int, shape: tuple[int, ...] = (1, 28, 28)) -> Expand
                          nn.Linear(32 * side * side, 128), nn.ReLU())
     return Expandable(body, 128, classes, shape)
 
+# %% ../../nbs/methods/continual.ipynb #217609e5
 def expandable_resnet18(classes: int, shape: tuple[int, ...] = (3, 32, 32)) -> Expandable:
     """torchvision's ResNet-18 with features of 512 and a head that grows: the network of FedCBDR, LANDER and
     TARGET. Pictures below 64 pixels get the usual small stem (3x3, stride 1, no max-pool), larger ones its
@@ -117,6 +117,7 @@ def expandable_resnet18(classes: int, shape: tuple[int, ...] = (3, 32, 32)) -> E
     body.maxpool, body.fc = nn.Identity() if small else body.maxpool, nn.Identity()
     return Expandable(body, 512 // dry_narrow(body), classes, shape)
 
+# %% ../../nbs/methods/continual.ipynb #899d226f
 networks = {"cnn": expandable_cnn, "resnet18": expandable_resnet18}
 
 # %% ../../nbs/methods/continual.ipynb #cea879c4
@@ -186,11 +187,13 @@ class ComparisonSizes:
     others: int = 1             # seeds of rows that are not a chapter's main ones
     tries: Annotated[int, Bounds(low=0, high=3)] = 0  # rates tried for each method, on a seed or two of their own
 
+# %% ../../nbs/methods/continual.ipynb #f6a6cdf6
 @dataclass(frozen=True)
 class ContinualSizes(ComparisonSizes, TaskSizes):
     "Every number of this chapter's runs."
     mu: float = 0.01            # weight of FedProx's proximal term
 
+# %% ../../nbs/methods/continual.ipynb #0f3605e6
 profiles = {
     "smoke": ContinualSizes(pictures=12, test_pictures=6, tasks=3, clients=3, rounds=1, epochs=1,
                             judge_epochs=1, tries=1),
@@ -206,8 +209,8 @@ class TaskClient(Client):
 
     With `mu`, it is FedProx's (Li et al. 2020). With `new_only`, the cross-entropy compares the task's own
     classes alone, as in TARGET's and LANDER's code. A method changes `loss` or the `data`, looks back in
-    `on_task_end`, prepares in `start`, and puts what outlives a round into its `store`: groups of named tensors,
-    which are part of the state."""
+    `on_task_end`, prepares in `start`, and puts what outlives a round into its `store`: groups of named
+    tensors, which are part of the state."""
     keeps: tuple[str, ...] = ("generator", "store", "task", "old")
     scratch: tuple[str, ...] = ("_anchor",)
 
@@ -239,8 +242,8 @@ class TaskClient(Client):
         head already widened: the first `seen` rows are trained."""
 
     def on_task_begin(self, memo: dict[str, torch.Tensor]) -> None:
-        """A new task, the network as in `on_task_end`: `memo` (name to tensor) is what the server handed out with
-        the task."""
+        """A new task, the network as in `on_task_end`: `memo` (name to tensor) is what the server handed out
+        with the task."""
 
     def data(self) -> tuple[torch.Tensor, torch.Tensor]: return self.tasks[self.task]
 
@@ -353,6 +356,7 @@ _SGD = ("epochs", "batch", "lr", "momentum")
 
 def as_named(make: Callable, classes: int, shape: tuple[int, ...]) -> nn.Module: return make(classes, shape)
 
+# %% ../../nbs/methods/continual.ipynb #bb8f6a2c
 class Method(NamedTuple):
     """A method by `name`: its `client` and `server` (classes, or functions with their arguments); its
     `network(make, classes, shape)`, where `make(classes, shape)` is the one named in the sizes; and the
@@ -484,6 +488,7 @@ def train_on_all(stream: Stream, sizes: Any, seed: int, device: Any = "cpu") -> 
     test_x, test_y = (torch.cat(parts) for parts in zip(*stream.test))
     return model.eval(), accuracy(logits(model, test_x), test_y)
 
+# %% ../../nbs/methods/continual.ipynb #4a04d821
 def probe(network: nn.Module, stream: Stream, ridge: float = 1.0) -> float:
     """Test accuracy of a linear head, fitted by ridge regression to the features of `network` on all real
     pictures of `stream`."""
@@ -497,8 +502,8 @@ def probe(network: nn.Module, stream: Stream, ridge: float = 1.0) -> float:
 
 # %% ../../nbs/methods/continual.ipynb #c0a7000d
 def holdings(ended: RunResult, classes: int) -> dict:
-    """What the clients of a `RunResult` hold at its end: `memory`, client to number of exemplars of each of the
-    `classes`, for those that keep any; `kept`, the mean bytes of their private states."""
+    """What the clients of a `RunResult` hold at its end: `memory`, client to number of exemplars of each of
+    the `classes`, for those that keep any; `kept`, the mean bytes of their private states."""
     states = ended.federation.states
     labels = {k: unpack(state).tensors.get("exemplars/y") for k, state in states.items()}
     memory = {k: y.bincount(minlength=classes).tolist() for k, y in labels.items() if y is not None}
@@ -521,7 +526,8 @@ class Comparison:
         return train_on_all(self.stream, self.sizes, self.seed, self.device)
 
     def tune(self, methods: Iterable[Method]) -> None:
-        "Try each of `methods` at the sizes' rates and multiples, `tries` in all; the best are those of its rows."
+        """Try each of `methods` at the sizes' rates and multiples, `tries` in all; the best are those of its
+        rows."""
         for method in methods:
             for factor in _FACTORS[:self.sizes.tries]:
                 named = method._replace(name=f"{method.name}, rates × {factor:g}")
@@ -671,5 +677,6 @@ class TaughtClient(TaskClient):
         super().train()
 
     def distillation(self, x: torch.Tensor, z: torch.Tensor, temperature: float) -> torch.Tensor:
-        "Equation (1) without its factor T^2: the teacher's logits for pictures `x` and the new ones `z` (b, C)."
+        """Equation (1) without its factor T^2: the teacher's logits for pictures `x` and the new ones `z` (b,
+        C)."""
         return distillation_loss(self._teacher(x)[:, :self.old], z, temperature) / temperature**2

@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['profiles', 'SMALL_LIMITS', 'PAPER_LIMITS', 'BODY', 'DetectSizes', 'FrozenPyramid', 'Inputs', 'faster_rcnn',
-           'head_state', 'load_head', 'trainable', 'seeded', 'check_images', 'model_inputs', 'losses', 'Detections',
-           'Features', 'look', 'detect', 'hits', 'mean_average_precision', 'score_domains', 'uniform_between',
-           'flipped', 'jittered', 'shrunk', 'training_view', 'detector_optimiser', 'loss_step', 'row_means',
-           'supervised_epoch', 'street_for', 'new_detector', 'trained_detector', 'step_memory']
+           'head_state', 'load_head', 'trainable', 'seeded', 'model_inputs', 'losses', 'Detections', 'Features', 'look',
+           'detect', 'hits', 'score_domains', 'uniform_between', 'flipped', 'jittered', 'shrunk', 'detector_optimiser',
+           'loss_step', 'row_means', 'supervised_epoch', 'street_for', 'new_detector', 'trained_detector',
+           'step_memory']
 
 # %% ../../nbs/methods/detect.ipynb #87010e5f
 import copy
@@ -107,8 +107,8 @@ class FrozenPyramid(nn.Module):
 # %% ../../nbs/methods/detect.ipynb #05d04b0f
 class Inputs(nn.Module):
     """uint8 pictures (list of (3, H, W), or a tensor (b, 3, H, W)) as the network wants them: scaled by
-    `mean` and `std`, padded with zeros to the right and below to a multiple of `divisor` pixels, never resized.
-    Stands in for torchvision's `GeneralizedRCNNTransform`, which resizes."""
+    `mean` and `std`, padded with zeros to the right and below to a multiple of `divisor` pixels, never
+    resized. Stands in for torchvision's `GeneralizedRCNNTransform`, which resizes."""
 
     mean: Tensor
     std: Tensor
@@ -310,7 +310,8 @@ def detect(model: Any, images: Any, batch: int = 8, least: float = 0.05) -> list
 # %% ../../nbs/methods/detect.ipynb #f65b95a4
 def hits(detections: Any, boxes: Boxes, iou: float = 0.5) -> Tensor:
     """Which boxes of `detections` (`Detections`, or what has the same fields) are right: mask (m,). Best
-    score first, each takes the free object of its class in `boxes` that it overlaps most, by `iou` at least."""
+    score first, each takes the free object of its class in `boxes` that it overlaps most, by `iou` at
+    least."""
     needs("torchvision")
     from torchvision.ops import box_iou
 
@@ -392,6 +393,7 @@ def shrunk(image: Tensor, xyxy: Tensor, factor: float) -> tuple[Tensor, Tensor]:
     ratio = xyxy.new_tensor([size[1] / image.shape[2], size[0] / image.shape[1]]).repeat(2)
     return V.resize(image, size, antialias=True), xyxy * ratio
 
+# %% ../../nbs/methods/detect.ipynb #64fbfab7
 def training_view(image: Tensor, boxes: Boxes, generator: torch.Generator, strength: float = 0.2,
                   scales: tuple[float, ...] = (1.0, 1.0)) -> tuple[Tensor, Boxes]:
     """A labelled picture as training sees it: flipped or not, shrunk by a factor from `scales`, other light:

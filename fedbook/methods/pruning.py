@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['profiles', 'Mask', 'experiment', 'PruningSizes', 'DigitsData', 'digits_world', 'digits_net', 'prunable', 'masked',
-           'pruning_ratio', 'mask_distance', 'magnitude_prune', 'drop_hidden', 'drop_heads', 'class_attention',
-           'with_fewer_tokens', 'to_shares', 'sparse_average', 'compress', 'restore', 'MaskedClient', 'MaskedServer',
-           'keep_for', 'digits_scores', 'PruningExperiment']
+           'pruning_ratio', 'mask_distance', 'magnitude_prune', 'drop_hidden', 'drop_heads', 'with_fewer_tokens',
+           'to_shares', 'sparse_average', 'compress', 'restore', 'MaskedClient', 'MaskedServer', 'digits_scores',
+           'PruningExperiment']
 
 # %% ../../nbs/methods/pruning.ipynb #291c4964
 import copy
