@@ -20,6 +20,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect, sync_playwright
 
 from browser import CHROMIUM, MINUTE, Lab, browser, jupyterlab, served
+from fedbook.kit.runs import module_name
 from fedbook.kit.command import copy_chapters
 from fedbook.kit.runs import chapters
 from needed import at_smoke, sliders
@@ -267,7 +268,7 @@ def serious(page):
             if each["impact"] in ("serious", "critical")]
 
 
-@pytest.mark.parametrize("place", ["/index.html", "/results.html", "/glossary.html", "/api/lab.html",
+@pytest.mark.parametrize("place", ["/index.html", "/results.html", "/glossary.html", "/api/kit.lab.html",
                                    "/search.html?q=client"])
 def test_a_page_is_for_everyone_to_read(place, page):
     page.goto(place)
@@ -278,5 +279,5 @@ def test_a_page_is_for_everyone_to_read(place, page):
 def test_a_chapter_and_its_answers_are_for_everyone_to_read(scheme, page, chapter):
     page.emulate_media(color_scheme=scheme)
     assert serious(page) == []
-    page.goto(f"/answers/{chapter}.html")
+    page.goto(f"/answers/{module_name(chapter)}.html")
     assert serious(page) == []

@@ -10,6 +10,7 @@ import pytest
 
 from conftest import ALL
 from fedbook.engine.files import run_dir
+from fedbook.kit.classroom import exercises_of
 from fedbook.kit.runs import chapters, code_cells, run_chapter
 from pretended import MISSING
 
@@ -27,7 +28,8 @@ def test_chapter_runs(name, tmp_path):
     assert json.loads(results.read_text())["profile"] == "smoke"
     text = "".join(o.get("text", "") for c in nbformat.read(ran["notebook"], 4).cells
                    for o in c.get("outputs", []))
-    assert text.count("not attempted yet") >= 3, "exercises come unsolved"
+    asked = exercises_of(chapters()[name])
+    assert text.count("not attempted yet") >= min(3, len(asked)), "exercises come unsolved"
 
 
 @pytest.mark.parametrize("path", ANSWERS if EVERY else (), ids=lambda p: p.stem)

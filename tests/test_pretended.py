@@ -17,6 +17,8 @@ from torch import nn
 
 import pretended
 from conftest import by_day, close, normal, seeded
+from fedbook.engine.files import run_dir
+from fedbook.kit.classroom import exercises_of
 from fedbook.kit.runs import chapters
 from fedbook.kit.command import plan_of
 from fedbook.engine.federation import Federation, InProcess
@@ -229,8 +231,9 @@ LOOPS = 5       # of the calibration, which a chapter at smoke may take; above i
 def test_chapter_runs_on_the_device(name, tmp_path):
     ran = aside(pretended.run_chapter, chapters()[name], tmp_path)
     assert not ran.failures, "\n".join(ran.failures)
-    assert ran.printed.count("not attempted yet") >= 3, "exercises come unsolved"
-    results = json.loads((tmp_path / f"{name}-smoke-0" / "results.json").read_text())
+    asked = exercises_of(chapters()[name])
+    assert ran.printed.count("not attempted yet") >= min(3, len(asked)), "exercises come unsolved"
+    results = json.loads((run_dir(name, "smoke", 0, tmp_path) / "results.json").read_text())
     assert results["profile"] == "smoke" and results["headline"]
     assert not ran.unread, f"nobody reads these sizes of {name}: {ran.unread}"
     assert not ran.drawn, f"{name} draws from the global generators of {ran.drawn}"

@@ -62,7 +62,8 @@ class Mean:
     replies there are."""
 
     def __init__(self) -> None:
-        self.sums, self.weight = dict[str, Any](), 0.0
+        self.sums: dict[str, Any] = {}
+        self.weight = 0.0
 
     def add(self, state: dict[str, Tensor], weight: float) -> None:
         """Add `state` (name to tensor) with `weight`, a finite number that is not negative. Raises
@@ -95,9 +96,9 @@ def _zeros(t):
 
 
 def _cast(t, dtype):
-    return (t if dtype.is_floating_point or dtype.is_complex else t.round()).to(
-        dtype
-    )
+    if not (dtype.is_floating_point or dtype.is_complex):
+        t = t.round()
+    return t.to(dtype)
 
 
 def _check_summand(sums, state, weight):
@@ -105,11 +106,9 @@ def _check_summand(sums, state, weight):
         raise UserError(
             f"weight={weight!r} must be a finite number of at least 0"
         )
-    first, this = (
-        {(n, t.shape) for n, (t, _) in sums.items()},
-        {(n, t.shape) for n, t in state.items()},
-    )
-    unlike = sorted({name for name, _ in first ^ this})
+    known = {(name, total.shape) for name, (total, _) in sums.items()}
+    given = {(name, t.shape) for name, t in state.items()}
+    unlike = sorted({name for name, _ in known ^ given})
     if unlike:
         raise UserError(
             f"states must have the same names and shapes; unlike are {unlike[:3]}"
@@ -171,13 +170,14 @@ class Client:
         lr: float = 0.1,
         momentum: float = 0.0,
     ) -> None:
-        self.id, self.model, self.x, self.y = id, model, x, y
-        self.epochs, self.batch, self.lr, self.momentum = (
-            epochs,
-            batch,
-            lr,
-            momentum,
-        )
+        self.id = id
+        self.model = model
+        self.x = x
+        self.y = y
+        self.epochs = epochs
+        self.batch = batch
+        self.lr = lr
+        self.momentum = momentum
         self.generator = generator(seed, id)
 
     def fit(self, msg: Msg) -> Msg:
@@ -185,7 +185,8 @@ class Client:
         pictures `n`."""
         self.model.load_state_dict(msg.tensors)
         self.train()
-        return Msg(self.model.state_dict(), {"n": len(self.y)})
+        weights = self.model.state_dict()
+        return Msg(weights, {"n": len(self.y)})
 
     def train(self) -> None:
         train(
@@ -198,10 +199,12 @@ class Client:
         )
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        return F.cross_entropy(self.model(x), y)
+        logits = self.model(x)
+        return F.cross_entropy(logits, y)
 
     def optimiser(self) -> Optimizer:
-        return SGD(self.model.parameters(), self.lr, self.momentum)
+        weights = self.model.parameters()
+        return SGD(weights, self.lr, self.momentum)
 
     def limit(self) -> None:
         "The last word on the gradients, before each step."
@@ -252,17 +255,16 @@ class Server:
             name: t.detach().cpu().clone()
             for name, t in model.state_dict().items()
         }
-        self.per_round, self.seed, self.round = per_round, seed, 0
+        self.per_round = per_round
+        self.seed = seed
+        self.round = 0
 
     def pick(self, ids: list[int], r: int) -> list[int]:
         "The clients of round `r`: `per_round` of `ids`, drawn without replacement."
         count = min(self.per_round or len(ids), len(ids))
-        return sorted(
-            ids[i]
-            for i in np.random.default_rng([self.seed, r]).choice(
-                len(ids), count, False
-            )
-        )
+        source = np.random.default_rng([self.seed, r])
+        drawn = source.choice(len(ids), count, False)
+        return sorted(ids[i] for i in drawn)
 
     def begin(self, ids: list[int], r: int) -> None:
         self.round = r
@@ -283,9 +285,8 @@ class Server:
 
     def merge(self, replies: Replies) -> None:
         "Average `replies` (pairs of id and Msg), taken one by one; the weights change after the last."
-        self.weights = self.combine(
-            (msg.tensors, msg.meta["n"]) for _, msg in replies
-        )
+        pairs = ((msg.tensors, msg.meta["n"]) for _, msg in replies)
+        self.weights = self.combine(pairs)
 
     def combine(self, pairs: Iterable[tuple[dict, float]]) -> dict[str, Tensor]:
         "The `aggregate` of `pairs` (state, weight) of clients that began from the server's weights."
@@ -370,7 +371,8 @@ class ClientPool:
     def __init__(
         self, make_client: Callable[[int], ClientLike], places: int = 1000
     ) -> None:
-        self.make_client, self.places = make_client, places
+        self.make_client = make_client
+        self.places = places
         self.clients: dict[int, tuple] = {}
 
     def checkout(self, id: int, state: bytes | None) -> tuple[Any, dict]:
@@ -378,7 +380,9 @@ class ClientPool:
         was made."""
         client, seen, made = self.clients.pop(id, (None, None, None))
         if client is None or state is None:
-            seen, made = None, fingerprints(client := self.make_client(id))
+            client = self.make_client(id)
+            seen = None
+            made = fingerprints(client)
         if state is not None and state != seen:
             client.load(unpack(state))
         return client, made
@@ -399,7 +403,8 @@ class ClientPool:
     def answer(self, call: Call) -> Answer:
         "The `Answer` to `call`. Raises `Undeclared` for a verb that the client does not declare."
         client, made = self.checkout(call.id, call.state)
-        reply = declared_verb(client, call)(unpack(call.data))
+        verb = declared_verb(client, call)
+        reply = verb(unpack(call.data))
         return self.checkin(client, made, call, reply)
 
     def serve(self, call: Call) -> Answer | Failure | Undeclared:
@@ -414,8 +419,9 @@ def _what_came_of(error):
     "The outcome of a call that raised `error`: a `Failure`, or where the run must stop, the error itself."
     if isinstance(error, (Undeclared, Unfit, torch.OutOfMemoryError)):
         return error
+    sentence = " ".join(str(error).split())
     return Failure(
-        f"{type(error).__name__}: {' '.join(str(error).split())}",
+        f"{type(error).__name__}: {sentence}",
         traceback.format_exc(),
     )
 
@@ -432,7 +438,8 @@ class InProcess:
             raise UserError(
                 f"threads={threads!r} must be a whole number of at least 1"
             )
-        self.pool, self.threads = ClientPool(make_client), threads
+        self.pool = ClientPool(make_client)
+        self.threads = threads
 
     def serve(
         self, calls: Iterable[Call]
@@ -475,17 +482,15 @@ class Federation:
             raise UserError(
                 f"transport={transport!r:.60} does not serve calls; give InProcess(make_client) or the like"
             )
-        self.transport, self.ids = (
-            transport,
-            list(range(ids)) if isinstance(ids, int) else list(ids),
-        )
-        self.min_replies, self.faults, self.most, self.mods = (
-            min_replies,
-            faults,
-            most,
-            tuple(mods),
-        )
-        self.ledger, self.round, self._open = Ledger(), 0, False
+        self.transport = transport
+        self.ids = list(range(ids)) if isinstance(ids, int) else list(ids)
+        self.min_replies = min_replies
+        self.faults = faults
+        self.most = most
+        self.mods = tuple(mods)
+        self.ledger = Ledger()
+        self.round = 0
+        self._open = False
         self.states: dict[int, bytes] = {}
 
     def exchange(
@@ -506,11 +511,9 @@ class Federation:
             raise RuntimeError(
                 "an exchange is still open: read all its replies, or close() it"
             )
-        failures, self._open, message = (
-            [],
-            True,
-            say if callable(say) else lambda id: say,
-        )
+        failures: list[Failure] = []
+        self._open = True
+        message = say if callable(say) else lambda id: say
         packed = zip(to, pack_each(map(message, to)))
         calls = (
             Call(self.round, id, verb, data, self.states.get(id))
@@ -563,7 +566,8 @@ class Federation:
         )
 
     def _report(self, verb, heard, failures):
-        arrived, needed = heard - len(failures), min(self.min_replies, heard)
+        arrived = heard - len(failures)
+        needed = min(self.min_replies, heard)
         sentence = f"round {self.round}, {verb}: {arrived} of {heard} clients gave a usable reply"
         why = "; ".join(failure.reason for failure in failures[:3])
         if arrived < needed:
@@ -609,39 +613,38 @@ def run(
     `done(history)` is true, no further round begins. With a `checkpoint` (`engine.Checkpoint`), a run that
     was stopped at any moment goes on where it stood and ends with the same bits."""
     history = History()
-    place = (
-        checkpoint.restore(server, federation, history)
-        if checkpoint
-        else Position()
-    )
-    keep = lambda: (
-        checkpoint.save(place, server, federation, history)
-        if checkpoint
-        else None
-    )
-    for r in progress(
-        range(place.round, rounds), label, total=rounds, initial=place.round
-    ):
+    place = Position()
+    if checkpoint:
+        place = checkpoint.restore(server, federation, history)
+
+    def keep():
+        if checkpoint:
+            checkpoint.save(place, server, federation, history)
+
+    left = range(place.round, rounds)
+    for r in progress(left, label, total=rounds, initial=place.round):
         if done and done(history):
             break
-        federation.round, ids = r, place.ids or server.pick(federation.ids, r)
+        federation.round = r
+        ids = place.ids or server.pick(federation.ids, r)
         server.begin(ids, r)
-        for i, step in list(enumerate(server.steps(ids, r)))[place.step :]:
+        steps = list(enumerate(server.steps(ids, r)))
+        for i, step in steps[place.step :]:
             if i:
                 keep()
-            with closing(
-                federation.exchange(step.verb, step.say, step.to, server.accept)
-            ) as replies:
+            exchange = federation.exchange(
+                step.verb, step.say, step.to, server.accept
+            )
+            with closing(exchange) as replies:
                 step.merge(replies)
                 for _ in replies:
                     pass
             place = Position(r, i + 1, ids)
-        place, sent = Position(r + 1), federation.ledger.so_far
+        place = Position(r + 1)
+        numbers = test(server) if test else {}
+        sent = federation.ledger.so_far
         history.add(
-            round=place.round,
-            **(test(server) if test else {}),
-            down=sent["down"],
-            up=sent["up"],
+            round=place.round, **numbers, down=sent["down"], up=sent["up"]
         )
         keep()
     return history
@@ -658,13 +661,15 @@ class FedProxClient(Client):
         self.mu = mu
 
     def train(self) -> None:
-        self._anchor = [p.detach().clone() for p in self.model.parameters()]
+        weights = self.model.parameters()
+        self._anchor = [w.detach().clone() for w in weights]
         super().train()
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        return super().loss(x, y) + proximal(
-            self.model.parameters(), self._anchor, self.mu
-        )
+        loss = super().loss(x, y)
+        weights = self.model.parameters()
+        pull = proximal(weights, self._anchor, self.mu)
+        return loss + pull
 
 # %% ../../nbs/engine/federation.ipynb #0283ade2
 class LocalOnly(Server):
@@ -680,18 +685,17 @@ class LocalOnly(Server):
         self.own: dict[int, dict[str, Tensor]] = {}
 
     def send(self, id: int) -> Msg:
-        return Msg(self.own.get(id, self.weights))
+        weights = self.own.get(id, self.weights)
+        return Msg(weights)
 
     def merge(self, replies: Replies) -> None:
-        self.own = self.own | {id: msg.tensors for id, msg in replies}
+        trained = {id: msg.tensors for id, msg in replies}
+        self.own = self.own | trained
 
     def score(self, model: nn.Module, x: Tensor, y: Tensor) -> float:
         "Mean over the clients asked so far of the accuracy of their own weights."
-        return float(
-            np.mean(
-                [share_right(model, own, x, y) for own in self.own.values()]
-            )
-        )
+        shares = [share_right(model, own, x, y) for own in self.own.values()]
+        return float(np.mean(shares))
 
 # %% ../../nbs/engine/federation.ipynb #d7dc9f6c
 @dataclass(frozen=True)
@@ -735,7 +739,8 @@ class Experiment:
     def built_server(self) -> Any:
         """The server with the experiment's `aggregate`. Raises `Unfit` for one, or for `mods`, that it
         refuses."""
-        server, other = self.server(), self.aggregate is not mean_of
+        server = self.server()
+        other = self.aggregate is not mean_of
         check_fits(server, self.aggregate if other else None, self.mods)
         if other:
             server.aggregate = self.aggregate
@@ -755,11 +760,9 @@ class Experiment:
             sizes["data"] = _own_folder(folder)
         if not device and not sizes:
             return self
-        return replace(
-            self,
-            sizes=choose({"here": self.sizes}, "here", sizes),
-            device=str(torch_device(device)) if device else self.device,
-        )
+        chosen = choose({"here": self.sizes}, "here", sizes)
+        place = str(torch_device(device)) if device else self.device
+        return replace(self, sizes=chosen, device=place)
 
     def own_client(
         self, id: int, folder: str = "", device: str = "", **sizes: Any
@@ -774,7 +777,8 @@ class Experiment:
             if hasattr(self.sizes, name)
         }
         client = self.at(folder, device, **alone, **sizes).built_client(0)
-        client.id, client.generator = id, generator(self.seed, id)
+        client.id = id
+        client.generator = generator(self.seed, id)
         return client
 
     def __reduce__(self) -> tuple:

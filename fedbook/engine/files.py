@@ -12,28 +12,21 @@ def run_name(
     name: str, profile: str, seed: int, changes: dict | None = None
 ) -> str:
     "`NAME-PROFILE-SEED`, and behind it the `changes` to the profile; of a name, `/` becomes a dot."
-    parts = [
-        name.replace("/", "."),
-        profile,
-        str(seed),
-        *(f"{field}={value}" for field, value in (changes or {}).items()),
-    ]
-    return re.sub(r"[^\w.=,-]", "_", "-".join(parts))
+    parts = [name.replace("/", "."), profile, str(seed)]
+    for field, value in (changes or {}).items():
+        parts.append(f"{field}={value}")
+    text = "-".join(parts)
+    return re.sub(r"[^\w.=,-]", "_", text)
 
 
 def runs_folder(out: str | Path = "runs") -> Path:
     """The folder of runs that `out` means: a relative one lies in the working folder, but beside the folder
     of the chapters where one was opened there."""
     here = Path.cwd()
-    wing = next(
-        (
-            folder
-            for folder in (here, here.parent)
-            if (folder / "00_start.ipynb").exists()
-        ),
-        None,
-    )
-    return (wing.parent if wing else here) / out
+    for folder in (here, here.parent):
+        if (folder / "00_start.ipynb").exists():
+            return folder.parent / out
+    return here / out
 
 
 def run_dir(

@@ -33,43 +33,44 @@ def _mark(value):
         return f"text:{value}"
     if isinstance(value, list):
         return [_mark(v) for v in value]
-    return (
-        {k: _mark(v) for k, v in value.items()}
-        if isinstance(value, dict)
-        else value
-    )
+    if isinstance(value, dict):
+        return {k: _mark(v) for k, v in value.items()}
+    return value
 
 
 def _unmark(value):
+    if isinstance(value, str) and value.startswith("float:"):
+        return float(value[6:])
     if isinstance(value, str):
-        return (
-            float(value[6:])
-            if value.startswith("float:")
-            else value.removeprefix("text:")
-        )
+        return value.removeprefix("text:")
     if isinstance(value, list):
         return [_unmark(v) for v in value]
-    return (
-        {k: _unmark(v) for k, v in value.items()}
-        if isinstance(value, dict)
-        else value
-    )
+    if isinstance(value, dict):
+        return {k: _unmark(v) for k, v in value.items()}
+    return value
+
+
+def _cell_text(value):
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _html_row(cells, tag="td"):
+    marked = (f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells)
+    return "<tr>" + "".join(marked) + "</tr>"
 
 
 def _html_table(columns, rows, ends=3):
     "The first and last `ends` of `rows` (dicts) as an HTML table."
-    text = lambda v: (
-        "" if v is None else f"{v:.4g}" if isinstance(v, float) else str(v)
-    )
-    line = lambda cells, tag="td": (
-        "<tr>"
-        + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells)
-        + "</tr>"
-    )
-    body = [line(text(row.get(name)) for name in columns) for row in rows]
+    body = []
+    for row in rows:
+        values = [row.get(name) for name in columns]
+        body.append(_html_row(map(_cell_text, values)))
     if len(body) > 2 * ends + 1:
-        body = body[:ends] + [line(["..."] * len(columns))] + body[-ends:]
-    return f"<table>{line(columns, 'th')}{''.join(body)}</table>"
+        gap = _html_row(["..."] * len(columns))
+        body = body[:ends] + [gap] + body[-ends:]
+    return f"<table>{_html_row(columns, 'th')}{''.join(body)}</table>"
 
 
 class History:
@@ -91,7 +92,10 @@ class History:
 
     def columns(self) -> list[str]:
         "Names of the columns, in the order in which they first came."
-        return list(dict.fromkeys(name for row in self.rows for name in row))
+        names: dict[str, None] = {}
+        for row in self.rows:
+            names |= dict.fromkeys(row)
+        return list(names)
 
     def column(self, name: str) -> list:
         "The values of one column, a list with one entry per row: None where a row lacks it."
@@ -106,18 +110,15 @@ class History:
 
     def last(self, name: str) -> Any:
         "The newest value of a column: that of the last row that has one."
-        return next(
-            (
-                value
-                for value in reversed(self.column(name))
-                if value is not None
-            ),
-            None,
-        )
+        for value in reversed(self.column(name)):
+            if value is not None:
+                return value
+        return None
 
     def to_json(self) -> str:
         "All rows as JSON text; `from_json` gives back exactly the same, NaN and infinities included."
-        return json.dumps({"rows": _mark(self.rows)}, allow_nan=False)
+        marked = _mark(self.rows)
+        return json.dumps({"rows": marked}, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> "History":
@@ -139,14 +140,10 @@ class History:
                 f"columns=() is empty, expected some of: {self._known()}"
             )
         number = lambda v: isinstance(v, (int, float))
-        curves = {
-            name: [
-                p
-                for p in zip(self.column(x), self.column(name))
-                if all(map(number, p))
-            ]
-            for name in columns
-        }
+        curves = {}
+        for name in columns:
+            pairs = zip(self.column(x), self.column(name))
+            curves[name] = [p for p in pairs if all(map(number, p))]
         fig, ax = plt.subplots(figsize=(6.5, 2.8))
         for name, points in curves.items():
             ax.plot(

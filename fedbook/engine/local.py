@@ -34,17 +34,17 @@ def fixed_point(
     pulls = [
         eye - np.linalg.matrix_power(eye - lr * A, steps) for A in hessians
     ]
-    return np.linalg.solve(
-        sum(pulls), sum(pull @ low for pull, low in zip(pulls, lows))
-    )
+    pulled = sum(pull @ low for pull, low in zip(pulls, lows))
+    return np.linalg.solve(sum(pulls), pulled)
 
 # %% ../../nbs/engine/local.ipynb #f363e12f
 def generator(*seeds: int) -> torch.Generator:
     "A `torch.Generator` that depends on all of `seeds` (integers), and on nothing else."
-    mixed = np.random.SeedSequence([len(seeds), *seeds]).generate_state(
-        1, np.uint64
-    )[0]
-    return torch.Generator().manual_seed(int(mixed >> 1))
+    entropy = [len(seeds), *seeds]
+    sequence = np.random.SeedSequence(entropy)
+    mixed = sequence.generate_state(1, np.uint64)
+    seed = int(mixed[0] >> 1)
+    return torch.Generator().manual_seed(seed)
 
 
 def build(make: Callable[[], nn.Module], seed: int) -> nn.Module:
@@ -84,7 +84,10 @@ def as_float(x: torch.Tensor) -> torch.Tensor:
 
 def as_pixels(x: torch.Tensor) -> torch.Tensor:
     "The inverse of `as_float`: float pictures in [-1, 1] as uint8, on the CPU."
-    return ((x.cpu() + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
+    positive = x.cpu() + 1
+    scaled = positive * 127.5
+    pixels = scaled.round().clamp(0, 255)
+    return pixels.to(torch.uint8)
 
 # %% ../../nbs/engine/local.ipynb #a4f971f5
 def batches(
@@ -92,7 +95,8 @@ def batches(
 ) -> list[torch.Tensor]:
     """A random order of `range(n)` in batches of `size`; a last batch of one joins the one before it, since
     a batch norm may find no variance in it."""
-    parts = list(torch.randperm(n, generator=generator).split(size))
+    order = torch.randperm(n, generator=generator)
+    parts = list(order.split(size))
     if len(parts) > 1 and len(parts[-1]) == 1:
         parts[-2:] = [torch.cat(parts[-2:])]
     return parts
@@ -109,12 +113,13 @@ def passes(
     """`epochs` passes over pictures `x` (n, C, H, W) and labels `y` (n,), each in a new order: yields batches
     (pictures as floats, labels) on `device`. The
     pictures go there once, as they are, and their order once per pass."""
-    x, y = x.to(device), y.to(device)
+    x = x.to(device)
+    y = y.to(device)
     for _ in range(epochs):
         parts = batches(len(y), size, generator)
-        for i in (
-            torch.cat(parts).to(device).split([len(part) for part in parts])
-        ):
+        lengths = [len(part) for part in parts]
+        order = torch.cat(parts).to(device)
+        for i in order.split(lengths):
             yield as_float(x[i]), y[i]
 
 # %% ../../nbs/engine/local.ipynb #6bc1e082
@@ -148,11 +153,12 @@ def picture_gradients(
     weights = {name: p.detach() for name, p in network.named_parameters()}
 
     def loss(weights, x, y):
-        return F.cross_entropy(
-            functional_call(network, weights, (x[None],)), y[None]
-        )
+        pictures = x[None]
+        logits = functional_call(network, weights, (pictures,))
+        return F.cross_entropy(logits, y[None])
 
-    return vmap(grad(loss), (None, 0, 0))(weights, x, y)
+    of_each = vmap(grad(loss), (None, 0, 0))
+    return of_each(weights, x, y)
 
 
 def sample_gradients(
@@ -160,7 +166,9 @@ def sample_gradients(
 ) -> Iterator[dict[str, torch.Tensor]]:
     """The `picture_gradients` of `x` (n, C, H, W) with labels `y` (n,) in turn, at most `chunk` pictures at a
     time."""
-    for xs, ys in zip(x.split(chunk), y.split(chunk)):
+    pictures = x.split(chunk)
+    labels = y.split(chunk)
+    for xs, ys in zip(pictures, labels):
         yield picture_gradients(model, xs, ys)
 
 # %% ../../nbs/engine/local.ipynb #9b5ecd71
@@ -175,15 +183,12 @@ def outputs(
 ) -> torch.Tensor:
     """What `model` makes of `x` (n, ...), uint8 pictures or floats, in evaluation mode and without gradients:
     (n, ...), on the CPU. `of`: a function of a batch that is asked in its place, such as `model.features`."""
+    ask = of or model
     device = next(model.parameters()).device
     model.eval()
     with torch.no_grad():
-        return torch.cat(
-            [
-                (of or model)(as_float(b).to(device)).cpu()
-                for b in x.split(batch)
-            ]
-        )
+        answers = [ask(as_float(b).to(device)).cpu() for b in x.split(batch)]
+        return torch.cat(answers)
 
 
 def predict(
@@ -199,14 +204,16 @@ def share_right(
 ) -> float:
     """Share of pictures `x` (n, C, H, W) whose label in `y` (n,) is what `model` with `weights` says, from 0
     to 1."""
-    return float((predict(model, weights, x) == y).double().mean())
+    right = predict(model, weights, x) == y
+    return float(right.double().mean())
 
 # %% ../../nbs/engine/local.ipynb #10ca1005
 def snapshot(model: nn.Module) -> dict[str, torch.Tensor]:
     "A copy of all weights of `model`, on the CPU."
-    return {
-        name: t.detach().cpu().clone() for name, t in model.state_dict().items()
-    }
+    copies = {}
+    for name, t in model.state_dict().items():
+        copies[name] = t.detach().cpu().clone()
+    return copies
 
 
 def frozen(
@@ -241,16 +248,17 @@ def distillation_loss(
         )
     teacher = F.log_softmax(teacher_logits.detach() / temperature, 1)
     student = F.log_softmax(student_logits[:, :old] / temperature, 1)
-    return temperature**2 * F.kl_div(
-        student, teacher, reduction="batchmean", log_target=True
-    )
+    apart = F.kl_div(student, teacher, reduction="batchmean", log_target=True)
+    return temperature**2 * apart
 
 # %% ../../nbs/engine/local.ipynb #10ca1009
 def annealed_rate(start: float, end: float, done: float) -> float:
     """The learning rate when the share `done` (0 to 1) of a task's rounds is over: a cosine from `start` to
     `end`, or `start` where that is smaller."""
     end = min(start, end)
-    return end + (start - end) * (1 + math.cos(math.pi * min(done, 1.0))) / 2
+    angle = math.pi * min(done, 1.0)
+    height = 1 + math.cos(angle)
+    return end + (start - end) * height / 2
 
 # %% ../../nbs/engine/local.ipynb #1598aeb2
 def small_cnn(
@@ -282,46 +290,35 @@ def dry_narrow(network: nn.Module, by: int = 16) -> int:
     kept = lambda n: n // by if n >= by else n
     for part in network.modules():
         if isinstance(part, nn.Conv2d):
-            part.out_channels, part.in_channels = (
-                kept(part.out_channels),
-                kept(part.in_channels),
-            )
-            part.weight = nn.Parameter(
-                part.weight[: part.out_channels, : part.in_channels]
-                .detach()
-                .clone()
-            )
+            part.out_channels = kept(part.out_channels)
+            part.in_channels = kept(part.in_channels)
+            weight = part.weight[: part.out_channels, : part.in_channels]
+            part.weight = nn.Parameter(weight.detach().clone())
         elif isinstance(part, nn.BatchNorm2d):
             part.num_features = kept(part.num_features)
             for name in ("weight", "bias"):
-                setattr(
-                    part,
-                    name,
-                    nn.Parameter(
-                        getattr(part, name)[: part.num_features]
-                        .detach()
-                        .clone()
-                    ),
-                )
+                first = getattr(part, name)[: part.num_features]
+                setattr(part, name, nn.Parameter(first.detach().clone()))
             for name in ("running_mean", "running_var"):
-                setattr(
-                    part, name, getattr(part, name)[: part.num_features].clone()
-                )
+                first = getattr(part, name)[: part.num_features]
+                setattr(part, name, first.clone())
     return by
 
 # %% ../../nbs/engine/local.ipynb #a0697bed
 def drift(start: State, states: list[State], weights: list[float]) -> float:
     """Weighted mean distance of `states` from their mean, over the distance of that mean from `start` (all
     dicts of tensors). Equation (4) of the chapter."""
-    flat = lambda state: torch.cat(
-        [state[name].double().flatten() for name in start]
-    )
+
+    def flat(state):
+        parts = [state[name].double().flatten() for name in start]
+        return torch.cat(parts)
+
     ends = torch.stack([flat(state) for state in states])
     shares = torch.tensor(weights, dtype=torch.float64) / sum(weights)
     mean = shares @ ends
-    return float(
-        shares @ (ends - mean).norm(dim=1) / (mean - flat(start)).norm()
-    )
+    distances = (ends - mean).norm(dim=1)
+    way = (mean - flat(start)).norm()
+    return float(shares @ distances / way)
 
 # %% ../../nbs/engine/local.ipynb #5675d5b5
 def proximal(
@@ -331,14 +328,10 @@ def proximal(
 ) -> torch.Tensor:
     """FedProx's term, mu/2 times the squared distance of `parameters` (iterable of tensors) from `anchor` (as
     many, no gradient). Li et al. 2020, Eq. 2."""
-    return (
-        mu
-        / 2
-        * sum(
-            ((p - a) ** 2).sum()
-            for p, a in zip(parameters, anchor, strict=True)
-        )
+    squares = (
+        ((p - a) ** 2).sum() for p, a in zip(parameters, anchor, strict=True)
     )
+    return mu / 2 * sum(squares)
 
 # %% ../../nbs/engine/local.ipynb #19e2c731
 def control_update(
@@ -363,4 +356,5 @@ def momentum_step(
         name: beta * velocity[name] + weights[name] - mean[name]
         for name in weights
     }
-    return {name: weights[name] - velocity[name] for name in weights}, velocity
+    moved = {name: weights[name] - velocity[name] for name in weights}
+    return moved, velocity

@@ -25,7 +25,8 @@ class Mod(Protocol):
 
 def weights_of(msg: Msg) -> State:
     "The float tensors of a message: what a client may train from."
-    return {name: t for name, t in msg.tensors.items() if t.is_floating_point()}
+    tensors = msg.tensors.items()
+    return {name: t for name, t in tensors if t.is_floating_point()}
 
 
 def leaving(client: Any, sent: Msg, reply: Msg) -> Msg:
@@ -45,14 +46,13 @@ def leaving(client: Any, sent: Msg, reply: Msg) -> Msg:
     beside = {name: t for name, t in reply.tensors.items() if name not in back}
     guards = [mod for mod in mods if mod.protects]
     if guards:
-        beside |= {
-            name: sent.tensors[name]
-            for name in beside.keys() & sent.tensors.keys()
-        }
-    if guards and beside.keys() - sent.tensors.keys():
+        known = beside.keys() & sent.tensors.keys()
+        beside |= {name: sent.tensors[name] for name in known}
+    more = beside.keys() - sent.tensors.keys()
+    if guards and more:
         raise Unfit(
             f"mods={guards[0]} covers the weights alone, and {type(client).__name__} sends "
-            f"{sorted(beside.keys() - sent.tensors.keys())[:3]} beside them; take a method without, or leave the mod out"
+            f"{sorted(more)[:3]} beside them; take a method without, or leave the mod out"
         )
     change = {name: t.cpu() - start[name] for name, t in back.items()}
     for mod in mods:

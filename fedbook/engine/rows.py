@@ -20,22 +20,22 @@ from fedbook.engine.sizes import Profile
 def machine_name(device: Any) -> str:
     "`device` as a text; behind a GPU its name, so that rows of two kinds of GPU are not mixed."
     cuda = sys.modules["torch"].cuda if str(device).startswith("cuda") else None
-    return (
-        f"{device} ({cuda.get_device_name(device)})"
-        if cuda and cuda.is_available()
-        else str(device)
-    )
+    if cuda and cuda.is_available():
+        return f"{device} ({cuda.get_device_name(device)})"
+    return str(device)
 
 
 def results_text(body: dict) -> str:
     """The results `body` as the text of a `results.json`: without blanks, and with a line for each fact, row
     and claim."""
     line = partial(json.dumps, separators=(",", ":"))
-    rows = lambda value: "[\n" + ",\n".join(map(line, value)) + "\n]"
-    facts = (
-        f"{line(key)}:{rows(value) if key in ('rows', 'claims') else line(value)}"
-        for key, value in body.items()
-    )
+    facts = []
+    for key, value in body.items():
+        if key in ("rows", "claims"):
+            text = "[\n" + ",\n".join(map(line, value)) + "\n]"
+        else:
+            text = line(value)
+        facts.append(f"{line(key)}:{text}")
     return "{\n" + ",\n".join(facts) + "\n}\n"
 
 
@@ -79,7 +79,8 @@ class Rows:
         self.facts: dict[str, Any] = json.loads(json.dumps(facts))
         self.rows: list[dict] = []
         self.claims: list[dict] = []
-        self.headline, self.clock = "", list(clock)
+        self.headline = ""
+        self.clock = list(clock)
         self._asked: set[tuple] = set()
         self._keep_old_rows()
 
@@ -88,40 +89,38 @@ class Rows:
             old = json.loads((self.folder / "results.json").read_text())
         except (OSError, ValueError):
             return
-        other = (
-            [k for k, v in self.facts.items() if old.get(k) != v]
-            if isinstance(old, dict)
-            else ["all"]
-        )
+        other = ["all"]
+        if isinstance(old, dict):
+            other = [k for k, v in self.facts.items() if old.get(k) != v]
         if "scale" in other and old.get("seeded") == "more seeds":
             other.remove("scale")
         if self.facts["stamp"] and not other:
             self.rows = old["rows"]
         elif self.facts["stamp"] and other != ["all"] and old.get("seeded"):
-            was, now = old.get(other[0]), self.facts[other[0]]
+            fact = other[0]
+            was = old.get(fact)
+            now = self.facts[fact]
             raise UserError(
-                f"the kept rows are of {other[0]}={was!r}, this run has {now!r}"
+                f"the kept rows are of {fact}={was!r}, this run has {now!r}"
             )
 
     def row(self, what: str, seed: int, measure: Callable[[], dict]) -> dict:
         """The numbers (a dict that JSON can hold) of `what` with `seed`: as kept from before, else
         `measure()`, timed and written at once. A kept row that is marked `again` is measured once more, in
         its place."""
-        self._asked.add((what, seed))
+        asked = what, seed
+        self._asked.add(asked)
         places = [(row["what"], row["seed"]) for row in self.rows]
-        at = (
-            places.index((what, seed))
-            if (what, seed) in places
-            else len(places)
-        )
+        at = len(places)
+        if asked in places:
+            at = places.index(asked)
         if at < len(self.rows) and not self.rows[at].get("again"):
             return self.rows[at]["numbers"]
         start = clock()
         numbers = measure()
         seconds = round(clock() - start, 2)
-        self.rows[at : at + 1] = [
-            dict(what=what, seed=seed, numbers=numbers, seconds=seconds)
-        ]
+        row = dict(what=what, seed=seed, numbers=numbers, seconds=seconds)
+        self.rows[at : at + 1] = [row]
         self.save()
         return numbers
 
@@ -136,13 +135,10 @@ class Rows:
         changed since."""
         if not self.facts["stamp"]:
             return None
-        digest = hashlib.sha256(
-            json.dumps([what, seed, self.facts]).encode()
-        ).hexdigest()[:12]
-        return (
-            self.folder
-            / f"{re.sub(r'[^a-zA-Z0-9]+', '-', what)}-{digest}.safetensors"
-        )
+        about = json.dumps([what, seed, self.facts])
+        digest = hashlib.sha256(about.encode()).hexdigest()[:12]
+        name = re.sub(r"[^a-zA-Z0-9]+", "-", what)
+        return self.folder / f"{name}-{digest}.safetensors"
 
     def save(self) -> None:
         "Write `results.json`, whole or not at all."

@@ -60,11 +60,10 @@ class Table(list):
         if not self:
             return "(empty)"
         text = lambda v: f"{v:.4g}" if isinstance(v, float) else str(v)
-        lines = [
-            list(self[0]),
-            ["---"] * len(self[0]),
-            *([text(v) for v in row.values()] for row in self),
-        ]
+        head = list(self[0])
+        lines = [head, ["---"] * len(head)]
+        for row in self:
+            lines.append([text(v) for v in row.values()])
         return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
@@ -72,10 +71,8 @@ def _in_notebook():
     "Whether a Jupyter kernel runs this that somebody has opened by hand."
     if "IPython" not in sys.modules or "FEDBOOK_STAMP" in os.environ:
         return False
-    return (
-        sys.modules["IPython"].get_ipython().__class__.__name__
-        == "ZMQInteractiveShell"
-    )
+    shell = sys.modules["IPython"].get_ipython()
+    return shell.__class__.__name__ == "ZMQInteractiveShell"
 
 
 def progress(
@@ -111,12 +108,10 @@ def bytes_text(n: float) -> str:
 def spread(values: Sequence[float], unit: str = "") -> str:
     "`values` as text: mean and standard deviation over seeds, with their number."
     mean = math.fsum(values) / len(values)
-    scale, unit = (
-        (100, " %") if unit == "%" else (1, f" {unit}" if unit else "")
-    )
+    scale = 100 if unit == "%" else 1
+    unit = f" {unit}" if unit else ""
     if len(values) == 1:
         return f"{scale * mean:.3g}{unit} (1 seed)"
-    deviation = math.sqrt(
-        math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1)
-    )
+    squares = math.fsum((v - mean) ** 2 for v in values)
+    deviation = math.sqrt(squares / (len(values) - 1))
     return f"{scale * mean:.3g} ± {scale * deviation:.2g}{unit} ({len(values)} seeds)"

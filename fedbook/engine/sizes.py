@@ -86,38 +86,34 @@ class Profile:
     def __post_init__(self):
         hints = get_type_hints(type(self), include_extras=True)
         for name in (field.name for field in fields(self)):
-            known, content = limits(hints[name]), getattr(self, name)
+            known = limits(hints[name])
+            content = getattr(self, name)
             for value in content if isinstance(content, tuple) else (content,):
-                own = (
-                    isinstance(known, tuple)
-                    and known[-1] == _A_PATH
-                    and is_path(value)
-                )
-                if isinstance(known, tuple) and value not in known and not own:
-                    choices = ", ".join(map(str, known))
-                    raise UserError(
-                        f"{name}={value!r} is unknown; choose one of {choices}"
-                    )
-                if (
-                    isinstance(known, Bounds)
-                    and isinstance(value, (int, float))
-                    and not known.hold(value)
-                ):
-                    allowed = known if known != Bounds(low=0) else "0 or more"
-                    finite = "" if math.isfinite(value) else ", and finite"
-                    raise UserError(f"{name}={value} must be {allowed}{finite}")
+                _check_value(name, value, known)
+
+
+def _check_value(name, value, known):
+    "Raise `UserError` where the limits `known` of the field `name` do not allow `value`."
+    if isinstance(known, tuple) and value not in known:
+        if known[-1] == _A_PATH and is_path(value):
+            return
+        choices = ", ".join(map(str, known))
+        raise UserError(f"{name}={value!r} is unknown; choose one of {choices}")
+    number = isinstance(known, Bounds) and isinstance(value, (int, float))
+    if number and not known.hold(value):
+        allowed = known if known != Bounds(low=0) else "0 or more"
+        finite = "" if math.isfinite(value) else ", and finite"
+        raise UserError(f"{name}={value} must be {allowed}{finite}")
 
 
 def _read(name: str, value: Any, now: Any) -> Any:
     "`value` (perhaps a text) as the type of the field's present value `now`."
     kind = type(now)
     if kind is tuple and isinstance(value, (str, list, tuple)):
-        parts = value.split(",") if isinstance(value, str) else value
-        parts = (
-            [part.strip() for part in parts if part.strip()]
-            if isinstance(value, str)
-            else parts
-        )
+        parts = value
+        if isinstance(value, str):
+            texts = value.split(",")
+            parts = [text.strip() for text in texts if text.strip()]
         return tuple(_read(name, part, now[0] if now else "") for part in parts)
     if kind is bool and isinstance(value, str):
         value = {"true": True, "false": False}.get(value.lower(), value)
@@ -179,28 +175,18 @@ def choose(
                 f"setting={setting!r} is unknown; choose one of {', '.join(settings)}"
             )
         row = {**settings[setting], "setting": setting}
-    sizes = replace(base, **{**row, **wanted})
-    less = (
-        json.loads(os.environ.get("FEDBOOK_DRY", "{}"))
-        if "smoke" in profiles
-        else {}
-    )
+    changed = {**row, **wanted}
+    sizes = replace(base, **changed)
+    less = {}
+    if "smoke" in profiles:
+        less = json.loads(os.environ.get("FEDBOOK_DRY", "{}"))
+    for k, v in less.items():
+        if k in known:
+            changed[k] = _read(k, v, getattr(base, k))
     if less:
-        sizes = replace(
-            base,
-            **{
-                **row,
-                **wanted,
-                **{
-                    k: _read(k, v, getattr(base, k))
-                    for k, v in less.items()
-                    if k in known
-                },
-            },
-        )
-    asked, clients = (
-        getattr(sizes, name, None) for name in ("per_round", "clients")
-    )
+        sizes = replace(base, **changed)
+    asked = getattr(sizes, "per_round", None)
+    clients = getattr(sizes, "clients", None)
     if asked and clients and asked > clients:
         raise UserError(f"per_round={asked} must be at most clients={clients}")
     return sizes
@@ -216,21 +202,20 @@ def _source(kind):
             for entry in linecache.cache.values()
             if len(entry) > 2
         ]
-        return next(
-            (
-                cell
-                for cell in reversed(cells)
-                if re.search(rf"^class {kind.__name__}[(:]", cell, re.M)
-            ),
-            "",
-        )
+        head = rf"^class {kind.__name__}[(:]"
+        for cell in reversed(cells):
+            if re.search(head, cell, re.M):
+                return cell
+        return ""
 
 
 def meanings(kind: type) -> dict[str, str]:
     "What each field of a `Profile` means: name to the comment beside it, in the order of the fields."
     found: dict[str, str] = {}
-    for base in (base for base in kind.__mro__ if is_dataclass(base)):
-        pairs = re.findall(r"^ +(\w+): .*?  # *(.+)$", _source(base), re.M)
+    for base in filter(is_dataclass, kind.__mro__):
+        source = _source(base)
+        pairs = re.findall(r"^ +(\w+): .*?  # *(.+)$", source, re.M)
         for name, text in pairs:
             found.setdefault(name, text)
-    return {field.name: found.get(field.name, "") for field in fields(kind)}
+    names = [field.name for field in fields(kind)]
+    return {name: found.get(name, "") for name in names}

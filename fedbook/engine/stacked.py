@@ -46,13 +46,7 @@ class StackedSizes(Profile):
     epochs: Count = 1  # passes of a client over its pictures in a round
     batch: Count = 16  # pictures in a step
     lr: Positive = 1e-3  # learning rate of AdamW
-    stacks: tuple[Count, ...] = (
-        2,
-        5,
-        10,
-        20,
-        40,
-    )  # how many are trained side by side: those compared
+    stacks: tuple[Count, ...] = (2, 5, 10, 20, 40)  # how many train together
     repeats: Count = 3  # rounds that are timed, after one that is not
 
 
@@ -80,61 +74,59 @@ def linear_stacked(weights: State, name: str, x: Tensor) -> Tensor:
 def norm_stacked(weights: State, name: str, x: Tensor) -> Tensor:
     """`nn.LayerNorm` over the last dimension of `x` (k, b, t, d), with stacked `weights` under `name` and a
     dot."""
-    scale, shift = (
-        weights[f"{name}.{which}"][:, None, None]
-        for which in ("weight", "bias")
-    )
-    return torch.addcmul(shift, F.layer_norm(x, x.shape[-1:]), scale)
+    scale = weights[f"{name}.weight"][:, None, None]
+    shift = weights[f"{name}.bias"][:, None, None]
+    normed = F.layer_norm(x, x.shape[-1:])
+    return torch.addcmul(shift, normed, scale)
 
 # %% ../../nbs/engine/stacked.ipynb #49a9c416
 def _attention(weights, name, heads, x):
     k, b, t, d = x.shape
-    projected = linear_stacked(weights, f"{name}.in_proj_", x).reshape(
-        k * b, t, 3, heads, -1
-    )
-    q, keys, values = projected.permute(2, 0, 3, 1, 4)
-    seen = F.scaled_dot_product_attention(q, keys, values).transpose(1, 2)
-    return linear_stacked(
-        weights, f"{name}.out_proj.", seen.reshape(k, b, t, d)
-    )
+    projected = linear_stacked(weights, f"{name}.in_proj_", x)
+    parts = projected.reshape(k * b, t, 3, heads, -1)
+    q, keys, values = parts.permute(2, 0, 3, 1, 4)
+    seen = F.scaled_dot_product_attention(q, keys, values)
+    joined = seen.transpose(1, 2).reshape(k, b, t, d)
+    return linear_stacked(weights, f"{name}.out_proj.", joined)
 
 
 def block_stacked(weights: State, name: str, heads: int, x: Tensor) -> Tensor:
     """`nn.TransformerEncoderLayer` of k networks at once, for `x` (k, b, t, d): pre-norm, GELU, without
     dropout, with `heads` heads of attention. `weights` under `name` and a dot are those of the k layers,
     stacked."""
-    x = x + _attention(
-        weights,
-        f"{name}.self_attn",
-        heads,
-        norm_stacked(weights, f"{name}.norm1", x),
-    )
-    hidden = linear_stacked(
-        weights, f"{name}.linear1.", norm_stacked(weights, f"{name}.norm2", x)
-    )
-    return x + linear_stacked(weights, f"{name}.linear2.", F.gelu(hidden))
+    normed = norm_stacked(weights, f"{name}.norm1", x)
+    seen = _attention(weights, f"{name}.self_attn", heads, normed)
+    x = x + seen
+    normed = norm_stacked(weights, f"{name}.norm2", x)
+    hidden = linear_stacked(weights, f"{name}.linear1.", normed)
+    active = F.gelu(hidden)
+    change = linear_stacked(weights, f"{name}.linear2.", active)
+    return x + change
 
 # %% ../../nbs/engine/stacked.ipynb #b1750b01
 def forward_stacked(model: nn.Module, weights: State, x: Tensor) -> Tensor:
     """What k networks like `model` make of `x` (k, b, ...), each of its own part: (k, b, ...). `weights`
     (name to (k, ...)) are theirs, stacked. For any layers without dropout, and without buffers, which they
     would have to share."""
-    return vmap(lambda weights, x: functional_call(model, weights, (x,)))(
-        weights, x
-    )
+
+    def one(weights, x):
+        return functional_call(model, weights, (x,))
+
+    together = vmap(one)
+    return together(weights, x)
 
 # %% ../../nbs/engine/stacked.ipynb #5ad4feb4
 def mean_stacked(share: Tensor, each: Tensor) -> Tensor:
     "Equation (1): the mean of each client, (k,), of `each` (k b numbers in any shape), with `share` (k, b)."
-    return (share * each.view_as(share)).sum(1)
+    weighted = share * each.view_as(share)
+    return weighted.sum(1)
 
 
 def entropy_stacked(share: Tensor, logits: Tensor, y: Tensor) -> Tensor:
     "The cross-entropy of each client, (k,), for `logits` (k, b, C) and labels `y` (k, b)."
-    return mean_stacked(
-        share,
-        F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none"),
-    )
+    rows = logits.flatten(0, 1)
+    each = F.cross_entropy(rows, y.flatten(), reduction="none")
+    return mean_stacked(share, each)
 
 # %% ../../nbs/engine/stacked.ipynb #205f3c23
 class Stackable(Protocol):
@@ -189,12 +181,11 @@ class StackedClients:
     network has buffers or frozen weights, train alone."""
 
     def __init__(self, client: Client) -> None:
-        self.client, self.model, self.device = (
-            client,
-            client.model,
-            client.device,
-        )
-        self.x, self.y = client.x.to(self.device), client.y.to(self.device)
+        self.client = client
+        self.model = client.model
+        self.device = client.device
+        self.x = client.x.to(self.device)
+        self.y = client.y.to(self.device)
         self.start: State = {}
         self.mu = getattr(client, "mu", 0.0)
         self._anchors: list[Tensor] = []
@@ -203,14 +194,10 @@ class StackedClients:
         self.start = fit_msg.tensors
 
     def alike(self) -> tuple | None:
-        client, fixed = (
-            self.client,
-            [p for p in self.model.parameters() if not p.requires_grad],
-        )
-        if type(client) not in (Client, FedProxClient) or [
-            *self.model.buffers(),
-            *fixed,
-        ]:
+        client = self.client
+        fixed = [p for p in self.model.parameters() if not p.requires_grad]
+        not_stacked = [*self.model.buffers(), *fixed]
+        if type(client) not in (Client, FedProxClient) or not_stacked:
             return None
         return (
             self.mu,
@@ -226,12 +213,12 @@ class StackedClients:
         return self.client.optimiser()
 
     def plan(self) -> list:
-        n, size, random = len(self.y), self.client.batch, self.client.generator
-        return [
-            i.to(self.device)
-            for _ in range(self.client.epochs)
-            for i in batches(n, size, random)
-        ]
+        client = self.client
+        steps: list[Tensor] = []
+        for _ in range(client.epochs):
+            drawn = batches(len(self.y), client.batch, client.generator)
+            steps += [i.to(self.device) for i in drawn]
+        return steps
 
     def rows(self, step: Any) -> tuple[Tensor, ...]:
         return self.x[step], self.y[step]
@@ -239,17 +226,17 @@ class StackedClients:
     def losses(
         self, weights: State, share: Tensor, x: Tensor, y: Tensor
     ) -> Tensor:
-        loss = entropy_stacked(
-            share, forward_stacked(self.model, weights, as_float(x)), y
-        )
+        logits = forward_stacked(self.model, weights, as_float(x))
+        loss = entropy_stacked(share, logits, y)
         if not self.mu:
             return loss
         now = [w.flatten(1) for w in weights.values()]
         self._anchors = self._anchors or [w.detach().clone() for w in now]
-        return loss + self.mu / 2 * sum(
+        squares = (
             (w - a[: len(w)]).square().sum(1)
             for w, a in zip(now, self._anchors)
         )
+        return loss + self.mu / 2 * sum(squares)
 
     def answer(self, weights: State) -> Msg:
         return Msg(weights, {"n": len(self.y)})
@@ -261,20 +248,19 @@ def batch_stacked(
     """A step's batch of k clients, each with its own entry of its plan in `steps`: the `share` (k, b) of each
     entry in the mean of its client (0 where filled), and what their `rows` are, filled with zeros to (k, b,
     ...)."""
-    pad = lambda rows: pad_sequence(rows, batch_first=True).to(
-        clients[0].device
-    )
+    device = clients[0].device
+    pad = lambda rows: pad_sequence(rows, batch_first=True).to(device)
     rows = [
         client.rows(step) for client, step in zip(clients, steps, strict=True)
     ]
-    dtype = (
-        rows[0][0].dtype if rows[0][0].is_floating_point() else torch.float32
-    )
+    first = rows[0][0]
+    dtype = first.dtype if first.is_floating_point() else torch.float32
     share = [
         torch.full((len(y),), 1 / len(y), dtype=dtype, device=y.device)
         for _, y, *_ in rows
     ]
-    return tuple(map(pad, (share, *zip(*rows, strict=True))))
+    columns = zip(*rows, strict=True)
+    return tuple(map(pad, (share, *columns)))
 
 # %% ../../nbs/engine/stacked.ipynb #b8236f3a
 def narrow(optimiser: torch.optim.Optimizer, k: int) -> None:
@@ -284,10 +270,8 @@ def narrow(optimiser: torch.optim.Optimizer, k: int) -> None:
     if len(params[0]) == k:
         return
     for n, old in enumerate(params):
-        params[n], moments = (
-            old.detach()[:k].requires_grad_(),
-            optimiser.state.pop(old, {}),
-        )
+        params[n] = old.detach()[:k].requires_grad_()
+        moments = optimiser.state.pop(old, {})
         stacked = {
             name
             for name, t in moments.items()
@@ -304,32 +288,42 @@ def train_stacked(clients: Sequence[Stackable]) -> list[State]:
 
     Returns their states, in the order of `clients`, equal to those of `train` up to rounding; each generator
     ends where `train` leaves it. The clients must be alike."""
-    plans, first = [client.plan() for client in clients], clients[0]
+    plans = [client.plan() for client in clients]
     order = sorted(range(len(clients)), key=lambda n: -len(plans[n]))
-    first.model.load_state_dict(first.start)
-    stack = {
-        name: torch.stack([clients[n].start[name] for n in order]).to(t)
-        for name, t in first.model.state_dict().items()
-    }
+    first = clients[0]
+    stack = _stacked_starts(first, [clients[n] for n in order])
     params = [t[:].requires_grad_() for t in stack.values()]
     optimiser = first.optimiser()
     optimiser.param_groups[0]["params"] = params
     first.model.train()
-    for step in range(len(plans[order[0]])):
+    longest = plans[order[0]]
+    for step in range(len(longest)):
         busy = [n for n in order if len(plans[n]) > step]
         narrow(optimiser, len(busy))
         optimiser.zero_grad()
-        share, *batch = batch_stacked(
-            [clients[n] for n in busy], [plans[n][step] for n in busy]
-        )
-        weights = dict(zip(stack, optimiser.param_groups[0]["params"]))
+        sides = [clients[n] for n in busy]
+        steps = [plans[n][step] for n in busy]
+        share, *batch = batch_stacked(sides, steps)
+        params = optimiser.param_groups[0]["params"]
+        weights = dict(zip(stack, params))
         first.losses(weights, share, *batch).sum().backward()
         optimiser.step()
     ends = {name: t.cpu() for name, t in stack.items()}
-    return [
-        {name: t[order.index(n)] for name, t in ends.items()}
-        for n in range(len(clients))
-    ]
+    states = []
+    for n in range(len(clients)):
+        place = order.index(n)
+        states.append({name: t[place] for name, t in ends.items()})
+    return states
+
+
+def _stacked_starts(first, clients):
+    "The weights that were sent to each of `clients`, stacked on the device of the network of `first`."
+    first.model.load_state_dict(first.start)
+    stack = {}
+    for name, t in first.model.state_dict().items():
+        each = [client.start[name] for client in clients]
+        stack[name] = torch.stack(each).to(t)
+    return stack
 
 # %% ../../nbs/engine/stacked.ipynb #90cbb122
 def _groups(pool, calls):
@@ -339,13 +333,14 @@ def _groups(pool, calls):
     for call in calls:
         with suppress(Exception):
             client, made = pool.checkout(call.id, call.state)
-            side = (
-                client if hasattr(client, "alike") else StackedClients(client)
-            )
+            side = client
+            if not hasattr(client, "alike"):
+                side = StackedClients(client)
             side.read(unpack(call.data))
             kind = side.alike() if len(side.y) else None
             if kind is not None:
-                groups.setdefault(kind, []).append((call, client, made, side))
+                group = groups.setdefault(kind, [])
+                group.append((call, client, made, side))
     return groups.values()
 
 
@@ -356,30 +351,31 @@ def serve_stacked(pool: ClientPool, calls: Iterable[Call]) -> dict[int, Answer]:
     one raises. A group that does not fit into the GPU's memory is halved."""
     answers: dict[int, Answer] = {}
     for group in _groups(pool, calls):
-        found, half = _answers(pool, group), len(group) // 2
-        parts = (
-            []
-            if found is not None
-            else [group[:half], group[half:]]
-            if half
-            else []
-        )
-        for part in parts:
+        found = _answers(pool, group)
+        if found is not None:
+            answers |= found
+            continue
+        for part in _halves(group):
             answers |= serve_stacked(pool, [call for call, *_ in part])
-        answers |= found or {}
     return answers
+
+
+def _halves(group):
+    "The two halves of a `group`; of a single client, none."
+    half = len(group) // 2
+    return [group[:half], group[half:]] if half else []
 
 
 def _answers(pool, group):
     "Client to `Answer` for a group that trains together; None where the GPU's memory is too small for it."
     try:
         trained = train_stacked([side for *_, side in group])
-        return {
-            call.id: pool.checkin(client, made, call, side.answer(weights))
-            for (call, client, made, side), weights in zip(
-                group, trained, strict=True
-            )
-        }
+        found = {}
+        for parts, weights in zip(group, trained, strict=True):
+            call, client, made, side = parts
+            reply = side.answer(weights)
+            found[call.id] = pool.checkin(client, made, call, reply)
+        return found
     except torch.OutOfMemoryError:
         return None
     except Exception as error:
@@ -402,7 +398,8 @@ class Stacked:
             raise UserError(
                 f"together={together!r} must be a whole number of at least 1"
             )
-        self.here, self.together = InProcess(make_client, threads), together
+        self.here = InProcess(make_client, threads)
+        self.together = together
 
     def serve(self, calls: Iterable[Call]) -> Iterator:
         "Yield each of `calls` with what came of it, in their order. Calls are taken by the group."
@@ -416,10 +413,9 @@ class Stacked:
                     yield from self.here.serve([call])
 
     def _answers(self, group):
+        fits = [call for call in group if call.verb == "fit"]
         with torch_threads(self.here.threads):
-            return serve_stacked(
-                self.here.pool, [call for call in group if call.verb == "fit"]
-            )
+            return serve_stacked(self.here.pool, fits)
 
     def close(self) -> None:
         self.here.close()
@@ -436,9 +432,8 @@ def bytes_stacked(model: nn.Module, x: Tensor) -> int:
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
         model(x)
-    return 4 * sum(t.nbytes for t in model.state_dict().values()) + 2 * sum(
-        kept.values()
-    )
+    weights = sum(t.nbytes for t in model.state_dict().values())
+    return 4 * weights + 2 * sum(kept.values())
 
 
 def default_stacked(
@@ -449,10 +444,7 @@ def default_stacked(
     `bench/heads.py` measures it; on a CPU it pays with `threads` for all cores."""
     if torch.device(device).type != "cuda":
         return min(10, clients)
-    idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(
-        device
-    )
-    return max(
-        1,
-        min(clients, (torch.cuda.mem_get_info(device)[0] + idle) // 2 // each),
-    )
+    reserved = torch.cuda.memory_reserved(device)
+    idle = reserved - torch.cuda.memory_allocated(device)
+    free = torch.cuda.mem_get_info(device)[0] + idle
+    return max(1, min(clients, free // 2 // each))

@@ -41,7 +41,9 @@ class Msg:
 
     @property
     def payload_bytes(self) -> int:
-        return sum(encode(t)[0].nbytes for t in self.tensors.values())
+        tensors = self.tensors.values()
+        travelling = (encode(t)[0] for t in tensors)
+        return sum(t.nbytes for t in travelling)
 
     @property
     def nbytes(self) -> int:
@@ -71,7 +73,8 @@ _AS_INTEGER = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 def as_integers(t: torch.Tensor) -> torch.Tensor:
     "The entries of `t` as integers of the same bits: zero where all bits are zero, so not for -0.0 and NaN."
-    return t.contiguous().view(_AS_INTEGER[t.element_size()])
+    integer = _AS_INTEGER[t.element_size()]
+    return t.contiguous().view(integer)
 
 # %% ../../nbs/engine/wire.ipynb #5748750d
 def to_bits(flags: torch.Tensor) -> torch.Tensor:
@@ -101,10 +104,11 @@ def encode(t: torch.Tensor) -> tuple[torch.Tensor, list | None]:
         raise UserError(
             f"tensor of dtype {t.dtype}: the wire carries entries of at most 8 bytes"
         )
-    size, integers = t.element_size(), as_integers(t)
-    if (t.numel() + 7) // 8 + int(
-        integers.count_nonzero()
-    ) * size + _HEADER_SHARE >= t.numel() * size:
+    size = t.element_size()
+    integers = as_integers(t)
+    mask = (t.numel() + 7) // 8
+    values = int(integers.count_nonzero()) * size
+    if mask + values + _HEADER_SHARE >= t.numel() * size:
         return t.contiguous(), None
     flags = integers != 0
     packed = torch.cat([to_bits(flags), integers[flags].view(torch.uint8)])
@@ -113,12 +117,13 @@ def encode(t: torch.Tensor) -> tuple[torch.Tensor, list | None]:
 # %% ../../nbs/engine/wire.ipynb #0b70c08d
 def _shape(note):
     shape = note[0]
-    if not (
-        isinstance(shape, list)
-        and all(type(n) is int and n >= 0 for n in shape)
-    ):
+    if not isinstance(shape, list) or not all(map(_is_size, shape)):
         raise Refused(f"shape {shape!r} is not a list of sizes")
     return shape, int(np.prod(shape, dtype=object))
+
+
+def _is_size(n):
+    return type(n) is int and n >= 0
 
 
 def decode(t: torch.Tensor, note: list | None) -> torch.Tensor:
@@ -155,11 +160,9 @@ def _text_keys(value):
         return all(
             isinstance(k, str) and _text_keys(v) for k, v in value.items()
         )
-    return (
-        all(map(_text_keys, value))
-        if isinstance(value, (list, tuple))
-        else True
-    )
+    if isinstance(value, (list, tuple)):
+        return all(map(_text_keys, value))
+    return True
 
 
 def pack(msg: Msg) -> bytes:
@@ -169,12 +172,9 @@ def pack(msg: Msg) -> bytes:
     notes = {
         name: note for name, (_, note) in encoded.items() if note is not None
     }
+    about = {"meta": msg.meta, "notes": notes}
     try:
-        text = json.dumps(
-            {"meta": msg.meta, "notes": notes},
-            separators=(",", ":"),
-            sort_keys=True,
-        )
+        text = json.dumps(about, separators=(",", ":"), sort_keys=True)
         if not _text_keys(msg.meta):
             raise TypeError("a key is not a text")
     except TypeError as error:
@@ -182,9 +182,8 @@ def pack(msg: Msg) -> bytes:
             f"meta={msg.meta!r:.80} must hold plain numbers, texts and lists, "
             f"under texts: {error}"
         ) from None
-    return save(
-        _apart({name: t for name, (t, _) in encoded.items()}), {"fedbook": text}
-    )
+    tensors = {name: t for name, (t, _) in encoded.items()}
+    return save(_apart(tensors), {"fedbook": text})
 
 
 def _apart(tensors):
@@ -193,12 +192,11 @@ def _apart(tensors):
         t.untyped_storage().data_ptr(): name
         for name, t in reversed(tensors.items())
     }
-    return {
-        name: t
-        if first[t.untyped_storage().data_ptr()] == name or not t.numel()
-        else t.clone()
-        for name, t in tensors.items()
-    }
+    apart = {}
+    for name, t in tensors.items():
+        alone = first[t.untyped_storage().data_ptr()] == name
+        apart[name] = t if alone or not t.numel() else t.clone()
+    return apart
 
 # %% ../../nbs/engine/wire.ipynb #a70e1c81
 def unpack(data: bytes) -> Msg:
@@ -207,13 +205,14 @@ def unpack(data: bytes) -> Msg:
 
     Raises `Refused` for anything that is not a message."""
     try:
-        tensors, places = load(bytes(data)), header(data)
+        tensors = load(bytes(data))
+        places = header(data)
         about = json.loads(places.pop("__metadata__")["fedbook"])
         notes = dict(about["notes"])
-        return Msg(
-            {name: decode(tensors[name], notes.get(name)) for name in places},
-            dict(about["meta"]),
-        )
+        decoded = {
+            name: decode(tensors[name], notes.get(name)) for name in places
+        }
+        return Msg(decoded, dict(about["meta"]))
     except Refused:
         raise
     except (
@@ -233,7 +232,8 @@ def unpack(data: bytes) -> Msg:
 def header(data: bytes) -> dict:
     "The JSON header of a packed message: for each tensor its dtype, shape and place, and the metadata."
     size = int.from_bytes(bytes(data[:8]), "little")
-    return json.loads(bytes(data[8 : 8 + size]))
+    text = bytes(data[8 : 8 + size])
+    return json.loads(text)
 
 # %% ../../nbs/engine/wire.ipynb #a70e1c51
 _PLAIN = (type(None), bool, int, float, str)
@@ -257,18 +257,17 @@ def _note(value, path, tensors):
     if type(value) is torch.Tensor and not value.requires_grad:
         return ["tensor", _put(value, path, tensors)]
     if type(value) in (dict, OrderedDict):
-        pairs = [
-            (_note(key, path, tensors), _note(v, f"{path}/{key}", tensors))
-            for key, v in value.items()
-        ]
-        return ["dict", [list(pair) for pair in pairs]]
+        pairs = []
+        for key, v in value.items():
+            name = _note(key, path, tensors)
+            content = _note(v, f"{path}/{key}", tensors)
+            pairs.append([name, content])
+        return ["dict", pairs]
     if type(value) not in _GROUPS.values():
         raise TypeError(value)
     items = sorted(value, key=repr) if type(value) is set else value
-    return [
-        type(value).__name__,
-        [_note(v, f"{path}/{i}", tensors) for i, v in enumerate(items)],
-    ]
+    notes = [_note(v, f"{path}/{i}", tensors) for i, v in enumerate(items)]
+    return [type(value).__name__, notes]
 
 # %% ../../nbs/engine/wire.ipynb #a70e1c52
 def gather(owner: Any, names: tuple[str, ...]) -> Msg:
@@ -276,7 +275,8 @@ def gather(owner: Any, names: tuple[str, ...]) -> Msg:
 
     An attribute holds a tensor without gradient, a `torch.Generator`, None, a number, a text, or dicts,
     lists, tuples and sets of these. Raises `UserError` for anything else."""
-    msg, whose = Msg(meta={"kept": {}}), type(owner).__name__
+    msg = Msg(meta={"kept": {}})
+    whose = type(owner).__name__
     if isinstance(names, str):
         raise UserError(
             f"names={names!r} is a text, expected a tuple: ({names!r},)"
@@ -285,9 +285,8 @@ def gather(owner: Any, names: tuple[str, ...]) -> Msg:
         if not hasattr(owner, name):
             raise UserError(f"{whose} has no attribute {name!r} to keep")
         try:
-            msg.meta["kept"][name] = _note(
-                getattr(owner, name), name, msg.tensors
-            )
+            value = getattr(owner, name)
+            msg.meta["kept"][name] = _note(value, name, msg.tensors)
         except TypeError as error:
             what = type(error.args[0]).__name__
             if getattr(error.args[0], "requires_grad", False):
@@ -307,13 +306,13 @@ def _back(note, tensors, old):
     if kind == "tensor":
         return tensors[of].to(getattr(old, "device", "cpu"), copy=True)
     if kind == "generator":
-        generator = (
-            old if isinstance(old, torch.Generator) else torch.Generator()
-        )
+        stays = isinstance(old, torch.Generator)
+        generator = old if stays else torch.Generator()
         return generator.set_state(tensors[of])
     if kind != "dict":
         return _GROUPS[kind](_back(item, tensors, None) for item in of)
-    old, value = old if isinstance(old, dict) else {}, {}
+    old = old if isinstance(old, dict) else {}
+    value = {}
     for key, item in of:
         key = _back(key, tensors, None)
         value[key] = _back(item, tensors, old.get(key))
@@ -389,7 +388,8 @@ def _fingerprint(value, deep=4):
 # %% ../../nbs/engine/wire.ipynb #d9ac8318
 def fingerprints(client: Any) -> dict:
     "Attribute to mark, for each attribute of `client`: unequal marks tell that it has changed."
-    return {name: _fingerprint(value) for name, value in vars(client).items()}
+    attributes = vars(client).items()
+    return {name: _fingerprint(value) for name, value in attributes}
 
 
 def check_state(client: Any, before: dict, call: Any) -> None:
@@ -397,10 +397,8 @@ def check_state(client: Any, before: dict, call: Any) -> None:
     where an attribute has changed, since its `marks` were `before`, that neither `keeps` nor `scratch`
     names."""
     after = fingerprints(client)
-    keeps, scratch = (
-        getattr(client, "keeps", ()),
-        getattr(client, "scratch", ()),
-    )
+    keeps = getattr(client, "keeps", ())
+    scratch = getattr(client, "scratch", ())
     for name in sorted(before.keys() | after.keys()):
         if before.get(name) == after.get(name) or name in keeps:
             continue
@@ -436,10 +434,13 @@ def _undeclared(client, name, keeps, scratch, call):
 def pack_each(messages: Iterable[Msg]) -> Iterator[bytes]:
     """`pack` for each of `messages`; one that holds the very tensors of the one before, and the same meta, is
     not packed anew."""
-    last, data = None, b""
+    last = None
+    data = b""
     for msg in messages:
-        if last != (now := fingerprints(msg)):
-            last, data = now, pack(msg)
+        now = fingerprints(msg)
+        if last != now:
+            last = now
+            data = pack(msg)
         yield data
 
 # %% ../../nbs/engine/wire.ipynb #f295fc5e
@@ -447,30 +448,27 @@ def _finite(t):
     "Whether all of `t` is finite: the least and the largest number tell, in one pass and without a copy."
     if not t.is_floating_point() or not t.numel():
         return bool(torch.isfinite(t).all())
-    return all(map(torch.isfinite, t.aminmax()))
+    extremes = t.aminmax()
+    return all(map(torch.isfinite, extremes))
 
 
 def expect(msg: Msg, like: Mapping[str, Any]) -> None:
     """Raise `Refused` unless `msg` has exactly the tensors of `like`, all finite. `like` maps each name to a
     tensor, or to `(shape, dtype)` in which None stands for any size."""
-    missing, extra = (
-        sorted(like.keys() - msg.tensors.keys()),
-        sorted(msg.tensors.keys() - like.keys()),
-    )
+    missing = sorted(like.keys() - msg.tensors.keys())
+    extra = sorted(msg.tensors.keys() - like.keys())
     if missing or extra:
         raise Refused(
             f"wrong names: missing {missing[:3]}, unexpected {extra[:3]}"
         )
     for name, wanted in like.items():
         t = msg.tensors[name]
-        shape, dtype = (
-            (wanted.shape, wanted.dtype)
-            if isinstance(wanted, torch.Tensor)
-            else wanted
-        )
-        if t.dim() != len(shape) or any(
-            want not in (None, size) for want, size in zip(shape, t.shape)
-        ):
+        if isinstance(wanted, torch.Tensor):
+            wanted = wanted.shape, wanted.dtype
+        shape, dtype = wanted
+        pairs = zip(shape, t.shape)
+        other = any(want not in (None, size) for want, size in pairs)
+        if t.dim() != len(shape) or other:
             raise Refused(
                 f"{name} has shape {tuple(t.shape)}, expected {tuple(shape)}"
             )
@@ -540,13 +538,10 @@ def _layout(data):
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return ()
-    return (
-        layout
-        if all(
-            type(size) is int and 0 <= size <= len(data) for _, size in layout
-        )
-        else ()
+    fits = all(
+        type(size) is int and 0 <= size <= len(data) for _, size in layout
     )
+    return layout if fits else ()
 
 
 def _known(fields, allowed):
@@ -559,57 +554,53 @@ def _known(fields, allowed):
 
 def _fits(values, wanted):
     "Whether `values` (field to value) has what is `wanted` of those fields that it has."
-    return all(
-        values[k] in want
-        if isinstance(want, (list, set, range))
-        else values[k] == want
-        for k, want in wanted.items()
-        if k in values
-    )
+    for name, want in wanted.items():
+        if name not in values:
+            continue
+        several = isinstance(want, (list, set, range))
+        value = values[name]
+        fits = value in want if several else value == want
+        if not fits:
+            return False
+    return True
 
 # %% ../../nbs/engine/wire.ipynb #a70e1c6b
 def _amounts(entry):
-    return (
-        1,
-        entry.nbytes,
-        sum(size for _, size in entry.tensors),
-        entry.envelope,
-    )
+    payload = sum(size for _, size in entry.tensors)
+    return 1, entry.nbytes, payload, entry.envelope
+
+
+_NOTHING = (0, 0, 0, 0)
 
 
 def _increase(cells, key, amounts):
-    cells[key] = [a + b for a, b in zip(cells.get(key, (0, 0, 0, 0)), amounts)]
+    before = cells.get(key, _NOTHING)
+    pairs = zip(before, amounts)
+    cells[key] = [a + b for a, b in pairs]
 
 
 def _count(cells, entry, by):
     "Add `entry` to `cells`, which map values of the fields `by` to [messages, bytes, payload, envelope]."
-    tensors = (
-        [(name, (1, size, size, 0)) for name, size in entry.tensors]
-        if "tensor" in by
-        else None
-    )
-    for name, amounts in (
-        [(None, _amounts(entry))] if tensors is None else tensors
-    ):
-        _increase(
-            cells,
-            tuple(name if f == "tensor" else getattr(entry, f) for f in by),
-            amounts,
-        )
+    if "tensor" in by:
+        counted = [(name, (1, size, size, 0)) for name, size in entry.tensors]
+    else:
+        counted = [(None, _amounts(entry))]
+    for name, amounts in counted:
+        key = tuple(name if f == "tensor" else getattr(entry, f) for f in by)
+        _increase(cells, key, amounts)
 
 
 def _table(cells, by):
     "A row for each of `cells`: messages, bytes, and any envelopes."
     enveloped = any(amounts[3] for amounts in cells.values())
-    return Table(
-        {
-            **dict(zip(by, key)),
-            "messages": count,
-            "bytes": size,
-            **({"envelope": around} if enveloped else {}),
-        }
-        for key, (count, size, _, around) in sorted(cells.items())
-    )
+    table = Table()
+    for key, (count, size, _, around) in sorted(cells.items()):
+        row = dict(zip(by, key))
+        row |= {"messages": count, "bytes": size}
+        if enveloped:
+            row["envelope"] = around
+        table.append(row)
+    return table
 
 # %% ../../nbs/engine/wire.ipynb #a70e1c85
 def _plot(table, by, rounds):
@@ -629,11 +620,12 @@ def _plot(table, by, rounds):
             ms=3,
             label=str(value),
         )
+    crossed = bytes_text(sum(row["bytes"] for row in table))
     ax.set(
         xlabel="rounds done",
         ylabel="MB so far",
         ylim=0,
-        title=f"{bytes_text(sum(row['bytes'] for row in table))} crossed the wire in {rounds} rounds",
+        title=f"{crossed} crossed the wire in {rounds} rounds",
     )
     ax.xaxis.get_major_locator().set_params(integer=True)
     ax.legend(title=by)
@@ -660,17 +652,19 @@ class _Sums:
 
     def touch(self, wanted):
         "Whether an entry with the `wanted` values may be among the sums."
-        return all(
-            any(_fits(dict(zip(view, key)), wanted) for key in self.cells[view])
-            for view in _VIEWS[:2]
-        )
+        for view in _VIEWS[:2]:
+            known = (dict(zip(view, key)) for key in self.cells[view])
+            if not any(_fits(values, wanted) for values in known):
+                return False
+        return True
 
     def find(self, wanted):
         "The sums of what is `wanted`; None where no view has all of these fields."
-        view = next(
-            (view for view in _VIEWS[:2] if wanted.keys() <= {*view}), None
-        )
-        return view and [
+        names = wanted.keys()
+        view = next((view for view in _VIEWS[:2] if names <= {*view}), None)
+        if view is None:
+            return None
+        return [
             amounts
             for key, amounts in self.cells[view].items()
             if _fits(dict(zip(view, key)), wanted)
@@ -678,14 +672,13 @@ class _Sums:
 
     def grouped(self, by):
         "New cells by the fields `by`; None where no view has them all."
-        view, grouped = (
-            next((view for view in _VIEWS if {*by} <= {*view}), None),
-            {},
-        )
+        view = next((view for view in _VIEWS if {*by} <= {*view}), None)
         if view is None:
             return None
+        places = [view.index(f) for f in by]
+        grouped = {}
         for key, amounts in self.cells[view].items():
-            _increase(grouped, tuple(key[view.index(f)] for f in by), amounts)
+            _increase(grouped, tuple(key[place] for place in places), amounts)
         return grouped
 
 # %% ../../nbs/engine/wire.ipynb #86e97df0
@@ -703,12 +696,14 @@ class Ledger:
             raise UserError(
                 f"bound={bound!r} must be a whole number of at least 1"
             )
-        self.bound, self.missed = bound, 0
+        self.bound = bound
+        self.missed = 0
         self.absent: list[dict] = []
         self.so_far: Counter[str] = Counter()
         self._kept: list[Entry] = []
         self._layouts: dict[tuple, tuple] = {}
-        self._size, self._sums = 0, _Sums()
+        self._size = 0
+        self._sums = _Sums()
 
     def record(
         self,
@@ -720,9 +715,8 @@ class Ledger:
         envelope: int = 0,
     ) -> Entry:
         "Count the packed message `data`, and beside it the bytes of its `envelope`. Returns its entry."
-        entry = Entry(
-            round, way, client, verb, len(data), _layout(data), envelope
-        )
+        layout = _layout(data)
+        entry = Entry(round, way, client, verb, len(data), layout, envelope)
         self._keep(entry)
         self.so_far[way] += len(data)
         return entry
@@ -743,16 +737,17 @@ class Ledger:
             self._sums.add(entry)
         del self._kept[:half]
         self._layouts = {e.tensors: e.tensors for e in self._kept}
-        self._size = len(self._kept) + sum(map(len, self._layouts))
+        sizes = map(len, self._layouts)
+        self._size = len(self._kept) + sum(sizes)
 
     def miss(self, round: int, client: int, verb: str, reason: str) -> None:
         "Note that `client` gave no usable reply."
         self.missed += 1
-        self.absent.append(
-            dict(round=round, client=client, verb=verb, reason=reason)
-        )
+        row = dict(round=round, client=client, verb=verb, reason=reason)
+        self.absent.append(row)
         if len(self.absent) > self.bound:
-            del self.absent[: (len(self.absent) + 1) // 2]
+            half = (len(self.absent) + 1) // 2
+            del self.absent[:half]
 
     @property
     def entries(self) -> list[Entry]:
@@ -768,22 +763,24 @@ class Ledger:
         return [e for e in self._kept if _fits(e._asdict(), wanted)]
 
     def _gone(self, what):
-        first = (
-            f"round {self._kept[0].round}" if self._kept else "the next round"
-        )
+        first = "the next round"
+        if self._kept:
+            first = f"round {self._kept[0].round}"
+        views = "; ".join(map(", ".join, _VIEWS))
         return (
             f"single {what} are not kept any more: beyond bound={self.bound:,} the ledger adds older "
             f"messages up, here those up to {first}. Ask for newer rounds; total, payload, messages and "
-            "table still answer by any of "
-            + "; ".join(", ".join(view) for view in _VIEWS)
+            f"table still answer by any of {views}"
         )
 
     def _sum(self, place, wanted):
         _known(wanted, Entry._fields)
         older = self._sums.find(wanted)
         if older is None:
-            return sum(_amounts(e)[place] for e in self.where(**wanted))
-        newer = (_amounts(e) for e in self._kept if _fits(e._asdict(), wanted))
+            entries = self.where(**wanted)
+            return sum(_amounts(e)[place] for e in entries)
+        kept = (e for e in self._kept if _fits(e._asdict(), wanted))
+        newer = map(_amounts, kept)
         return sum(amounts[place] for amounts in (*older, *newer))
 
     def messages(self, **wanted: Any) -> int:
@@ -820,43 +817,43 @@ class Ledger:
     def plot(self, by: str = "way") -> Any:
         """Bytes so far over rounds, a line for each value of `by` (`way`, `verb`, `client` or `tensor`).
         Returns the figure."""
-        rounds = 1 + max(
-            (row["round"] for row in self.table("round")), default=0
-        )
-        return _plot(self.table("round", by), by, rounds)
+        counted = [row["round"] for row in self.table("round")]
+        last = max(counted, default=0)
+        table = self.table("round", by)
+        return _plot(table, by, last + 1)
 
     def to_json(self) -> str:
         "The whole ledger as text; `Ledger.from_json` restores it."
         place = {layout: i for i, layout in enumerate(self._layouts)}
         entries = [[*e[:5], place[e.tensors], e.envelope] for e in self._kept]
         sums = [list(cells.items()) for cells in self._sums.cells.values()]
-        return json.dumps(
-            dict(
-                layouts=list(place),
-                entries=entries,
-                absent=self.absent,
-                missed=self.missed,
-                bound=self.bound,
-                sums=sums,
-            )
+        facts = dict(
+            layouts=list(place),
+            entries=entries,
+            absent=self.absent,
+            missed=self.missed,
+            bound=self.bound,
+            sums=sums,
         )
+        return json.dumps(facts)
 
     @classmethod
     def from_json(cls, text: str) -> "Ledger":
         "The ledger of which `text` was made; one without sums, as older versions wrote it, too."
         parts = json.loads(text)
-        ledger = cls(**{"bound": parts["bound"]} if "bound" in parts else {})
+        bound = {}
+        if "bound" in parts:
+            bound["bound"] = parts["bound"]
+        ledger = cls(**bound)
         layouts = [tuple(map(tuple, layout)) for layout in parts["layouts"]]
-        for cells, pairs in zip(
-            ledger._sums.cells.values(), parts.get("sums", ())
-        ):
+        views = zip(ledger._sums.cells.values(), parts.get("sums", ()))
+        for cells, pairs in views:
             cells.update((tuple(key), amounts) for key, amounts in pairs)
         for row in parts["entries"]:
-            ledger._keep(Entry(*[*row[:5], layouts[row[5]], *row[6:]]))
+            row[5] = layouts[row[5]]
+            ledger._keep(Entry(*row))
         for row in ledger.table("way"):
             ledger.so_far[row["way"]] += row["bytes"]
-        ledger.absent, ledger.missed = (
-            parts["absent"],
-            parts.get("missed", len(parts["absent"])),
-        )
+        ledger.absent = parts["absent"]
+        ledger.missed = parts.get("missed", len(ledger.absent))
         return ledger

@@ -78,11 +78,9 @@ class Workers:
         threads: int = 1,
     ) -> None:
         _check_workers(count, threads)
-        self.make_client, self.count, self.threads = (
-            make_client,
-            count or default_workers(),
-            threads,
-        )
+        self.make_client = make_client
+        self.count = count or default_workers()
+        self.threads = threads
         self.context = multiprocessing.get_context("fork")
         self.processes: dict[Any, Any] = {}
         self.took: dict[tuple, float] = {}
@@ -98,15 +96,11 @@ class Workers:
 
     def _start(self):
         ours, theirs = self.context.Pipe()
+        others = [*self.processes, ours]
         process = self.context.Process(
             target=_work,
             daemon=True,
-            args=(
-                theirs,
-                [*self.processes, ours],
-                self.make_client,
-                self.threads,
-            ),
+            args=(theirs, others, self.make_client, self.threads),
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -120,30 +114,27 @@ class Workers:
         """Yield each of `calls` with what came of it, in their order. Of the next eight per worker, the first
         to start is the one that took longest the last time, so that all workers end together."""
         self.open()
-        for pipe in [
-            pipe
-            for pipe, process in self.processes.items()
-            if not process.is_alive()
-        ]:
+        for pipe in self._dead():
             self._replace(pipe)
-        coming, taken, yielded = enumerate(calls), 0, 0
+        coming = enumerate(calls)
+        taken = 0
+        yielded = 0
         waiting: dict[int, Call] = {}
         busy: dict[Any, tuple] = {}
         done: dict[int, tuple] = {}
+        hint = lambda number: self._hint(waiting[number])
         try:
             while True:
-                for number, call in islice(
-                    coming, yielded + 8 * self.count - taken
-                ):
-                    waiting[number], taken = call, number + 1
-                for pipe in [
-                    pipe for pipe in self.processes if pipe not in busy
-                ][: len(waiting)]:
-                    number = max(
-                        waiting, key=lambda number: self._hint(waiting[number])
-                    )
-                    busy[pipe] = number, waiting.pop(number), monotonic()
-                    self._send(pipe, busy[pipe][1])
+                room = yielded + 8 * self.count - taken
+                for number, call in islice(coming, room):
+                    waiting[number] = call
+                    taken = number + 1
+                idle = [pipe for pipe in self.processes if pipe not in busy]
+                for pipe in idle[: len(waiting)]:
+                    number = max(waiting, key=hint)
+                    call = waiting.pop(number)
+                    busy[pipe] = number, call, monotonic()
+                    self._send(pipe, call)
                 if taken == yielded:
                     return
                 if yielded in done:
@@ -158,8 +149,13 @@ class Workers:
             if busy:
                 self.close()
 
+    def _dead(self):
+        running = self.processes.items()
+        return [pipe for pipe, process in running if not process.is_alive()]
+
     def _hint(self, call):
-        return self.took.get((call.verb, call.id), math.inf)
+        asked = call.verb, call.id
+        return self.took.get(asked, math.inf)
 
     def _send(self, pipe, call):
         try:
@@ -218,7 +214,9 @@ def _can_fork():
 
 def default_workers() -> int:
     "One worker per usable core, at most 8, where processes can be forked and no GPU is in play; else one."
-    return min(8, len(os.sched_getaffinity(0))) if _can_fork() else 1
+    if not _can_fork():
+        return 1
+    return min(8, len(os.sched_getaffinity(0)))
 
 # %% ../../nbs/engine/workers.ipynb #95ade18e
 def transport_for(
@@ -230,11 +228,9 @@ def transport_for(
     forked), or `InProcess`, where one is enough."""
     _check_workers(workers, threads)
     count = default_workers() if workers is None else workers
-    return (
-        Workers(make_client, count, threads)
-        if count > 1
-        else InProcess(make_client, threads)
-    )
+    if count > 1:
+        return Workers(make_client, count, threads)
+    return InProcess(make_client, threads)
 
 # %% ../../nbs/engine/workers.ipynb #1e81f60f
 _FAULTS = ("silent", "crash", "nan", "shape", "names", "dtype", "garbage")
@@ -257,9 +253,8 @@ class Faults:
 
     def strike(self, round: int, verb: str, id: int) -> str | None:
         "The kind of fault that strikes this reply, or None."
-        u = np.random.default_rng(
-            [self.seed, round, id, *verb.encode()]
-        ).random()
+        seeds = [self.seed, round, id, *verb.encode()]
+        u = np.random.default_rng(seeds).random()
         for kind in _FAULTS:
             u -= getattr(self, kind)
             if u < 0:
@@ -335,21 +330,21 @@ class Checkpoint:
             ledger=federation.ledger.to_json(),
             history=history.to_json(),
         )
+        clients = {
+            f"client/{id}": state for id, state in federation.states.items()
+        }
         parts = {
             "run": json.dumps(facts).encode(),
             "server": pack(server.state()),
             **_transport_state(federation),
-            **{
-                f"client/{id}": state for id, state in federation.states.items()
-            },
+            **clients,
         }
         tensors = {
             name: torch.frombuffer(bytearray(data), dtype=torch.uint8)
             for name, data in parts.items()
         }
-        write_atomically(
-            self.path, pack(Msg(tensors, {"digest": _digest(parts)}))
-        )
+        whole = Msg(tensors, {"digest": _digest(parts)})
+        write_atomically(self.path, pack(whole))
 
     def restore(
         self, server: ServerLike, federation: Federation, history: History
@@ -423,12 +418,12 @@ def trial(
     """Run `experiment` from its first round to its last. The clients are served by `transport`, if one is
     given, else by `transport_for(experiment.built_client, workers, threads)`, and calls go there through
     `experiment.transport`."""
-    server, transport = (
-        experiment.built_server(),
-        transport or transport_for(experiment.built_client, workers, threads),
+    server = experiment.built_server()
+    served = transport or transport_for(
+        experiment.built_client, workers, threads
     )
     with Federation(
-        experiment.transport(transport),
+        experiment.transport(served),
         experiment.ids,
         min_replies,
         faults,
@@ -457,19 +452,13 @@ def kept_row(
     path = results.checkpoint_path(what, experiment.seed)
 
     def measure():
-        checkpoint = (
-            Checkpoint(path, [what, experiment.seed, results.facts])
-            if path
-            else None
-        )
-        return numbers(
-            trial(
-                experiment,
-                checkpoint,
-                label=f"{what}, seed {experiment.seed}",
-                **options,
-            )
-        )
+        checkpoint = None
+        if path:
+            about = [what, experiment.seed, results.facts]
+            checkpoint = Checkpoint(path, about)
+        label = f"{what}, seed {experiment.seed}"
+        ended = trial(experiment, checkpoint, label=label, **options)
+        return numbers(ended)
 
     measured = results.row(what, experiment.seed, measure)
     if path:
@@ -488,7 +477,8 @@ class _Killed(BaseException):
 class _Dying(Checkpoint):
     "A checkpoint that counts its `saves`, and kills the run after the last one that it may have."
 
-    saves, last = 0, None
+    saves = 0
+    last = None
 
     def save(self, *args):
         super().save(*args)
@@ -507,24 +497,32 @@ class _Forgetful(InProcess):
 
 # %% ../../nbs/engine/workers.ipynb #9e85ff53
 def _evidence(t):
-    ledger, states = t.federation.ledger, sorted(t.federation.states.items())
+    ledger = t.federation.ledger
+    states = sorted(t.federation.states.items())
+    clients = {
+        f"the private state of client {id}": state for id, state in states
+    }
     return {
         "the server's state": pack(t.server.state()),
         "the ledger": ledger.entries,
         "the replies not used": ledger.absent,
         "the history": t.history.rows,
-        **{f"the private state of client {id}": state for id, state in states},
+        **clients,
     }
 
 
 def _same(a, b):
-    return a == b if isinstance(a, bytes) else repr(a) == repr(b)
+    if isinstance(a, bytes):
+        return a == b
+    return repr(a) == repr(b)
 
 
 def _same_run(how, whole, other):
-    a, b = _evidence(whole), _evidence(other)
+    a = _evidence(whole)
+    b = _evidence(other)
     for name in {**a, **b}:
-        x, y = a.get(name), b.get(name)
+        x = a.get(name)
+        y = b.get(name)
         if not _same(x, y):
             raise Unproven(f"{how}, {name} is another: {_difference(x, y)}")
 
@@ -532,27 +530,26 @@ def _same_run(how, whole, other):
 def _difference(a, b):
     "Where two packed messages, or two lists, differ first, in words."
     if isinstance(a, bytes) and isinstance(b, bytes):
-        a, b = unpack(a), unpack(b)
-        names = [
-            name
-            for name in {**a.tensors, **b.tensors}
-            if name not in a.tensors
-            or name not in b.tensors
-            or not torch.equal(a.tensors[name], b.tensors[name])
-        ]
-        return (
-            f"tensor {names[0]!r}"
-            if names
-            else f"meta: {a.meta} against {b.meta}"
-        )
+        return _unlike_part(unpack(a), unpack(b))
     if isinstance(a, list) and isinstance(b, list):
+        pairs = enumerate(zip(a, b))
         unlike = (
             f"entry {i}: {x} against {y}"
-            for i, (x, y) in enumerate(zip(a, b))
+            for i, (x, y) in pairs
             if not _same(x, y)
         )
         return next(unlike, f"{len(a)} against {len(b)} entries")
     return f"{a!r:.80} against {b!r:.80}"
+
+
+def _unlike_part(a, b):
+    "What differs first between two messages: a tensor, or else their meta."
+    for name in {**a.tensors, **b.tensors}:
+        if name not in a.tensors or name not in b.tensors:
+            return f"tensor {name!r}"
+        if not torch.equal(a.tensors[name], b.tensors[name]):
+            return f"tensor {name!r}"
+    return f"meta: {a.meta} against {b.meta}"
 
 # %% ../../nbs/engine/workers.ipynb #7b351452
 def _global_generators():
@@ -567,7 +564,8 @@ def _global_generators():
 
 def _whole(experiment, path):
     "The run that all others are compared with, and how often it was saved."
-    before, counting = _global_generators(), _Dying(path)
+    before = _global_generators()
+    counting = _Dying(path)
     whole = trial(experiment, counting, workers=1)
     if _global_generators() != before:
         raise Unproven(
@@ -582,15 +580,14 @@ def _whole(experiment, path):
 
 # %% ../../nbs/engine/workers.ipynb #1c96be70
 def _asked(t):
-    return {
-        (e.round, e.verb, e.client)
-        for e in t.federation.ledger.where(way="down")
-    }
+    down = t.federation.ledger.where(way="down")
+    return {(e.round, e.verb, e.client) for e in down}
 
 
 def _asked_again(whole):
     "How many of the clients were asked in more than one round, in words."
-    rounds = Counter(id for _, id in {(r, id) for r, _, id in _asked(whole)})
+    asked = {(r, id) for r, _, id in _asked(whole)}
+    rounds = Counter(id for _, id in asked)
     again = sum(count > 1 for count in rounds.values())
     if rounds and not again:
         raise UserError(
@@ -615,13 +612,15 @@ def _some_faults(kind, asked):
     "Faults that strike some of the replies `asked` for, (round, verb, id), and leave one of each exchange."
     exchanges = {(r, verb) for r, verb, _ in asked}
     for seed in range(1000):
-        faults = Faults(seed, **{kind: 0.3 if seed < 500 else 0.03})
+        chance = 0.3 if seed < 500 else 0.03
+        faults = Faults(seed, **{kind: chance})
         left = {
             (r, verb, id)
             for r, verb, id in asked
             if not faults.strike(r, verb, id)
         }
-        if left != asked and {(r, verb) for r, verb, _ in left} == exchanges:
+        answered = {(r, verb) for r, verb, _ in left}
+        if left != asked and answered == exchanges:
             return faults
     raise UserError(
         "no faults were found that strike a reply and leave one of each exchange; prove needs at "
@@ -658,17 +657,14 @@ def _refused(experiment, kind, whole):
 # %% ../../nbs/engine/workers.ipynb #48ce5b03
 def _repeated(anew, whole, workers):
     "Runs of `anew` that must end as `whole` did: pairs of what was done and what came of it."
-    _same_run("run once more", whole, trial(anew, workers=1))
-    _same_run(
-        "with clients made anew for every call",
-        whole,
-        trial(anew, transport=_Forgetful(anew.built_client)),
-    )
+    again = trial(anew, workers=1)
+    _same_run("run once more", whole, again)
+    forgetful = trial(anew, transport=_Forgetful(anew.built_client))
+    _same_run("with clients made anew for every call", whole, forgetful)
     shown = ["built anew and run again", "clients made anew for every call"]
     if workers > 1 and _can_fork():
-        _same_run(
-            f"with {workers} workers", whole, trial(anew, workers=workers)
-        )
+        spread = trial(anew, workers=workers)
+        _same_run(f"with {workers} workers", whole, spread)
         shown.append(f"{workers} workers")
     return [(what, "same bits") for what in shown]
 
@@ -691,35 +687,25 @@ def prove(
     if kills is not None and kills < 1:
         raise UserError(f"kills={kills} must be at least 1, or None for all")
     with tempfile.TemporaryDirectory() as folder:
-        (whole, saves), anew = (
-            _whole(experiment, f"{folder}/whole"),
-            replace(experiment),
-        )
+        whole, saves = _whole(experiment, f"{folder}/whole")
+        anew = replace(experiment)
+        again = _asked_again(whole)
         shown = [
-            ("clients asked in more than one round", _asked_again(whole)),
+            ("clients asked in more than one round", again),
             *_repeated(anew, whole, workers),
         ]
-        stops = (
-            np.linspace(1, saves, min(kills or saves, saves))
-            .round()
-            .astype(int)
-            .tolist()
-        )
+        count = min(kills or saves, saves)
+        stops = np.linspace(1, saves, count).round().astype(int).tolist()
         for stop in stops:
             resumed = _resumed(experiment, anew, f"{folder}/{stop}", stop)
-            _same_run(
-                f"killed after checkpoint {stop} and resumed", whole, resumed
-            )
-    shown.append(
-        (f"killed after {len(stops)} of {saves} checkpoints", "same bits")
-    )
+            how = f"killed after checkpoint {stop} and resumed"
+            _same_run(how, whole, resumed)
+    killed = f"killed after {len(stops)} of {saves} checkpoints"
+    shown.append((killed, "same bits"))
     for kind in kinds:
-        shown.append(
-            (
-                f"fault: {kind}",
-                f"{_refused(experiment, kind, whole)} replies struck, all refused",
-            )
-        )
+        struck = _refused(experiment, kind, whole)
+        came = f"{struck} replies struck, all refused"
+        shown.append((f"fault: {kind}", came))
     return Table(
         {"what was done": what, "what came of it": came} for what, came in shown
     )

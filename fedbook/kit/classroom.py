@@ -1,4 +1,9 @@
-"""What a newcomer and a teacher need: a look at the machine, solved exercises, assignments with a grader, slides."""
+"""What a newcomer and a teacher need: a look at the machine, solved exercises, assignments with a grader, slides.
+
+The grader asks a pupil's functions in a process of their own, which has no answers: on Linux 5.13 or newer the kernel
+closes the folders of the course to it (Landlock), and everywhere Python's audit hooks hear of files that are opened and
+processes that are started. It believes values, not prints. What it cannot stop: a student may know the answers by
+heart, and the course is public. Where marks matter, change the exercises, or ask about the code."""
 import ast
 import base64
 import copy
