@@ -73,10 +73,11 @@ MISTAKES = [
     ("run methods/fedavg -p lr", "not of the form NAME=VALUE"),
     ("run datasets/world -p lr=3", "has no parameters"), ("run all -p lr=1", "-p goes with one chapter"),
     ("run engine/wire --profile huge", "profile='huge' is unknown; choose one of smoke, quick, full, paper"),
-    ("run engine/wire --device tpu", "device='tpu' is unknown"), ("run engine/wire --seed x", "invalid int value"),
+    ("run wire --device tpu", "device='tpu' is unknown"), ("run wire --seed x", "invalid int value"),
     *([] if torch.cuda.is_available() else [("run fedavg --device cuda", "PyTorch finds no GPU here; use")]),
     ("run engine/wire --seed -1", "seed=-1 must be"),
-    ("run all --at-once 0", "--at-once 0 must be 1 or more"), ("run engine/wire --engine warp", "engine='warp' is unknown"),
+    ("run all --at-once 0", "--at-once 0 must be 1 or more"),
+    ("run wire --engine warp", "engine='warp' is unknown"),
     ("run fedavg -p lr=nan", "lr=nan must be above 0, and finite"),
     ("run fedavg -p lr=inf", "lr=inf must be above 0, and finite"),
     ("run fedavg -p alpha=0", "alpha=0.0 must be above 0"), ("run fedavg -p rounds=-3", "rounds=-3 must be"),
@@ -280,12 +281,13 @@ def test_with_device_cpu_a_gpu_is_hidden(tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr(runs, "run_chapter", lambda *_, **__: seen.append(os.environ["CUDA_VISIBLE_DEVICES"])
                         or dict(chapter="x", measured="", seconds=0, notebook="", error=None))
-    assert [main(f"run engine/wire --device {name} --out {tmp_path}".split()) for name in ("auto", "cpu")] == [0, 0]
+    assert [main(f"run wire --device {name} --out {tmp_path}".split()) for name in ("auto", "cpu")] == [0, 0]
     assert seen == ["0", ""]
 
 
 def test_exit_code_and_last_line_of_a_failed_run(tmp_path, monkeypatch, capsys):
-    path = chapter(tmp_path, "from fedbook.engine.errors import UserError\nraise UserError('lr=-1 must be positive')")
+    raises = "from fedbook.engine.errors import UserError\nraise UserError('lr=-1 must be positive')"
+    path = chapter(tmp_path, raises)
     monkeypatch.setattr(runs, "chapters", lambda: {"99_demo": path})
     assert main(["run", "99_demo", "--profile", "smoke", "--out", str(tmp_path / "runs")]) == 1
     last = capsys.readouterr().err.strip().splitlines()[-1]

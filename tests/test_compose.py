@@ -25,8 +25,8 @@ from test_flower import experiment_of
 
 PAGE = Path(__file__).parent.parent / "site" / "pages" / "compose.md"
 METHODS = ("fedavg", "fedreplay", "fedmox", "fedklpr", "fedcbdr", "fedgtea")
-AGGREGATES = {"median": Median(), "trimmed mean": TrimmedMean(0), "Krum": Krum(0), "Multi-Krum": Krum(0, None),
-              "geometric median": GeometricMedian(), "clipped mean": ClippedMean(), "capped": Capped(),
+AGGREGATES = {"median": Median(), "trimmed mean": TrimmedMean(0), "Krum": Krum(0),
+              "Multi-Krum": Krum(0, None), "geometric median": GeometricMedian(), "clipped mean": ClippedMean(), "capped": Capped(),
               "noisy mean": NoisyMean(1.0, 0.5)}
 MODS = {"int8": (Int8(),), "top-k": (TopK(0.1),), "low rank": (LowRank(1),), "clip": (Clip(1.0),),
         "clip, noise": (Clip(1.0), Noise(0.1)), "top-k, int8": (TopK(0.1), Int8())}
@@ -98,10 +98,10 @@ def page(found):
     masked = {("secure aggregation", c): found[c, "secure aggregation"] for c in (*AGGREGATES, *MODS)}
     return f"""# What composes with what
 
-An aggregate (`Experiment(..., aggregate=Median())`) takes the place of the mean in a server's merge; a mod
-(`Experiment(..., mods=[Int8()])`) writes what leaves a client, and reads it at the server. Each cell was run for
-a round by `tests/test_compose.py`, which wrote this page; what does not go together says so before anything is
-merged.
+An aggregate (`Experiment(..., aggregate=Median())`) takes the place of the mean in a server's merge.
+A mod (`Experiment(..., mods=[Int8()])`) writes what leaves a client, and reads it at the server.
+`tests/test_compose.py` ran each cell for a round and wrote this page. What does not go together says so
+before anything is merged.
 
 {table("method", METHODS, AGGREGATES, found)}
 
@@ -131,7 +131,7 @@ def test_each_cell_runs_for_a_round_or_is_refused_in_one_sentence(found):
 def test_the_page_says_what_was_found(found):
     written = page(found)
     if os.environ.get("FEDBOOK_WRITE"): PAGE.write_text(written)
-    assert PAGE.read_text() == written, "write it anew: FEDBOOK_WRITE=1 python -m pytest tests/test_compose.py"
+    assert PAGE.read_text() == written, "run it again with FEDBOOK_WRITE=1"
 
 
 def test_an_aggregate_acts_and_a_mod_costs_what_it_says():

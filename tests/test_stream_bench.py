@@ -26,7 +26,8 @@ def test_memory_is_flat_in_the_number_of_replies(bench):
 
 
 def test_both_ways_give_the_same_bits(bench, tmp_path):
-    one, other = (bench.exchange(5, 0.01, transport, tmp_path)[0] for transport in (bench.FlowerTransport, bench.AtOnce))
+    kinds = bench.FlowerTransport, bench.AtOnce
+    one, other = (bench.exchange(5, 0.01, kind, tmp_path)[0] for kind in kinds)
     assert torch.equal(one.weights["weight"], other.weights["weight"])
     assert not [*tmp_path.iterdir()]
 
