@@ -26,7 +26,8 @@ from test_flower import experiment_of
 PAGE = Path(__file__).parent.parent / "site" / "pages" / "compose.md"
 METHODS = ("fedavg", "fedreplay", "fedmox", "fedklpr", "fedcbdr", "fedgtea")
 AGGREGATES = {"median": Median(), "trimmed mean": TrimmedMean(0), "Krum": Krum(0),
-              "Multi-Krum": Krum(0, None), "geometric median": GeometricMedian(), "clipped mean": ClippedMean(), "capped": Capped(),
+              "Multi-Krum": Krum(0, None), "geometric median": GeometricMedian(),
+              "clipped mean": ClippedMean(), "capped": Capped(),
               "noisy mean": NoisyMean(1.0, 0.5)}
 MODS = {"int8": (Int8(),), "top-k": (TopK(0.1),), "low rank": (LowRank(1),), "clip": (Clip(1.0),),
         "clip, noise": (Clip(1.0), Noise(0.1)), "top-k, int8": (TopK(0.1), Int8())}
@@ -92,7 +93,8 @@ def table(corner, rows, columns, found):
 
 def page(found):
     "The page of all cells, with the sentences of the refusals below the tables."
-    bare = lambda said: re.sub(r"^no: (aggregate|mods)=.*?\) (?=does not|covers)", r"\1: ", said)
+    form = r"^no: (aggregate|mods)=.*?\) (?=does not|covers)"
+    bare = lambda said: re.sub(form, r"\1: ", said)
     reasons = sorted({bare(said) for said in found.values() if said != "runs"})
     told = "\n".join(f"- {reason}" for reason in reasons)
     masked = {("secure aggregation", c): found[c, "secure aggregation"] for c in (*AGGREGATES, *MODS)}
