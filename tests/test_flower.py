@@ -988,8 +988,8 @@ def test_a_simulation_returns_what_the_job_returns_and_raises_what_it_raises(wit
 # ---- mistakes
 
 @pytest.mark.parametrize("attempt, said", [
-    (lambda tmp: plan_of("world"), "chapter 'world' trains no clients; choose one of fedreplay, fedmox, fedklpr, "
-     "fedcbdr, fedgtea"),
+    (lambda tmp: plan_of("world"), "chapter 'datasets/world' trains no clients; choose one of fedreplay, fedmox, "
+     "fedklpr, fedcbdr, fedgtea"),
     (lambda tmp: plan_of("nosuch"), "chapter 'nosuch'"),
     (lambda tmp: plan_of("fedavg", "huge"), "profile='huge'"),
     (lambda tmp: plan_of("fedcbdr", "huge"), "profile='huge'"),

@@ -111,7 +111,7 @@ def test_numbers_and_rows_of_a_paper_are_written_short(tour, tmp_path):
 
 
 def test_an_error_names_no_folder_of_this_machine(bench, tmp_path):
-    paths = [tmp_path / "a", ROOT / "fedbook" / "lab.py", Path.home() / "b", Path(sys.prefix) / "c"]
+    paths = [tmp_path / "a", ROOT / "fedbook/kit/lab.py", Path.home() / "b", Path(sys.prefix) / "c"]
     text = "\n".join(["cell 3 failed: \x1b[31mOSError\x1b[0m", *map(str, paths)])
     assert bench.plain(text, tmp_path) == "cell 3 failed: OSError\nOUT/a\n./fedbook/kit/lab.py\n~/b\nPYTHON/c"
     assert bench.plain("", tmp_path) == "no reason given"
