@@ -92,8 +92,9 @@ def _teeth(crop, t, shift):
     return (1 - crop.sharp) * (0.5 - 0.5 * np.cos(2 * math.pi * turn)) + crop.sharp * saw
 
 def half_width(crop: Crop, lobe: Lobe, t: np.ndarray, shift: float = 0.0) -> np.ndarray:
-    """Return the half width of `lobe` at `t`, an array of places along it from 0 (base) to 1 (tip), in units
-    of half the picture, teeth included (equation (1)). `shift` moves the teeth along, 1 by a whole tooth."""
+    """Return the half width of `lobe`, one of `crop`, at `t`, an array of places along it from 0 (base) to 1
+    (tip), in units of half the picture, teeth included (equation (1)). `shift` moves the teeth along, 1 by a
+    whole tooth."""
     peak = lobe.low / (lobe.low + lobe.high)
     top = peak ** lobe.low * (1 - peak) ** lobe.high
     smooth = lobe.width * t ** lobe.low * (1 - t) ** lobe.high / top
@@ -159,8 +160,8 @@ def line_coverage(distance: np.ndarray, width: float | np.ndarray, pixel: float)
     return np.clip(1.5 - distance / wide, 0, 1) * (width / wide)
 
 def vein_phase(crop: Crop, blade: Blade, shift: float = 0.0) -> np.ndarray:
-    """Return the phase of the vein pattern at each place of `blade`; side veins lie where it is a whole
-    number (equation (4)). `shift` moves veins that branch off a midrib, 1 by a whole vein."""
+    """Return the phase of the vein pattern of `crop` at each place of `blade`; side veins lie where it is a
+    whole number (equation (4)). `shift` moves veins that branch off a midrib, 1 by a whole vein."""
     if crop.veins == "parallel": return crop.ribs * blade.s / np.maximum(blade.edge, 0.02)
     across = np.abs(blade.s)
     offset = np.where(blade.s > 0, np.float32(shift), np.float32(shift + 0.45))
@@ -168,9 +169,9 @@ def vein_phase(crop: Crop, blade: Blade, shift: float = 0.0) -> np.ndarray:
 
 # %% ../../nbs/datasets/leaves.ipynb #62ca9165
 def veins(crop: Crop, blade: Blade, pixel: float, shift: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
-    """Return two float32 arrays for the places of `blade`: how much of the pixel is vein (0..1), and the
-    distance to the next side vein (0 on it, 1 in the middle between two). `pixel`: side of a pixel in units
-    of half the picture; `shift` moves the side veins, 1 by a whole vein."""
+    """Return two float32 arrays for the places of `blade`, a leaf of `crop`: how much of the pixel is vein
+    (0..1), and the distance to the next side vein (0 on it, 1 in the middle between two). `pixel`: side of a
+    pixel in units of half the picture; `shift` moves the side veins, 1 by a whole vein."""
     at = vein_phase(crop, blade, shift)
     between = 2 * np.abs(at - np.rint(at))
     parallel = crop.veins == "parallel"
@@ -270,13 +271,13 @@ def mildew(leaf: Leaf, severity: float, rng: np.random.Generator) -> None:
 
 def chlorosis(leaf: Leaf, severity: float, rng: np.random.Generator) -> None:
     """Paint yellow between the veins of `leaf`, in place, uneven over the leaf; the yellower, the higher
-    `severity` (0..1)."""
+    `severity` (0..1). `rng` draws where."""
     patch = smooth_step(noise(rng, leaf.size, 4), -1.5 - severity, 0.8 - 1.5 * severity)
     mix(leaf.rgb, (0.86, 0.82, 0.26), (0.4 + 0.55 * severity) * smooth_step(leaf.between, 0.0, 0.38) * patch)
 
 def chewed(leaf: Leaf, severity: float, rng: np.random.Generator) -> None:
     """Cut holes and bites with dry rims into `leaf`, in place, in two sizes; the more, the higher `severity`
-    (0..1)."""
+    (0..1). `rng` draws where."""
     ox, oy = rng.uniform(0, 3, 2)
     x, y = (leaf.x + ox).astype(np.float32), (leaf.y + oy).astype(np.float32)
     large, small = (spots(rng, x, y, cell, share, 0.16, 0.42)
@@ -287,7 +288,7 @@ def chewed(leaf: Leaf, severity: float, rng: np.random.Generator) -> None:
 
 # %% ../../nbs/datasets/leaves.ipynb #0d86bbc1
 def healthy(leaf: Leaf, severity: float, rng: np.random.Generator) -> None:
-    "Leave `leaf` as it is: the condition without damage."
+    "Leave `leaf` as it is, whatever `severity` and `rng`: the condition without damage."
 
 # %% ../../nbs/datasets/leaves.ipynb #a75ccd67
 CONDITIONS = {"healthy": healthy, "rust": rust, "blight": blight, "mildew": mildew, "chlorosis": chlorosis,
@@ -337,7 +338,8 @@ def _rotation(angle):
     return np.array([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]])
 
 def view(rng: np.random.Generator) -> View:
-    "Draw a `View`: any turn, a zoom of about 0.94, one direction shortened to 0.66 at least, a small shift."
+    """Draw a `View`, how a camera sees a leaf, with the generator `rng`: any turn, a zoom of about 0.94, one
+    direction shortened to 0.66 at least, a small shift."""
     turn, about = np.asarray(rng.uniform(0, (2 * math.pi, math.pi)))
     zoom, short = 0.94 * math.exp(rng.normal(0, 0.10)), rng.uniform(0.66, 1)
     matrix = _rotation(about).T @ np.diag([1, 1 / short]) @ _rotation(about) @ _rotation(turn) / zoom
@@ -347,8 +349,9 @@ def view(rng: np.random.Generator) -> View:
 
 # %% ../../nbs/datasets/leaves.ipynb #1a328bb3
 def leaf_places(view: View, size: int) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return the places of all pixels of a picture in the leaf's plane, `x` and `y`, float32 (size, size),
-    and the side of a pixel there, in units of half the picture (equation (7))."""
+    """Return the places of all pixels of a picture of `size` pixels a side in the leaf's plane, as `view`
+    sees it: `x` and `y`, float32 (size, size), and the side of a pixel there, in units of half the picture
+    (equation (7))."""
     at = (np.arange(size, dtype=np.float32) + 0.5) * (2 / size) - 1
     a, b, c, d = view.matrix
     px, py = at[None] - np.float32(view.at[0]), at[:, None] - np.float32(view.at[1])
@@ -393,7 +396,7 @@ def paint_leaf(crop: Crop, condition: Callable, severity: float, plant: Plant, v
 
 def shade_leaf(leaf: Leaf, view: View, rng: np.random.Generator) -> None:
     """Let the sun of `view` fall on `leaf`, in place: on its two halves, the bulges between veins, the edge,
-    and a sheen."""
+    and a sheen drawn by `rng`."""
     side = 0.13 * math.sin(view.sun - view.turn)
     lit = 1 + side * np.clip(8 * leaf.blade.s, -1, 1) + 0.08 * (leaf.between - 0.5)
     lit -= 0.10 * smooth_step(-leaf.blade.inside, -0.05, 0.0)
@@ -403,7 +406,7 @@ def shade_leaf(leaf: Leaf, view: View, rng: np.random.Generator) -> None:
 # %% ../../nbs/datasets/leaves.ipynb #12909982
 def soil(rng: np.random.Generator, size: int, ground: Sequence[float]) -> np.ndarray:
     """Return a picture of soil of the colour `ground` (red, green, blue in 0..1) with clods, stones and
-    sometimes weeds: float32 (3, size, size), about 0..1, not cut."""
+    sometimes weeds, drawn by `rng`: float32 (3, size, size), about 0..1, not cut."""
     clods = np.exp(0.14 * noise(rng, size, 4) + 0.13 * noise(rng, size, 13) + 0.15 * noise(rng, size, 40))
     rgb = np.asarray(ground, np.float32)[:, None, None] * clods
     mix(rgb, 1.5 * np.asarray(ground) + 0.06, 0.7 * smooth_step(noise(rng, size, 15), 1.6, 1.85))
@@ -413,8 +416,8 @@ def soil(rng: np.random.Generator, size: int, ground: Sequence[float]) -> np.nda
 
 # %% ../../nbs/datasets/leaves.ipynb #4b1bb932
 def sky(rng: np.random.Generator, size: int, ground: Sequence[float]) -> np.ndarray:
-    """Return a picture of sky with clouds, and trees at the lower border: float32 (3, size, size), about
-    0..1. `ground` is not used."""
+    """Return a picture of sky with clouds, and trees at the lower border, drawn by `rng`: float32 (3, size,
+    size), about 0..1. `ground` is not used."""
     down = ((np.arange(size, dtype=np.float32) + 0.5) / size)[:, None] * np.ones((1, size), np.float32)
     rgb = np.ones((3, size, size), np.float32) * np.asarray((0.36, 0.58, 0.86), np.float32)[:, None, None]
     mix(rgb, (0.78, 0.87, 0.94), down * np.float32(rng.uniform(0.4, 1)))

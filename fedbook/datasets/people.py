@@ -118,10 +118,10 @@ def panel(canvas: PersonCanvas, middle: float, top: float, bottom: float, wide: 
 
 # %% ../../nbs/datasets/people.ipynb #9bbf2886
 class Person(NamedTuple):
-    """What an identity looks like in every camera. Colours are (red, green, blue) in 0..1. `height`, `width`:
-    factors; `head`: short, long, bald, cap or hood; `pattern`: plain, stripes, block or logo, in the colour
-    `second`; `sleeves`: short or long; `legs`: trousers, shorts or skirt; `bag`: none, backpack or
-    handbag."""
+    """What an identity looks like in every camera. Colours (of `skin`, `hair`, `top`, `bottom`, `shoes`, and
+    `bag_colour`) are (red, green, blue) in 0..1. `height`, `width`: factors; `head`: short, long, bald, cap
+    or hood; `pattern`: plain, stripes, block or logo, in the colour `second`; `sleeves`: short or long;
+    `legs`: trousers, shorts or skirt; `bag`: none, backpack or handbag."""
     height: float
     width: float
     skin: tuple
@@ -566,8 +566,8 @@ def render_site(site: int, train_images: int, test_identities: int = 30, cameras
     (the rest).
 
     `per_camera`: pictures of a person in each of the `cameras`; `size`: (height, width) in pixels; `split` of
-    a picture is train, query or gallery. Raises `UserError` for `per_camera` below 2, and as `people`
-    does."""
+    a picture is train, query or gallery; `seed` draws people and cameras. Raises `UserError` for `per_camera`
+    below 2, and as `people` does."""
     _check_whole(train_images=(train_images, 1), cameras=(cameras, 1), per_camera=(per_camera, 2))
     identities = max(2, round(train_images / (cameras * per_camera)))
     train = people(identities, cameras, per_camera, size, seed, site, "train")

@@ -44,8 +44,9 @@ profiles = {
 LOADS = (0.2, 0.6, 1.0)
 
 def drawn_load(rng: np.random.Generator, t: np.ndarray) -> np.ndarray:
-    """Draw the load of a machine over a minute, (steps,), at times `t` (steps,) in 0..1: two to four levels
-    out of `LOADS` with steep smooth steps between them, at random times (equation (1))."""
+    """Draw the load of a machine over a minute, (steps,), at times `t` (steps,) in 0..1, with the generator
+    `rng`: two to four levels out of `LOADS` with steep smooth steps between them, at random times (equation
+    (1))."""
     levels = rng.choice(LOADS, rng.integers(2, 5))
     times = np.sort(rng.uniform(0.05, 0.95, len(levels) - 1))
     steps = np.diff(levels)[:, None] / (1 + np.exp((times[:, None] - t).clip(-3, 3) / 0.01))
@@ -106,7 +107,7 @@ def sound_minute(machine: Machine, rng: np.random.Generator, steps: int) -> Minu
 
 # %% ../../nbs/datasets/sensors.ipynb #29b00016
 def no_fault(minute: Minute, machine: Machine, severity: float, rng: np.random.Generator) -> None:
-    "Leave `minute` as it is: the state without fault."
+    "Leave `minute` as it is: the state without fault. The other arguments are not used."
 
 # %% ../../nbs/datasets/sensors.ipynb #3ee04606
 def imbalance(minute: Minute, machine: Machine, severity: float, rng: np.random.Generator) -> None:
@@ -127,14 +128,14 @@ def bearing(minute: Minute, machine: Machine, severity: float, rng: np.random.Ge
 # %% ../../nbs/datasets/sensors.ipynb #29b00018
 def leak(minute: Minute, machine: Machine, severity: float, rng: np.random.Generator) -> None:
     """Lower the pressure by a share `severity` / 2 and the current by a share `severity` / 10 in `minute`, in
-    place."""
+    place. `machine` and `rng` are not used."""
     minute.readings[3] *= 1 - 0.5 * severity
     minute.readings[2] *= 1 - 0.1 * severity
 
 # %% ../../nbs/datasets/sensors.ipynb #386a1613
 def overload(minute: Minute, machine: Machine, severity: float, rng: np.random.Generator) -> None:
     """Raise current and temperature and lower speed in `minute`, in place, with the load; the more, the
-    higher `severity` (0..1)."""
+    higher `severity` (0..1). `rng` is not used."""
     minute.readings[2] *= 1 + 0.4 * severity * minute.load
     minute.readings[4] += 0.5 * severity * lagged(minute.load, machine.lag)
     minute.readings[5] *= 1 - 0.15 * severity * minute.load
@@ -220,9 +221,10 @@ def _check_series(data: Series) -> None:
 # %% ../../nbs/datasets/sensors.ipynb #29b00028
 def series_of(readings: Sequence[np.ndarray], labels: Sequence[int], classes: Sequence[str],
               sensors: Sequence[str], name: str, unit: Sequence[int] | None = None) -> Series:
-    """Return a `Series` from a list of arrays (sensors, steps), one for each of the `labels` (positions in
-    `classes`); `sensors` are names, `unit` says which machine each comes from. Raises `UserError` for series
-    of unequal length, another number of sensors, no series at all, and for what `Series` refuses."""
+    """Return a `Series` from `readings`, a list of arrays (sensors, steps), one for each of the `labels`
+    (positions in `classes`); `sensors` are names, `unit` says which machine each comes from. Raises
+    `UserError` for series of unequal length, another number of sensors, no series at all, and for what
+    `Series` refuses."""
     shapes = [tuple(np.shape(one)) for one in readings]
     if not shapes: raise UserError(f"readings of {name} are empty, expected at least one series")
     odd = next((i for i, shape in enumerate(shapes) if shape != shapes[0]), None)
@@ -244,10 +246,10 @@ def _one(c: int, j: int, steps: int, seed: int, split: str) -> tuple[np.ndarray,
     return series, (number * len(SENSOR_CLASSES) + c) * len(_SPLITS) + part
 
 def machine_sensors(per_class: int, steps: int = 64, seed: int = 0, split: str = "train") -> Series:
-    """Return rendered minutes as a `Series`: float32 (n, 6, steps) in [-1, 1], `per_class` of each of 25
-    classes, named like "pump leak" and sorted. Four minutes come from one machine (`unit`), whose number is
-    unique over classes and splits. Raises `UserError` for another split, and for numbers that make no data
-    set."""
+    """Return rendered minutes of machines, drawn by `seed`, as a `Series`: float32 (n, 6, steps) in [-1, 1],
+    `per_class` of each of 25 classes, named like "pump leak" and sorted. Four minutes come from one machine
+    (`unit`), whose number is unique over classes and splits. Raises `UserError` for another split, and for
+    numbers that make no data set."""
     if split not in _SPLITS: raise UserError(f"split={split!r} is unknown; choose train or test")
     for name, value, low in (("per_class", per_class, 1), ("steps", steps, 16), ("seed", seed, 0)):
         if not isinstance(value, int) or value < low:
@@ -315,9 +317,9 @@ def own_sensors(split: str = "train") -> Series | None:
 
 # %% ../../nbs/datasets/sensors.ipynb #29b00035
 def random_kernels(sensors: int, steps: int, kernels: int = 128, seed: int = 0) -> list[tuple]:
-    """Return `kernels` random convolution kernels of ROCKET for series (sensors, steps), as a list of tuples:
-    weights float32 (1, sensors, length), 0 for sensors that it does not look at, bias, dilation and
-    padding."""
+    """Return `kernels` random convolution kernels of ROCKET, drawn by `seed`, for series (sensors, steps), as
+    a list of tuples: weights float32 (1, sensors, length), 0 for sensors that it does not look at, bias,
+    dilation and padding."""
     rng, found = np.random.default_rng([seed, 29]), []
     for _ in range(kernels):
         length = int(rng.choice([n for n in (7, 9, 11) if n <= steps]))

@@ -590,8 +590,8 @@ def rendered_street(clients: int = 3, server_images: int = 64, client_images: in
     overcast (as in BDD100K's). `server_images`, `client_images`: training scenes of the server, and of each
     of `clients`.
 
-    No scene occurs twice. `high` (server and tests) and `low` (clients) are (height, width) in pixels. Raises
-    `UserError` for no client or no domain."""
+    No scene occurs twice; `seed` draws them. `high` (server and tests) and `low` (clients) are (height,
+    width) in pixels. Raises `UserError` for no client or no domain."""
     counts = dict(clients=clients, server_images=server_images, client_images=client_images,
                   test_images=test_images)
     for name, value in counts.items(): _count(name, value)
@@ -642,7 +642,7 @@ def street_set(name: str, clients: int = 3, server_images: int = 2000, high: Seq
                low: Sequence[int] = (360, 640), seed: int = 0) -> Street:
     """Return the real set `name` (bdd100k, soda10m or cityscapes) divided as in the FedMox paper, or the
     pictures at the path `name` (see `own_street`): a `Street` of lazy pictures, server and tests at `high`,
-    clients at `low` (height, width). `server_images` limits the server's.
+    clients at `low` (height, width). `server_images` limits the server's; `seed` deals.
 
     BDD100K: 2,000 cloudy | overcast 8,000, rainy 5,000, snowy 5,000 | tests from val. SODA10M: 2,000 clear |
     overcast 10,000, rainy 8,000 (from its unlabelled part, else from train) | tests from val. Cityscapes:

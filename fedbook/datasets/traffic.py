@@ -161,21 +161,21 @@ def shade(colour: tuple, factor: float) -> tuple:
 def face(camera: Camera, x0: float, x1: float, low: float, high: float, depth: float, colour: tuple,
          **more: Any) -> Part:
     """Return a rectangle that faces the camera, from x = `x0` to `x1` and from height `low` to `high` at
-    `depth` (metres); `more` are other fields of `Part`."""
+    `depth` (metres), in `colour` (red, green, blue in 0..1); `more` are other fields of `Part`."""
     corners = [perspective(camera, x0, high, depth), perspective(camera, x1, low, depth)]
     return Part("rect", corners, colour, **more)
 
 def side(camera: Camera, x: float, low: float, high: float, near: float, far: float, colour: tuple,
          **more: Any) -> Part:
     """Return an upright rectangle along the street at `x`, from height `low` to `high` and from depth `near`
-    to `far` (metres); `more` are other fields of `Part`."""
+    to `far` (metres), in `colour` (red, green, blue in 0..1); `more` are other fields of `Part`."""
     corners = ((low, near), (high, near), (high, far), (low, far))
     return Part("poly", [perspective(camera, x, h, z) for h, z in corners], colour, **more)
 
 def flat(camera: Camera, x0: float, x1: float, height: float, near: float, far: float, colour: tuple,
          **more: Any) -> Part:
-    """Return a level rectangle at `height`, from x = `x0` to `x1` and from depth `near` to `far` (metres);
-    `more` are other fields of `Part`."""
+    """Return a level rectangle at `height`, from x = `x0` to `x1` and from depth `near` to `far` (metres), in
+    `colour` (red, green, blue in 0..1); `more` are other fields of `Part`."""
     corners = ((x0, near), (x1, near), (x1, far), (x0, far))
     return Part("poly", [perspective(camera, x, height, z) for x, z in corners], colour, **more)
 
@@ -188,7 +188,7 @@ def block(camera: Camera, x0: float, x1: float, low: float, high: float, near: f
           colour: tuple) -> list[Part]:
     """Return the visible faces of a box-shaped body, back to front: its side, its top if the camera is above
     it, and the face towards the camera. It spans x = `x0`..`x1`, heights `low`..`high` and depths
-    `near`..`far` (metres)."""
+    `near`..`far` (metres), in `colour` (red, green, blue in 0..1)."""
     x, parts = _seen(x0, x1), []
     if x is not None: parts.append(side(camera, x, low, high, near, far, shade(colour, 0.72)))
     if high < camera.eye - 0.02: parts.append(flat(camera, x0, x1, high, near, far, shade(colour, 1.18)))
@@ -391,7 +391,7 @@ def _panel(t, x, y, r):
 _DRAWN = (_pedestrian, _car, _bus, _truck, _sign)
 
 def parts_of(camera: Camera, thing: Thing) -> list[Part]:
-    "Return the drawing of `thing` as a list of `Part`, back to front."
+    "Return the drawing of `thing`, as `camera` sees it, as a list of `Part`, back to front."
     return _DRAWN[thing.kind](camera, thing)
 
 # %% ../../nbs/datasets/traffic.ipynb #8c346d7a

@@ -231,7 +231,7 @@ def contact_sheet(data: Pictures, columns: int = 10, title: str | None = None) -
 
 # %% ../../nbs/datasets/world.ipynb #abb6e98a
 def class_means(x: torch.Tensor, y: torch.Tensor, classes: int) -> torch.Tensor:
-    """Return the mean of `x` (n, ...) over each class, float32 (classes, ...), pixels in 0..1 if `x` is
+    """Return the mean of `x` (n, ...) over each class, float32 (classes, ...), pixels as -1..1 if `x` is
     uint8. `y`: labels, int64 (n,). A class without a picture gets NaN."""
     sums = torch.zeros(classes, *x.shape[1:]).index_add_(0, y, as_float(x))
     return sums / torch.bincount(y, minlength=classes).reshape(-1, *[1] * (x.ndim - 1))

@@ -352,8 +352,9 @@ class TimedExperiment(FedAvgExperiment):
         return super().test(server) if (server.round + 1) % self.every == 0 else {}
 
 def experiment(sizes: BufferedSizes | TimedSizes, seed: int = 0, device: str = "cpu") -> TimedExperiment:
-    """Return the chapter's federation in synchronous rounds. Of `BufferedSizes` it has `answers` //
-    `per_round` rounds (one at least), for about `answers` answers in all."""
+    """Return the chapter's `TimedExperiment` with synchronous rounds, for runs with `seed` on `device`. Of
+    `BufferedSizes` it has `answers` // `per_round` rounds (one at least), for about `answers` answers in
+    all."""
     if isinstance(sizes, BufferedSizes): sizes = sizes.timed(rounds=max(1, sizes.answers // sizes.per_round))
     return TimedExperiment(sizes, seed, device)
 

@@ -224,8 +224,8 @@ def answer(client: ClientLike, verb: str, message: Message, states: NodeStates,
            threads: int = 1) -> RecordDict:
     """Let the newly built `client` answer Flower's `message`, and return the records of the reply. `verb` is
     the client's method to call (such as fit); the client starts from the private state of `states` that
-    `message` names, and trains with `threads` torch threads. Raises `Undeclared`, and keeps nothing, where it
-    changed an attribute that its `keeps` does not name."""
+    `message` names, and trains with `threads` torch threads. Raises `Undeclared`, and keeps nothing, where
+    `verb` is none of its `verbs`, or where it changed an attribute that its `keeps` does not name."""
     start = message.content["fedbook"]["state"]
     state = states.find(start) if start else None
     call = Call(0, states.id, verb, packed_in(message.content), state)
@@ -722,5 +722,5 @@ Then, where SERVER is an entry of Flower's config.toml with address and root-cer
 Keep Flower silent everywhere: FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1"""
 
 def node_commands(plan: Plan, folder: str | Path) -> str:
-    "Return the shell commands, as text, that run the app in `folder` on a server and real nodes."
+    "Return the shell commands, as text, that run the app of `plan` in `folder` on a server and real nodes."
     return _COMMANDS.format(folder=shlex.quote(str(folder)), last=len(plan.experiment.ids) - 1)

@@ -142,7 +142,8 @@ class CrowdExperiment(FedAvgExperiment):
         return {"accuracy": server.score(self.lent, x[:self.sizes.tests], y[:self.sizes.tests])}
 
 def experiment(sizes: ScaleSizes | CrowdSizes, seed: int = 0, device: str = "cpu") -> CrowdExperiment:
-    "Return FedAvg on the smallest number of clients in `sizes.crowds`, or on `CrowdSizes` as they are."
+    """Return FedAvg on the smallest number of clients in `sizes.crowds`, or on `CrowdSizes` as they are;
+    `seed` and `device` are those of its runs."""
     if isinstance(sizes, ScaleSizes):
         clients = min(sizes.crowds)
         sizes = sizes.crowd(clients, max(2, round(sizes.share * clients)))
@@ -221,7 +222,8 @@ class FolderCheckpoint:
     def __init__(self, path: str | Path, about: Any = "") -> None: self.file = Checkpoint(path, about)
 
     def save(self, place: Position, server: ServerLike, federation: Any, history: History) -> None:
-        "Write the file, whole or not at all, for a run at `place`; then commit the states written so far."
+        """Write `server`, `federation` and `history` of a run at `place` to the file, whole or not at all;
+        then commit the states written so far."""
         states, federation.states = federation.states, {}
         try: self.file.save(place, server, federation, history)
         finally: federation.states = states
@@ -291,7 +293,8 @@ class TwoLevel:
         return sorted(chosen)
 
     def steps(self, ids: list[int], r: int) -> list[Step]:
-        "Return the exchanges of round `r`: the server's, with the last one made `inner` times."
+        """Return the exchanges of round `r` with clients `ids`: the server's, with the last one made `inner`
+        times."""
         *before, last = self.server.steps(ids, r)
         within = Step(last.verb, self.send, last.to, self.average)
         return [*before, *[within] * (self.inner - 1), Step(last.verb, self.send, last.to, self.meet)]

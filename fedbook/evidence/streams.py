@@ -242,8 +242,8 @@ def check_tasks(tasks: Sequence[StreamTask]) -> None:
 def one_and_dirichlet(labels: Tensor | Sequence[int] | np.ndarray, clients: int, alpha: float,
                       seed: int | Sequence[int]) -> list[np.ndarray]:
     """Return the positions of `labels` (n,) that each of `clients` gets, sorted int64 arrays: one each, at
-    random, and the rest class by class in shares from a Dirichlet distribution of `alpha`. Raises `UserError`
-    for fewer labels than clients."""
+    random, and the rest class by class in shares from a Dirichlet distribution of `alpha`, all drawn by
+    `seed`. Raises `UserError` for fewer labels than clients."""
     labels, rng = np.asarray(labels), np.random.default_rng(seed)
     if len(labels) < clients:
         raise UserError(f"clients={clients} is more than the {len(labels)} pictures of a task, expected at "
@@ -258,8 +258,8 @@ def one_and_dirichlet(labels: Tensor | Sequence[int] | np.ndarray, clients: int,
 # %% ../../nbs/evidence/streams.ipynb #29a00020
 def stream_of(tasks: Sequence[StreamTask], clients: int, alpha: float, seed: int) -> Stream:
     """Return the `Stream` of `tasks` in their order. The inputs of each are shared among `clients` by
-    `one_and_dirichlet`: one for each client, the rest in Dirichlet shares of `alpha`. Labels are numbered as
-    the classes come. Raises `UserError` for tasks that do not go together (`check_tasks`)."""
+    `one_and_dirichlet`: one for each client, the rest in Dirichlet shares of `alpha`, drawn by `seed`. Labels
+    are numbered as the classes come. Raises `UserError` for tasks that do not go together (`check_tasks`)."""
     check_tasks(tasks)
     firsts = np.cumsum([0, *(len(task.classes) for task in tasks)]).tolist()
     whole = [(x, y + first) for (x, y), first in zip((task.train for task in tasks), firsts)]
@@ -331,7 +331,8 @@ def mixed_tasks(sizes: SourceSizes, seed: int) -> list[StreamTask]:
 @lru_cache(maxsize=4)
 def mixed_stream(sizes: SourceSizes, seed: int, tuning: bool = False) -> Stream:
     """Return the `Stream` of `mixed_tasks`, shared among `sizes.clients` clients by Dirichlet shares of
-    `sizes.alpha`; for `tuning`, each task is tested on a part of its training inputs (`held_out`)."""
+    `sizes.alpha`, all drawn by `seed`; for `tuning`, each task is tested on a part of its training inputs
+    (`held_out`)."""
     tasks = mixed_tasks(sizes, seed)
     return stream_of([*map(held_out, tasks)] if tuning else tasks, sizes.clients, sizes.alpha, seed)
 
@@ -534,8 +535,8 @@ experiment = partial(StreamExperiment, method=FederatedLDA, streams=mixed_stream
 # %% ../../nbs/evidence/streams.ipynb #29a0004c
 class FlatGenerator(Generator):
     """Generator of an AC-GAN (`painters.Generator`) with two linear layers in place of transposed
-    convolutions: inputs of any `shape` in [-1, 1] from a class and `noise` normal numbers, by a hidden layer
-    of `width`."""
+    convolutions: inputs of any `shape` in [-1, 1] from one of `classes` and `noise` normal numbers, by a
+    hidden layer of `width`."""
 
     def __init__(self, classes: int, shape: Sequence[int], width: int = 128, noise: int = 100):
         nn.Module.__init__(self)        # all layers are others
@@ -634,16 +635,18 @@ def _as_features(x: Tensor, kernels: list[tuple]) -> Tensor:
 
 @lru_cache(maxsize=4)
 def sensor_stream(sizes: StreamSizes, seed: int, tuning: bool = False) -> Stream:
-    """Return the `Stream` of machines, task by task, with their series (n, sensors, 4, steps / 4) as inputs;
-    for `tuning`, each task is tested on a part of its training inputs (`held_out`)."""
+    """Return the `Stream` of machines, task by task, with their series (n, sensors, 4, steps / 4) as inputs,
+    of a size that `sizes` give and drawn by `seed`; for `tuning`, each task is tested on a part of its
+    training inputs (`held_out`)."""
     return _machine_stream(sizes, seed, tuning, in_rows)
 
 @lru_cache(maxsize=4)
 def kernel_stream(sizes: StreamSizes, seed: int, tuning: bool = False) -> Stream:
     """Return the `Stream` of machines, task by task, with ROCKET's features of their series as inputs (n, C,
     4, 4): two for each of `sizes.kernels` random kernels and the mean of each sensor, filled up with zeros to
-    16 C. Each is scaled alike in all tasks, by the first one. For `tuning`, each task is tested on a part of
-    its training inputs (`held_out`)."""
+    16 C. Each feature is scaled alike in all tasks, by mean and deviation in the first, and cut to [-1, 1].
+    `seed` draws series, order and shares. For `tuning`, each task is tested on a part of its training inputs
+    (`held_out`)."""
     train, _ = _machines(sizes.minutes, sizes.test_minutes, sizes.steps, seed)
     kernels = random_kernels(train.x.shape[1], train.x.shape[2], sizes.kernels)
     return _machine_stream(sizes, seed, tuning, partial(_as_features, kernels=kernels), _like_the_first)
