@@ -68,7 +68,7 @@ class AtOnce(FlowerTransport):
     def serve(self, calls):
         calls = list(calls)
         self.find([call.id for call in calls], calls[0].round)
-        letters = [self.letter(call, ArrayRecord({"msg": to_array(call.data)})) for call in calls]
+        letters = [self.message_for(call, ArrayRecord({"msg": to_array(call.data)})) for call in calls]
         replies = self.grid.pull_messages(self.grid.push_messages(letters))
         for call, reply in zip(calls, replies, strict=True): yield call, self.outcome(reply, 0)
 

@@ -101,7 +101,7 @@ class Machines:
             process.until(lambda: re.search(sign, process.log) or not process.alive, PATIENCE)
             if re.search(sign, process.log): return
             sleep(1)
-        raise AssertionError(process.tail())
+        raise AssertionError(process.log_tail())
 
     def stop(self):
         for process in self.running.values(): process.end(signal.SIGKILL)
@@ -189,7 +189,7 @@ def test_two_farms_with_crops_of_their_own_learn_over_tls_and_outlive_every_deat
 
         machines.start("superlink").until("Uvicorn running", PATIENCE)
         run_2 = machines.start("desk")
-        assert run_2.wait(3 * PATIENCE) == 0, run_2.tail()
+        assert run_2.wait(3 * PATIENCE) == 0, run_2.log_tail()
     packed, marks, ledger, _, results = left_in(state)
     assert [(row["round"], row["verb"], row["client"]) for row in ledger.absent] == [(0, "fit", 1)]
     server, federation = in_one_process(farms.parent, ledger.absent)

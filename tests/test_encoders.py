@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from conftest import AT_NIGHT, by_day
 from fedbook.datasets import encoders
 from fedbook.answers import encoders as answers
-from fedbook.datasets.encoders import (ENCODERS, at_hand, data_hash, find_weights, image_encoder,
+from fedbook.datasets.encoders import (ENCODERS, local_weights, data_hash, find_weights, image_encoder,
                                        mobilenet_body, read_features, resize_and_crop, vit_body,
                                        write_features)
 from fedbook.engine.errors import UserError
@@ -120,7 +120,7 @@ def test_features_are_timms(lite):
 
 def test_tensors_of_the_package_are_in_timms_order():
     import timm
-    theirs = encoders.read_weights(at_hand("efficientnet-lite0"))
+    theirs = encoders.read_weights(local_weights("efficientnet-lite0"))
     own = timm.create_model("tf_efficientnet_lite0").state_dict()
     assert len(theirs) == len(own) == 296
     for (a, t), (b, s) in zip(theirs.items(), own.items()):
@@ -350,7 +350,7 @@ def test_auto_looks_into_the_data_folder_first(clip_files, tmp_path):
     folder = tmp_path / "FEDBOOK_DATA" / "weights"
     folder.mkdir()
     (folder / "clip-vit-b32.safetensors").symlink_to(clip_files["safetensors"])
-    assert at_hand("clip-vit-b32") == folder / "clip-vit-b32.safetensors"
+    assert local_weights("clip-vit-b32") == folder / "clip-vit-b32.safetensors"
     encoder = image_encoder("clip-vit-b32")
     assert encoder.source == "clip-vit-b32.safetensors" and not encoder.random
 

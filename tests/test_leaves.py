@@ -5,7 +5,7 @@ import torch
 
 from fedbook.answers import leaves as answers
 from fedbook.datasets.leaves import (CONDITIONS, CROPS, LEAF_CLASSES, VIEWS, half_width, leaf_places, leaves,
-                                     line, long_tail, noise, outline, paint_leaf, plant, render_leaf,
+                                     line_coverage, long_tail, noise, outline, paint_leaf, plant, render_leaf,
                                      smooth_step, spots, veins, view)
 from fedbook.engine.errors import UserError
 
@@ -125,7 +125,7 @@ def test_half_width_peaks_where_the_product_rule_says():
 
 def test_a_thin_line_keeps_its_weight():
     distance = np.abs(np.linspace(-1, 1, 20001))
-    weights = [line(distance, 0.01, pixel).mean() for pixel in (0.001, 0.02, 0.1)]
+    weights = [line_coverage(distance, 0.01, pixel).mean() for pixel in (0.001, 0.02, 0.1)]
     assert np.allclose(weights, weights[0], rtol=0.01)
 
 

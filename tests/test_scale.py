@@ -12,8 +12,8 @@ from fedbook.engine.workers import Checkpoint, Faults, trial
 from fedbook.engine.federation import Client, Federation, InProcess, Mean, Position, Server, run
 from fedbook.engine.errors import UserError
 from fedbook.engine.history import History
-from fedbook.deploy.scale import (CostLaw, CrowdExperiment, FolderCheckpoint, Ready, CrowdSizes, StateFolder,
-                                  TwoLevel, alike_groups, crowd_round, drawn_part, fit_law, forecast,
+from fedbook.deploy.scale import (CostLaw, CrowdExperiment, FolderCheckpoint, InstantReplies, CrowdSizes,
+                                  StateFolder, TwoLevel, alike_groups, crowd_round, drawn_part, fit_law, forecast,
                                   mixed_groups, on_disk, peak_memory, server_seconds)
 from fedbook.engine.wire import Msg, gather, pack
 
@@ -67,7 +67,7 @@ def test_a_folder_is_a_dict(tmp_path):
         id, what = int(draws.integers(0, 3000, 1)[0] // 300 * 300), draws.random()
         if what < 0.6: states[id] = plain[id] = b"state %d" % step
         elif what < 0.75 and id in plain: del states[id], plain[id]
-        elif what < 0.85: states.settle(Position(step))
+        elif what < 0.85: states.commit(Position(step))
         assert (id in states) == (id in plain) and states.get(id) == plain.get(id)
     assert dict(states) == plain and list(states) == sorted(plain) and len(states) == len(plain)
     with pytest.raises(KeyError): states[77]
@@ -97,19 +97,19 @@ def test_a_run_that_begins_anew_finds_no_states(tmp_path):
 def test_what_was_written_after_the_checkpoint_goes(tmp_path):
     states = StateFolder(tmp_path)
     states[1] = b"first"
-    states.settle(Position(1))
+    states.commit(Position(1))
     states[1], states[2] = b"second", b"new"
     again = StateFolder(tmp_path)
-    again.settle(Position(1))
+    again.commit(Position(1))
     assert dict(again) == {1: b"first"}
 
 
 def test_what_was_written_before_the_checkpoint_counts_even_if_nobody_moved_it(tmp_path):
     states = StateFolder(tmp_path)
-    states.settle(Position(1))
+    states.commit(Position(1))
     states[1] = b"second"
     again = StateFolder(tmp_path)
-    again.settle(Position(2))
+    again.commit(Position(2))
     assert dict(again) == {1: b"second"}
 
 
@@ -118,14 +118,14 @@ def test_a_draft_is_no_state(tmp_path):
     states[1] = b"whole"
     (tmp_path / "after-0-0" / ".2").write_bytes(b"ha")
     assert dict(StateFolder(tmp_path)) == {1: b"whole"}
-    states.settle(Position(1))
+    states.commit(Position(1))
     assert dict(states) == {1: b"whole"} and not list(tmp_path.glob("after-*"))
 
 
 def test_files_are_spread_over_folders(tmp_path):
     states = StateFolder(tmp_path)
     for id in (5, 1005, 99_999): states[id] = b"x"
-    states.settle(Position(1))
+    states.commit(Position(1))
     assert sorted(path.parent.name for path in tmp_path.glob("kept/*/*")) == ["0", "1", "99"]
     assert list(states) == [5, 1005, 99_999]
 
@@ -172,13 +172,13 @@ def test_a_kill_within_a_round_loses_nothing(tmp_path, whole, answers):
 
 @pytest.mark.parametrize("moved, save", itertools.product((False, True), (1, 2, 4)))
 def test_a_kill_around_a_checkpoint_loses_nothing(tmp_path, whole, monkeypatch, moved, save):
-    experiment, settle, saves = CrowdExperiment(SIZES, 0), StateFolder.settle, itertools.count()
+    experiment, settle, saves = CrowdExperiment(SIZES, 0), StateFolder.commit, itertools.count()
     def stop_at(self, place):
         last = next(saves) == save       # the first call is the restore's
         if not last or moved: settle(self, place)
         if last: raise Plug
     with monkeypatch.context() as patch:
-        patch.setattr(StateFolder, "settle", stop_at)
+        patch.setattr(StateFolder, "commit", stop_at)
         with pytest.raises(Plug): on_disk(experiment, tmp_path, workers=1)
     same_run(whole, on_disk(experiment, tmp_path, workers=1))
 
@@ -278,7 +278,7 @@ def test_two_levels_say_what_is_wrong():
 # -- the law -------------------------------------------------------------------------------------------------
 def test_a_ready_line_answers_every_call():
     server = Server(nn.Linear(3, 1), 4)
-    federation = Federation(Ready(pack(Msg(server.weights, {"n": 2}))), 9)
+    federation = Federation(InstantReplies(pack(Msg(server.weights, {"n": 2}))), 9)
     before = {name: t.clone() for name, t in server.weights.items()}
     run(server, federation, 2)
     assert federation.ledger.messages(way="up") == 8

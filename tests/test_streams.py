@@ -21,11 +21,12 @@ from fedbook.engine.local import generator
 from fedbook.methods.painters import ACGANFedAvg
 from fedbook.datasets.sensors import machine_sensors
 from fedbook.evidence.streams import (ClassMeans, FederatedLDA, FlatGenerator, SourceSizes, StreamSizes,
-                                      StreamTask, SumsServer, accept_sums, as_grid, by_turns, class_sums,
+                                      StreamTask, SumsServer, accept_sums, as_grid, interleaved, class_sums,
                                       discriminant, encoded, feature_network, held_out, in_rows,
                                       kernel_stream, known_sources, machine_tasks, mixed_stream, mixed_tasks,
-                                      one_and_dirichlet, over, painting, profiles, sensor_stream,
-                                      series_network, settled, stream_of, time_body, whole_matrix)
+                                      one_and_dirichlet, with_network, with_flat_generator, profiles,
+                                      sensor_stream,
+                                      series_network, with_fixed_sizes, stream_of, time_body, whole_matrix)
 from fedbook.engine.wire import Msg, Refused
 
 SIZES = replace(profiles["smoke"], clients=3, tasks=4, rounds=2)
@@ -232,7 +233,7 @@ def test_a_small_alpha_is_more_skewed():
 
 
 def test_by_turns_deals_as_cards_are_dealt():
-    assert by_turns([[1, 2, 3], ["a"], [7, 8]]) == [1, "a", 7, 2, 8, 3] and by_turns([]) == []
+    assert interleaved([[1, 2, 3], ["a"], [7, 8]]) == [1, "a", 7, 2, 8, 3] and interleaved([]) == []
 
 
 def test_the_mixed_stream_is_made_of_its_sources():
@@ -323,9 +324,9 @@ def test_grids_keep_distances_up_to_a_factor():
 
 # -- methods of other chapters on these streams ------------------------------------------------------------
 def test_settled_takes_from_the_sizes_what_they_have_and_the_rest_from_its_own_chapter():
-    method = settled(FedGTEA, replace(FedGTEASizes(), anchor=0.123))
+    method = with_fixed_sizes(FedGTEA, replace(FedGTEASizes(), anchor=0.123))
     assert "anchor" not in method.server_takes and "server_steps" in method.server_takes
-    model = painting(method).network(networks["cnn"], 2, (1, 4, 4))
+    model = with_flat_generator(method).network(networks["cnn"], 2, (1, 4, 4))
     server = method.server(model, [2, 2], 1, server_steps=7, server_every=1, critic_lr=1e-3, server_batch=4,
                            painted=4)
     assert server.how.anchor == 0.123 and server.how.server_steps == 7
@@ -343,10 +344,10 @@ def test_flat_generators_grow_and_leave_old_classes_as_they_are():
 
 
 CBDR = FedCBDRSizes()
-METHODS = {"Finetune": over(settled(annealed(Finetune), CBDR), feature_network),
-           "FedCBDR": over(settled(variant("FedCBDR"), CBDR), feature_network),
-           "AC-GAN": painting(settled(ACGANFedAvg, FedGTEASizes())),
-           "FedGTEA": painting(settled(FedGTEA, FedGTEASizes()))}
+METHODS = {"Finetune": with_network(with_fixed_sizes(annealed(Finetune), CBDR), feature_network),
+           "FedCBDR": with_network(with_fixed_sizes(variant("FedCBDR"), CBDR), feature_network),
+           "AC-GAN": with_flat_generator(with_fixed_sizes(ACGANFedAvg, FedGTEASizes())),
+           "FedGTEA": with_flat_generator(with_fixed_sizes(FedGTEA, FedGTEASizes()))}
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -52,13 +52,14 @@ _SPLIT = re.compile(r"(train|training|test|testing|val|valid|validation|dev)([-_
 
 def class_folder(path: str | Path, name: str | None = None, licence: str = "", source: str = "",
                  split: str | None = None, group: str | None = None) -> Pictures:
-    """The pictures of a folder that has a folder per class, lazily. `split` names a first level (such as
-    train or test) to enter. `world.listed_classes` says which classes there are.
+    """Return the pictures of the folder `path`, which has a folder per class, as lazy `Pictures` with this
+    `name`, `licence` and `source`. `split` names a first level (such as train) to enter.
+    `world.listed_classes` says which classes there are.
 
     `group`: a regular expression whose first group, searched in a picture's path below its class folder (with
-    /), names the plant. `identity` is then `CLASS/PLANT`; a picture without a match is a plant of its own.
-    Raises `UserError` if there is no such folder, if it holds no pictures, if its first level looks like
-    splits, and for a `group` that is no such expression."""
+    /), names the plant, or another thing seen in several pictures. `identity` is then `CLASS/PLANT`; a
+    picture without a match is a plant of its own. Raises `UserError` if there is no such folder, if it holds
+    no pictures, if its first level looks like splits, and for a `group` that is no such expression."""
     pattern = _group_pattern(group)
     path = Path(path)
     root = path / split if split else path
@@ -103,8 +104,8 @@ def _known_split(split):
     if split not in ("train", "test"): raise UserError(f"split={split!r} is unknown; choose train or test")
 
 def fashion_mnist(split: str = "train") -> Pictures:
-    """All 60,000 `train` or 10,000 `test` pictures of Fashion-MNIST, (n, 1, 28, 28), from the data folder or
-    by download."""
+    """Return all 60,000 `train` or 10,000 `test` pictures of Fashion-MNIST, uint8 (n, 1, 28, 28), from the
+    data folder or by download."""
     _known_split(split)
     prefix, names = {"train": "train", "test": "t10k"}[split], ("images-idx3-ubyte", "labels-idx1-ubyte")
     for folder in (data_folder() / "FashionMNIST" / "raw", data_folder()):
@@ -123,8 +124,8 @@ def _cifar(name, split):
     return Pictures(images, torch.tensor(found.targets), list(found.classes), *SETS[name].about)
 
 def cifar100(split: str = "train") -> Pictures:
-    """CIFAR-100 with its 100 fine classes, (n, 3, 32, 32): 50,000 `train` or 10,000 `test` pictures from the
-    data folder or by download."""
+    """Return CIFAR-100 with its 100 fine classes, uint8 (n, 3, 32, 32): 50,000 `train` or 10,000 `test`
+    pictures from the data folder or by download."""
     return _cifar("cifar100", split)
 
 # %% ../../nbs/datasets/folders.ipynb #ffe814ca
@@ -157,11 +158,9 @@ def _jpeg_zip(path, split):
     return _jpegs(path, names), torch.tensor([classes.index(n.split("/")[1]) for n in names]), classes
 
 def cifar10(split: str = "train") -> Pictures:
-    """CIFAR-10, (n, 3, 32, 32): 50,000 `train` or 10,000 `test` pictures from the data folder (torchvision's
-    layout, else `cifar10-jpg.zip`), or by download.
-
-    The JPEG copy is named `CIFAR-10 (JPEG copy)`: it is lossy, and results on it are not results on
-    CIFAR-10."""
+    """Return CIFAR-10, uint8 (n, 3, 32, 32): 50,000 `train` or 10,000 `test` pictures from the data folder
+    (torchvision's layout, else `cifar10-jpg.zip`), or by download. The JPEG copy is named `CIFAR-10 (JPEG
+    copy)`: it is lossy, and results on it are not results on CIFAR-10."""
     _known_split(split)
     folder, copy = data_folder(), data_folder() / "cifar10-jpg.zip"
     originals = ("cifar-10-batches-py", "cifar-10-python.tar.gz")
@@ -181,13 +180,13 @@ def _fruit_frames(path):
 
 # %% ../../nbs/datasets/folders.ipynb #9067bc9a
 def fruits360(split: str = "train") -> Pictures:
-    """Fruits-360, the part with apples, cherries and tomatoes: photos (n, 3, 100, 100), from the first
-    `fruits360-3body*.zip` in the data folder, with all its varieties as classes (and as `identity`: there is
-    one fruit of each).
+    """Return the part of Fruits-360 with apples, cherries and tomatoes: photos, uint8 (n, 3, 100, 100), from
+    the first `fruits360-3body*.zip` in the data folder, with all its varieties as classes (and as `identity`:
+    there is one fruit of each).
 
-    `train` and `test` are different arcs of each turn (`arc_of_turn`), not the set's own folders, whose
-    varieties differ. Mihai Oltean, Fruits-360, CC BY-SA 4.0. Raises `UserError` with `advice` if it is
-    missing."""
+    `train` and `test` are different arcs of each turn of the fruit (`arc_of_turn`), not the set's own
+    folders, whose varieties differ. Mihai Oltean, Fruits-360, CC BY-SA 4.0. Raises `UserError` that says what
+    to put where if it is missing."""
     _known_split(split)
     path = set_folder("fruits360")
     names, varieties, turns, frames = (np.array(column) for column in zip(*_fruit_frames(path)))
@@ -244,13 +243,13 @@ def _part(data, split, share=0.2, seed=0):
 
 # %% ../../nbs/datasets/folders.ipynb #a4da05e9
 def plantvillage(split: str = "train") -> Pictures:
-    """PlantVillage, lazily, from the folder PlantVillage in the data folder: its own `train` and `test`
-    folders if they are there, else its class folders (in `raw/color`, in `color` or at once), split by leaf,
-    about a fifth of each class in test. `identity` is then `CLASS/LEAF` by `leaf-map.json`; a picture that is
-    not listed is a leaf of its own.
+    """Return PlantVillage as lazy `Pictures`, from the folder PlantVillage in the data folder: its own
+    `train` and `test` folders if they are there, else its class folders (in `raw/color`, in `color` or at
+    once), split by leaf, about a fifth of each class in test. `identity` is then `CLASS/LEAF` by
+    `leaf-map.json`; a picture that is not listed is a leaf of its own.
 
-    Which leaves grew on one plant is not in that table. Raises `UserError` with `advice` if something is
-    missing."""
+    Which leaves grew on one plant is not in that table. Raises `UserError` that says what to put where if
+    something is missing."""
     _known_split(split)
     folder, about = set_folder("plantvillage"), SETS["plantvillage"].about
     root = next((folder / f for f in ("raw/color", "color") if (folder / f).is_dir()), folder)
@@ -261,13 +260,14 @@ def plantvillage(split: str = "train") -> Pictures:
 
 # %% ../../nbs/datasets/folders.ipynb #f2624f78
 def cwd30(split: str = "train") -> Pictures:
-    """CWD30, lazily, from the folder CWD30 in the data folder: its own `train` and `test` folders (with or
-    without `images` below) if they are there, else its class folders, about a fifth of each class in test.
+    """Return CWD30 (weeds and crops) as lazy `Pictures`, from the folder CWD30 in the data folder: its own
+    `train` and `test` folders (with or without `images` below) if they are there, else its class folders,
+    about a fifth of each class in test.
 
     `identity` is the folder below the class, where there is one, else each picture is on its own. How file
     names tell the plant could not be verified: for pictures at once in class folders, without an official
     split, views of one plant may fall on both sides; `class_folder` with a `group` is then the better way.
-    Raises `UserError` with `advice` if it is missing."""
+    Raises `UserError` that says what to put where if it is missing."""
     _known_split(split)
     folder, about = set_folder("cwd30"), SETS["cwd30"].about
     if (folder / "train").is_dir(): return _official(folder, split, about, "^(.+)/")
@@ -294,10 +294,9 @@ def _tiny_files(root, split, wnids):
     return [(root / "val" / "images" / name, wnid) for name, wnid in rows]
 
 def tiny_imagenet(split: str = "train") -> Pictures:
-    """Tiny-ImageNet-200, lazily, each picture (3, 64, 64): 100,000 `train` or 10,000 `test` pictures (those
-    of `val`) of 200 classes in the order of wnids.txt, from the folder tiny-imagenet-200 in the data folder.
-
-    Raises `UserError` with `advice` if it is missing or damaged."""
+    """Return Tiny-ImageNet-200 as lazy `Pictures`, each (3, 64, 64): 100,000 `train` or 10,000 `test`
+    pictures (those of `val`) of 200 classes in the order of wnids.txt, from the folder tiny-imagenet-200 in
+    the data folder. Raises `UserError` that says what to put where if it is missing or damaged."""
     _known_split(split)
     root = data_folder() / "tiny-imagenet-200"
     wnids = [line.strip() for line in _tiny_lines(root / "wnids.txt") if line.strip()]
@@ -318,8 +317,9 @@ _PARTS = {"train": ("bounding_box_train", "train_all", "train"), "query": ("quer
 _DISTRACTOR = 0
 
 def read_name(name: str) -> tuple[int, int] | None:
-    """`(identity, camera)` that a file name states, cameras counted from 0, or None for other names. In the
-    small sets of the benchmark people are counted from 0; they get one more, for 0 means distractor."""
+    """Return (identity, camera) that the file `name` of a re-identification set states, cameras counted from
+    0, or None for other names. In the small sets of the benchmark people are counted from 0; they get one
+    more, for 0 means distractor."""
     found = _MARKET.match(name)
     if found: return int(found[1]), int(found[2]) - 1
     found = _SMALL.match(name)
@@ -348,12 +348,12 @@ def _named_files(folder, part):
 # %% ../../nbs/datasets/folders.ipynb #07f86b0e
 def reid_folder(path: str | Path, part: str, name: str | None = None, licence: str = "",
                 source: str = "") -> Pictures:
-    """The pictures of `part` (train, query or gallery) of a re-identification folder, lazily, as `Pictures`
-    with `identity`, `camera` (from 0) and `split`.
+    """Return the pictures of `part` (train, query or gallery) of the re-identification folder `path` as lazy
+    `Pictures` with `identity`, `camera` (from 0), `split`, and this `name`, `licence` and `source`.
 
     The part is a folder bounding_box_train, train_all or train; query; bounding_box_test, gallery or test,
-    anywhere below `path`, with files in it or in a folder per person. Names as `read_name` knows them. Junk
-    (-1) is left out; distractors (0000) are in the gallery only. Raises `UserError` for no such folder, other
+    anywhere below `path`, with files in it or in a folder per person, named as `read_name` knows. Junk (-1)
+    is left out; distractors (0000) are in the gallery only. Raises `UserError` for no such folder, other
     names, an unknown or an empty part."""
     path = Path(path)
     if part not in _PARTS: raise UserError(f"part={part!r} is unknown; choose train, query or gallery")
@@ -369,8 +369,8 @@ def reid_folder(path: str | Path, part: str, name: str | None = None, licence: s
 
 # %% ../../nbs/datasets/folders.ipynb #efb24ca9
 def check_cameras(data: Pictures) -> int:
-    """How many identities of `data` were seen by two cameras or more; raises `UserError` if there is none.
-    Distractors (identity 0) do not count."""
+    """Return how many identities of `data` were seen by two cameras or more; raises `UserError` if there is
+    none. Distractors (identity 0) do not count."""
     pairs = {(int(i), int(c)) for i, c in zip(data.identity, data.camera) if int(i) != _DISTRACTOR}
     cameras = np.unique([i for i, _ in pairs], return_counts=True)[1]
     if not (cameras > 1).any():
@@ -379,8 +379,8 @@ def check_cameras(data: Pictures) -> int:
     return int((cameras > 1).sum())
 
 def reid_set(name: str) -> Site:
-    """The real set of people `name` (a key of `SETS`) as a `Site` of lazy `Pictures`. Raises `UserError` with
-    `advice` if it is missing."""
+    """Return the real re-identification set `name` (a key of `SETS`) as a `Site` of lazy `Pictures`. Raises
+    `UserError` that says what to put where if it is missing."""
     known = known_set(name, "people")
     train, query, gallery = (reid_folder(set_folder(name), part, *known.about) for part in _PARTS)
     return Site(train, query, gallery, known.title)
@@ -454,12 +454,12 @@ def _bdd_weather(frame):
 
 # %% ../../nbs/datasets/folders.ipynb #d00601e7
 def bdd100k(part: str) -> Pictures:
-    """BDD100K's `part` (train or val) as lazy `Pictures` of 720 x 1280, with five of its ten classes: riders,
-    bikes, trains and traffic lights are left out.
+    """Return BDD100K's `part` (train or val) as lazy `Pictures` of 720 x 1280 with boxes of five of its ten
+    classes: riders, bikes, trains and traffic lights are left out.
 
     Reads the old list (bdd100k_labels_images_*.json, where a pedestrian is called person) and det_20.
-    `domain` is the weather; "partly cloudy" is called cloudy. Raises `UserError` with `advice` if something
-    is missing."""
+    `domain` is the weather; "partly cloudy" is called cloudy. Raises `UserError` that says what to put where
+    if something is missing."""
     folder = set_folder("bdd100k")
     _check_part(part, "train", "val")
     names = f"det_20/det_{part}.json", f"bdd100k_labels_images_{part}.json"
@@ -488,12 +488,12 @@ def _city_rows(body):
 
 # %% ../../nbs/datasets/folders.ipynb #ddf71f22
 def cityscapes(part: str) -> Pictures:
-    """Cityscapes' `part` (train, val or train_extra) as lazy `Pictures`: boxes around the polygons of eight
-    classes; groups (such as cargroup) are left out. `domain` is the city.
+    """Return Cityscapes' `part` (train, val or train_extra) as lazy `Pictures` with boxes around the polygons
+    of eight classes; groups (such as cargroup) are left out. `domain` is the city.
 
     train and val are labelled finely (gtFine), train_extra coarsely (gtCoarse); a picture of train_extra
-    without a file of labels has no boxes, for clients need none. Raises `UserError` with `advice` if
-    something is missing."""
+    without a file of labels has no boxes, for clients need none. Raises `UserError` that says what to put
+    where if something is missing."""
     folder = set_folder("cityscapes")
     _check_part(part, "train", "val", "train_extra")
     kind = "gtCoarse" if part == "train_extra" else "gtFine"
@@ -536,8 +536,10 @@ def _weather_of(entry, weather):
 def coco_boxes(json_path: str | Path, images_folder: str | Path, weather: dict | None = None,
                classes: Sequence[str] | None = None, name: str | None = None, licence: str = "",
                source: str = "", part: str = "train") -> Pictures:
-    """Pictures and boxes of a COCO file: lazy `Pictures` with the files of `images_folder`, and `domain` from
-    `weather` (dict: file name to weather), else from the entry's own "weather" or "domain", else "unknown".
+    """Return the pictures and boxes of the COCO file `json_path`: lazy `Pictures` of the files in
+    `images_folder`, with this `name` (None: the file's), `licence` and `source`, and with `part` for `split`.
+    `domain` is from `weather` (file name to weather), else from the entry's own "weather" or "domain", else
+    "unknown".
 
     `classes`: names, in the order wished for (others are left out); None for all, by their ids. Crowds and
     empty boxes are left out, and pictures whose file is missing. Raises `UserError` for a file that is not
@@ -559,10 +561,10 @@ SODA_CLASSES = ("pedestrian", "cyclist", "car", "truck", "tram", "tricycle")
 
 # %% ../../nbs/datasets/folders.ipynb #6ddd9043
 def soda10m(part: str) -> Pictures:
-    """SODA10M's `part` (train, val, test or unlabeled) as lazy `Pictures` with six classes; `domain` is the
-    weather that the annotation file gives for each picture (clear, overcast, rainy), in small letters.
-
-    Reads annotations/instance_PART.json. Raises `UserError` with `advice` if something is missing."""
+    """Return SODA10M's `part` (train, val, test or unlabeled) as lazy `Pictures` with boxes of six classes;
+    `domain` is the weather that the annotation file gives for each picture (clear, overcast, rainy), in small
+    letters. Reads annotations/instance_PART.json. Raises `UserError` that says what to put where if something
+    is missing."""
     folder = set_folder("soda10m")
     _check_part(part, "train", "val", "test", "unlabeled")
     labels = _first(folder, (f"annotations/instance_{part}.json",), "annotations", "soda10m")
@@ -627,8 +629,9 @@ def _by_city(clients, server_images, rng):
 # %% ../../nbs/datasets/folders.ipynb #abaea01d
 def street_parts(name: str, clients: int, server_images: int,
                  rng: np.random.Generator) -> tuple[Pictures, list[Pictures], dict[str, Pictures]]:
-    """The real streets `name` divided as in the FedMox paper, lazily: pictures of the server, of each client,
-    and tests by domain.
+    """Return the real street set `name` divided as in the FedMox paper, lazily: pictures of the server, a
+    list of those of each of `clients`, and a dict from domain to test pictures. `rng` draws, `server_images`
+    limits the server's.
 
     BDD100K: cloudy | overcast 8,000, rainy 5,000, snowy 5,000 | tests from val. SODA10M: clear | overcast
     10,000, rainy 8,000 (from its unlabelled part, else from train) | tests from val. Cityscapes: train |
@@ -687,16 +690,16 @@ _BY_NAME: dict[str, Callable] = {
 def pictures(name: str | Path, split: str = "train", layout: str | None = None,
              splits: tuple[str, str] | None = None, group: str | None = None,
              images: str | Path | None = None, share: float = 0.2, seed: int = 0) -> Pictures:
-    """The `train` or `test` part of the data set called `name`: `fashion_mnist_small` (the course's default),
-    `fashion_mnist`, `cifar10`, `cifar100`, `tiny_imagenet`, `fruits360`, `plantvillage` or `cwd30`; or of the
-    pictures at a path (a name with a separator, or of a folder that exists).
+    """Return the `train` or `test` part of the data set called `name`: `fashion_mnist_small` (the course's
+    default), `fashion_mnist`, `cifar10`, `cifar100`, `tiny_imagenet`, `fruits360`, `plantvillage` or `cwd30`;
+    or of the pictures at a path (a name with a separator, or of a folder that exists).
 
     `layout` of a path: `classes` (a folder per class; the default), `coco` (a file; the default for files),
     or `reid` (then `split` is train, query or gallery). `splits`: what its training and test halves are
     called, else train and test, or train and val, if they are there; else a `share` of each class is for the
-    test, drawn with `seed`. `group`: as in `class_folder`; groups stay whole. `images`: the folder with the
-    pictures of a COCO file. Raises `UserError` for unknown names and options, and for what the readers
-    refuse."""
+    test, drawn with `seed`. `group`: a regular expression that finds the plant in a path, as in
+    `class_folder`; groups stay whole. `images`: the folder with the pictures of a COCO file. Raises
+    `UserError` for unknown names and options, and for what the readers refuse."""
     if isinstance(name, str) and name in _BY_NAME: return _BY_NAME[name](split)
     if isinstance(name, str) and not re.search(r"[/\\]", name) and not Path(name).exists():
         raise UserError(f"data={name!r} is unknown; choose one of {', '.join(_BY_NAME)}, or a path with /")

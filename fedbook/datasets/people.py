@@ -8,10 +8,10 @@ __all__ = ['profiles', 'coverage', 'limb', 'panel', 'person', 'camera', 'blur', 
 
 # %% ../../nbs/datasets/people.ipynb #78e87512
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from .world import Pictures, Site
 # %% ../../nbs/datasets/people.ipynb #9bce8c45
 @dataclass(frozen=True)
 class PeopleSizes(Profile):
-    "Every number of this chapter's runs."
+    "Settings of this chapter's runs; the comment beside a field says what it means."
     seeds: Count = 3                             # how many seeds a row is repeated with
     sites: Count = 2                             # sites that are measured
     identities: Annotated[int, Bounds(low=2, high=9999)] = 30  # people of each site that is measured
@@ -43,8 +43,9 @@ profiles = {
 
 # %% ../../nbs/datasets/people.ipynb #a08ef5c9
 class PersonCanvas(NamedTuple):
-    """A picture while it is painted: `rgb` (3, H, W) float32, places `x` (1, W) in -0.5..0.5 and `y` (H, 1)
-    in -1..1 (down), height of a `pixel`, and the `light` (-1 from the left, 1 from the right)."""
+    """A picture while it is painted: `rgb` (3, H, W) float32 in 0..1; the middles of its pixels, `x` (1, W)
+    in -0.5..0.5 to the right and `y` (H, 1) in -1..1 downwards, so that the unit is half the height; height
+    of a `pixel` in that unit; and the `light`, from -1 (from the left) to 1 (from the right)."""
     rgb: np.ndarray
     x: np.ndarray
     y: np.ndarray
@@ -52,14 +53,16 @@ class PersonCanvas(NamedTuple):
     light: float
 
 def pixel_places(size: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    "The middles of the pixels of a picture of `size` (height, width): `x` (1, W) and `y` (H, 1), float32."
+    """Return the middles of the pixels of a picture of `size` (height, width), float32, in units of half the
+    height: `x` (1, W) in -0.5..0.5 and `y` (H, 1) in -1..1, downwards."""
     h, w = size
     return (((np.arange(w, dtype=np.float32) + 0.5) / w - 0.5)[None],
             ((np.arange(h, dtype=np.float32) + 0.5) * (2 / h) - 1)[:, None])
 
 # %% ../../nbs/datasets/people.ipynb #8229594c
 def coverage(depth: np.ndarray, pixel: float) -> np.ndarray:
-    "Equation (2): the covered share at `depth` (array), 0 at -pixel and 1 at pixel."
+    """Return the share of a pixel (0..1) that a shape covers whose edge is `depth` away (above 0 inside):
+    z²(3 - 2z) with z from 0 at -`pixel` to 1 at `pixel`, the height of a pixel (equation (2))."""
     z = np.clip(depth * (0.5 / pixel) + 0.5, 0, 1)
     return z * z * (3 - 2 * z)
 
@@ -80,9 +83,11 @@ def _paint(canvas, i, j, cover, across, colour):
     part += cover * (colour * (1 + 0.25 * canvas.light * across) - part)
 
 # %% ../../nbs/datasets/people.ipynb #5c6834f2
-def limb(canvas: PersonCanvas, start: Any, end: Any, thick: float, thin: float, colour: Any) -> None:
-    """Equation (1): paint from `start` to `end` (x, y), with radius `thick` at the start and `thin` at the
-    end."""
+def limb(canvas: PersonCanvas, start: Sequence[float], end: Sequence[float], thick: float, thin: float,
+         colour: Sequence[float] | np.ndarray) -> None:
+    """Paint a limb with round ends on `canvas`, in place, from `start` to `end` (x, y), with radius `thick`
+    at the start and `thin` at the end, in units of half the picture's height, in `colour` (red, green, blue
+    in 0..1) (equation (1))."""
     (ax, ay), (bx, by), r = start, end, max(thick, thin)
     i, j, x, y = _window(canvas, min(ax, bx) - r, max(ax, bx) + r, min(ay, by) - r, max(ay, by) + r)
     dx, dy = bx - ax, by - ay
@@ -93,10 +98,11 @@ def limb(canvas: PersonCanvas, start: Any, end: Any, thick: float, thin: float, 
 
 # %% ../../nbs/datasets/people.ipynb #4d217cfd
 def panel(canvas: PersonCanvas, middle: float, top: float, bottom: float, wide: float, narrow: float,
-          colour: Any, corner: float = 0.0) -> None:
-    """Paint a panel around x = `middle` from y = `top` to `bottom`; half its breadth is `wide` at the top and
-    `narrow` at the bottom, `corner` the radius of its corners. `colour` may be a function of across (-1..1)
-    and down (0..1)."""
+          colour: Sequence[float] | Callable, corner: float = 0.0) -> None:
+    """Paint a panel on `canvas`, in place, around x = `middle` from y = `top` to `bottom`; half its breadth
+    is `wide` at the top and `narrow` at the bottom, `corner` the radius of its corners, all in units of half
+    the picture's height. `colour`: red, green, blue in 0..1, or a function of across (-1..1) and down
+    (0..1)."""
     r = max(wide, narrow)
     i, j, x, y = _window(canvas, middle - r, middle + r, top, bottom)
     down = np.clip((y - top) * (1 / (bottom - top)), 0, 1)
@@ -112,10 +118,10 @@ def panel(canvas: PersonCanvas, middle: float, top: float, bottom: float, wide: 
 
 # %% ../../nbs/datasets/people.ipynb #9bbf2886
 class Person(NamedTuple):
-    """What an identity looks like everywhere. Colours are (red, green, blue) in 0..1. `height`, `width`:
-    factors; `head`: short, long, bald, cap or hood; `pattern`: plain, stripes, block or logo, in the colour
-    `second`; `sleeves`: short or long; `legs`: trousers, shorts or skirt; `bag`: none, backpack or
-    handbag."""
+    """What an identity looks like in every camera. Colours (of `skin`, `hair`, `top`, `bottom`, `shoes`, and
+    `bag_colour`) are (red, green, blue) in 0..1. `height`, `width`: factors; `head`: short, long, bald, cap
+    or hood; `pattern`: plain, stripes, block or logo, in the colour `second`; `sleeves`: short or long;
+    `legs`: trousers, shorts or skirt; `bag`: none, backpack or handbag."""
     height: float
     width: float
     skin: tuple
@@ -133,8 +139,9 @@ class Person(NamedTuple):
 
 # %% ../../nbs/datasets/people.ipynb #2708333f
 class Style(NamedTuple):
-    """How people dress at a site: `name`, colours of `tops` and `bottoms`, share with `short` sleeves, shares
-    of trousers, shorts and skirts (`legs`), and the `grounds` behind them, by camera."""
+    """How people dress at a site: its `name`, colours of `tops` and `bottoms`, share of `short` sleeves,
+    shares of trousers, shorts and skirts (`legs`), and the `grounds` behind them (wall, grass, street or
+    shop), by camera."""
     name: str
     tops: tuple
     bottoms: tuple
@@ -172,7 +179,7 @@ def _near(rng, colour, spread):
     return tuple(np.clip(np.asarray(colour) * factors, 0.03, 0.97).tolist())
 
 def person(rng: np.random.Generator, style: Style) -> Person:
-    "Draw a `Person` in the clothes of `style` (`Style`) with the generator `rng`."
+    "Draw a `Person` in the clothes of `style` with the generator `rng`."
     top, second = (style.tops[i] for i in rng.choice(len(style.tops), 2, replace=False))
     return Person(
         height=rng.uniform(0.90, 1.06), width=rng.uniform(0.82, 1.25),
@@ -191,7 +198,8 @@ def person(rng: np.random.Generator, style: Style) -> Person:
 # %% ../../nbs/datasets/people.ipynb #8450e4e2
 class Pose(NamedTuple):
     """Where and how a camera catches a person, for one picture: `turn` of the body (radians), swing of legs
-    (`stride`) and `arms` (-1..1), middle `x`, `y` and height `scale` in the units of the picture."""
+    (`stride`) and `arms` (-1..1), middle `x`, `y` and height `scale` in units of half the picture's
+    height."""
     turn: float
     stride: float
     arms: float
@@ -200,19 +208,22 @@ class Pose(NamedTuple):
     scale: float
 
 class Body(NamedTuple):
-    "A `person` at a `place`."
+    "A `person` in a picture, at the pose `place`."
     person: Person
     place: Pose
 
     def at(self, aside: float, ahead: float, down: float) -> tuple[float, float]:
-        "Equation (3): (x, y) in the picture of a place on the body."
+        """Return where in the picture a place on the body is, (x, y) in units of half its height (equation
+        (3)). The place is `aside` of the middle, `ahead` of it and `down` from the crown, in heights of the
+        body."""
         p = self.place
         across = aside * math.cos(p.turn) + ahead * math.sin(p.turn)
         return p.x + p.scale * across, p.y + p.scale * (down - 0.5)
 
     def broad(self, front: float, side: float) -> float:
-        """Equation (4): half the breadth in the picture of a part of the body with half axes `front` and
-        `side`."""
+        """Return half the breadth in the picture, in units of half its height, of a part of the body whose
+        horizontal cut is an ellipse with half axes `front` and `side`, in heights of the body (equation
+        (4))."""
         p = self.place
         return p.scale * self.person.width * math.hypot(front * math.cos(p.turn), side * math.sin(p.turn))
 
@@ -303,7 +314,7 @@ def _straps(canvas, body):
 
 # %% ../../nbs/datasets/people.ipynb #3e6db353
 def draw_person(canvas: PersonCanvas, person: Person, place: Pose) -> None:
-    "Paint `person` (`Person`) at `place` (`Pose`) on the `canvas` (`PersonCanvas`), in place."
+    "Paint `person` in the pose `place` on the `canvas`, in place."
     body, front = Body(person, place), math.cos(place.turn) > 0
     near = 1 if math.sin(place.turn) < 0 else -1
     bag_first = near < 0 if person.bag == "handbag" else front
@@ -321,9 +332,9 @@ def draw_person(canvas: PersonCanvas, person: Person, place: Pose) -> None:
 # %% ../../nbs/datasets/people.ipynb #0b05c9a8
 class SiteCamera(NamedTuple):
     """One camera of a site: `cast` (factors on red, green, blue), `gamma`, `turn` (radians) at which it sees
-    most people, `scale` and `shift` (x, y) of its boxes, `blur` (deviation, in units of the picture),
-    `ground` (wall, grass, street or shop) and its two `colours`, `light` (-1..1, from the left or the right),
-    share of pictures in which something hides the person (`hidden`)."""
+    most people, `scale` and `shift` (x, y) of the person in its pictures, `blur` (standard deviation, in
+    units of half the picture's height), `ground` (wall, grass, street or shop) and its two `colours`, `light`
+    (-1..1, from the left or the right), share of pictures in which something hides the person (`hidden`)."""
     cast: tuple
     gamma: float
     turn: float
@@ -341,8 +352,8 @@ _GROUNDS = {"wall": ((.58, .56, .52), (.42, .41, .39)), "grass": ((.54, .55, .49
 _TURNS = (0.2, math.pi - 0.3, math.pi / 2)
 
 def camera(rng: np.random.Generator, style: Style, number: int) -> SiteCamera:
-    """Draw camera `number` of a site of `style` (`Style`) with the generator `rng`; three in a row look from
-    three sides."""
+    """Draw camera `number` of a site of `style` with the generator `rng`; three in a row look from three
+    sides."""
     ground = style.grounds[number % len(style.grounds)]
     return SiteCamera(
         cast=tuple(np.exp(rng.normal(0, 0.08) + rng.normal(0, 0.05, 3)).tolist()),
@@ -356,16 +367,16 @@ def camera(rng: np.random.Generator, style: Style, number: int) -> SiteCamera:
 # %% ../../nbs/datasets/people.ipynb #ceac667a
 @lru_cache(maxsize=64)
 def blur(n: int, deviation: float) -> np.ndarray:
-    """The matrix (n, n), float32, that blurs a line of n pixels with a Gaussian of `deviation` pixels (0.3 at
-    least)."""
+    """Return the matrix (n, n), float32, that blurs a line of `n` pixels with a Gaussian of standard
+    `deviation` in pixels (0.3 at least)."""
     d = np.arange(n)[:, None] - np.arange(n)
     g = np.exp(-0.5 * (d / max(deviation, 0.3)) ** 2)
     return (g / g.sum(1, keepdims=True)).astype(np.float32)
 
 # %% ../../nbs/datasets/people.ipynb #56afbacc
 def expose(rgb: np.ndarray, cam: SiteCamera, bright: float = 1.0) -> np.ndarray:
-    """Equation (5): what the camera `cam` makes of the scene `rgb` (3, H, W) float32, times `bright`; uint8
-    (3, H, W)."""
+    """Return what the camera `cam` makes of the scene `rgb` (3, H, W) float32, times `bright`: blurred,
+    tinted and with its gamma, uint8 (3, H, W) (equation (5))."""
     h, w = rgb.shape[1:]
     seen = blur(h, cam.blur * h / 2) @ rgb @ blur(w, cam.blur * w).T
     seen *= np.asarray(cam.cast, np.float32)[:, None, None] * np.float32(bright)
@@ -379,8 +390,8 @@ def _spline(size, cells):
     return np.where(z < 1, 2 / 3 - z ** 2 + z ** 3 / 2, (2 - z).clip(0) ** 3 / 6).astype(np.float32)
 
 def texture(rng: np.random.Generator, size: Sequence[int], cells: int) -> np.ndarray:
-    """Smooth noise of `size` (height, width), deviation about 1, `cells` bumps along the height and half as
-    many across."""
+    """Return smooth noise of `size` (height, width), float32, mean 0, deviation about 1, drawn by `rng`, with
+    `cells` bumps along the height and half as many across."""
     rows, columns = _spline(size[0], cells), _spline(size[1], cells // 2)
     draws = rng.standard_normal((cells + 3, cells // 2 + 3), dtype=np.float32)
     return rows @ draws @ columns.T * np.float32(315 / 151)
@@ -396,8 +407,8 @@ def _windows(x, y, edge, rng, strength):
 
 @lru_cache(maxsize=64)
 def scenery(cam: SiteCamera, key: tuple, size: tuple[int, int]) -> np.ndarray:
-    """What `cam` (`SiteCamera`) sees without people: float32 (3, H, W). `key` (whole numbers) makes its
-    texture; not to be changed."""
+    """Return what `cam` sees without people: float32 (3, H, W) of `size` (height, width), read-only. `key`
+    (whole numbers) seeds it."""
     rng, (x, y) = np.random.default_rng(key), pixel_places(size)
     upper, lower = (np.asarray(c, np.float32)[:, None, None] for c in cam.colours)
     edge, (amount, cells) = 0.30 + rng.uniform(-.15, .15), _ROUGHNESS[cam.ground]
@@ -440,10 +451,11 @@ def _caught(cam, person, track, rng):
                  cam.shift[0] + track[1] + 0.012 * x, cam.shift[1] + track[2] + 0.016 * y,
                  1.80 * cam.scale * person.height * math.exp(0.015 * zoom))
 
-def take_picture(person: Person, cam: SiteCamera, track: Any, rng: np.random.Generator,
-                 size: tuple[int, int], spot: tuple) -> np.ndarray:
-    """One picture of `person` by `cam`, uint8 (3, H, W). `track` (turn, x, y) is where the person walks,
-    `spot` (whole numbers) the place behind, and `rng` draws what changes from picture to picture."""
+def take_picture(person: Person, cam: SiteCamera, track: Sequence[float] | np.ndarray,
+                 rng: np.random.Generator, size: tuple[int, int], spot: tuple) -> np.ndarray:
+    """Return one picture of `person` by `cam`, uint8 (3, H, W) of `size` (height, width). `track` (turn, x,
+    y) is where the person walks, `spot` (whole numbers) seeds the background, and `rng` draws what changes
+    from picture to picture."""
     place = _caught(cam, person, track, rng)
     canvas = PersonCanvas(scenery(cam, spot, size).copy(), *pixel_places(size), 2 / size[0], cam.light)
     feet, shadow = place.y + 0.48 * place.scale, 0.55 * np.asarray(cam.colours[1])
@@ -458,10 +470,13 @@ def take_picture(person: Person, cam: SiteCamera, track: Any, rng: np.random.Gen
 _SPLITS = ("train", "test")
 _SPOTS = 3
 
-def site_style(site: int) -> Style: return STYLES[site % len(STYLES)]
+def site_style(site: int) -> Style:
+    "Return the `Style` of rendered site number `site`: how people dress there."
+    return STYLES[site % len(STYLES)]
 
 def site_cameras(cameras: int, seed: int = 0, site: int = 0) -> list[SiteCamera]:
-    "The `SiteCamera`s 0..cameras-1 of a `site`, a list."
+    """Return the `cameras` cameras of the rendered `site`, a list that depends on `seed`, `site` and each
+    camera's number."""
     return [camera(np.random.default_rng([seed, site, 7, c]), site_style(site), c) for c in range(cameras)]
 
 def _pictures_of(cams, per_camera, size, key):
@@ -498,8 +513,8 @@ def _check_people(identities, cameras, per_camera, size, seed, site, split):
 # %% ../../nbs/datasets/people.ipynb #ca9f1544
 def people(identities: int, cameras: int = 2, per_camera: int = 4, size: tuple[int, int] = (128, 64),
            seed: int = 0, site: int = 0, split: str = "train") -> Pictures:
-    """Rendered pedestrians as `Pictures`, uint8 (n, 3, *size) with n = identities * cameras * per_camera,
-    ordered by identity, camera and picture.
+    """Return rendered pedestrians as `Pictures`, uint8 (n, 3, *size) with n = identities * cameras *
+    per_camera, ordered by identity, camera and picture.
 
     `size` is (height, width) in pixels, twice as high as wide. `identity` is a number that no other seed,
     site or split uses, `labels` are positions in `classes`, the numbers as text; `camera` is 0..cameras-1,
@@ -520,8 +535,8 @@ def people(identities: int, cameras: int = 2, per_camera: int = 4, size: tuple[i
 
 # %% ../../nbs/datasets/people.ipynb #4665cd15
 def query_gallery(data: Pictures) -> tuple[np.ndarray, np.ndarray]:
-    """Positions `(query, gallery)` in `data` (`Pictures`), sorted int64 arrays: the first picture of each
-    identity in each camera asks, the others are searched. Raises `UserError` without identities and
+    """Return the positions (query, gallery) in `data`, sorted int64 arrays: the first picture of each
+    identity in each camera is a query, the others are the gallery. Raises `UserError` without identities and
     cameras."""
     if data.identity is None or data.camera is None:
         raise UserError(f"identity and camera of {data.name} are None, expected one of each per picture")
@@ -531,8 +546,8 @@ def query_gallery(data: Pictures) -> tuple[np.ndarray, np.ndarray]:
 
 # %% ../../nbs/datasets/people.ipynb #b3dbecd4
 def rendered_sizes(count: int, largest: int, smallest: int) -> list[int]:
-    """How many training pictures each of `count` sites has: a list of whole numbers from `largest` down to
-    `smallest`, falling by a constant factor. Raises `UserError` unless 1 <= smallest <= largest."""
+    """Return how many training pictures each of `count` sites has: whole numbers from `largest` down to
+    `smallest` that fall by a constant factor. Raises `UserError` unless 1 <= smallest <= largest."""
     _check_whole(count=(count, 1), smallest=(smallest, 1), largest=(largest, 1))
     if smallest > largest: raise UserError(f"smallest={smallest} must be at most largest={largest}")
     return [round(largest * (smallest / largest) ** (k / max(count - 1, 1))) for k in range(count)]
@@ -546,11 +561,13 @@ def _renamed(data, split):
 def render_site(site: int, train_images: int, test_identities: int = 30, cameras: int = 2,
                 per_camera: int = 4,
                 size: tuple[int, int] = (64, 32), seed: int = 0) -> Site:
-    """The rendered `Site` number `site`: about `train_images` training pictures (two identities at least),
-    and `test_identities` other people in `query` (a picture per identity and camera) and `gallery` (the
-    rest).
+    """Return the rendered `Site` number `site`: about `train_images` training pictures (two identities at
+    least), and `test_identities` other people in `query` (a picture per identity and camera) and `gallery`
+    (the rest).
 
-    `split` is train, query or gallery. Raises `UserError` for `per_camera` below 2, and as `people` does."""
+    `per_camera`: pictures of a person in each of the `cameras`; `size`: (height, width) in pixels; `split` of
+    a picture is train, query or gallery; `seed` draws people and cameras. Raises `UserError` for `per_camera`
+    below 2, and as `people` does."""
     _check_whole(train_images=(train_images, 1), cameras=(cameras, 1), per_camera=(per_camera, 2))
     identities = max(2, round(train_images / (cameras * per_camera)))
     train = people(identities, cameras, per_camera, size, seed, site, "train")

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ _Steps = Annotated[int, Bounds(low=16, high=4096)]
 
 @dataclass(frozen=True)
 class SensorSizes(Profile):
-    "Every number of this chapter's runs."
+    "Settings of this chapter's runs; the comment beside a field says what it means."
     per_class: Count = 40   # training minutes of each class
     tested: Count = 20      # test minutes of each class, of other units
     steps: _Steps = 64      # readings of a sensor in a minute
@@ -44,7 +44,9 @@ profiles = {
 LOADS = (0.2, 0.6, 1.0)
 
 def drawn_load(rng: np.random.Generator, t: np.ndarray) -> np.ndarray:
-    "Equation (1) at times `t` (steps,) in 0..1: the load of a minute with two to four levels out of `LOADS`."
+    """Draw the load of a machine over a minute, (steps,), at times `t` (steps,) in 0..1, with the generator
+    `rng`: two to four levels out of `LOADS` with steep smooth steps between them, at random times (equation
+    (1))."""
     levels = rng.choice(LOADS, rng.integers(2, 5))
     times = np.sort(rng.uniform(0.05, 0.95, len(levels) - 1))
     steps = np.diff(levels)[:, None] / (1 + np.exp((times[:, None] - t).clip(-3, 3) / 0.01))
@@ -75,15 +77,15 @@ MACHINES = {
 
 # %% ../../nbs/datasets/sensors.ipynb #29b00011
 class Minute(NamedTuple):
-    """A minute while it is made, float64: `load` and `turns` so far (steps,), `readings` (6, steps), which
-    are changed in place."""
+    """A minute of a machine while it is made, float64: `load` and angle so far in `turns` (steps,), and
+    `readings` (6, steps), which faults change in place."""
     load: np.ndarray
     turns: np.ndarray
     readings: np.ndarray
 
 def lagged(drive: np.ndarray, lag: float) -> np.ndarray:
-    """Equation (2): what follows `drive` (steps,), which stands still within a step, with a `lag` in minutes;
-    it begins at rest, at the first value: (steps,)."""
+    """Return a series (steps,) that follows `drive` (steps,) exponentially, with a time constant `lag` in
+    minutes; it begins at rest, at the first value (equation (2))."""
     keep, found = math.exp(-1 / (lag * len(drive))), np.empty(len(drive))
     found[0] = drive[0]
     for k in range(1, len(drive)): found[k] = keep * found[k - 1] + (1 - keep) * drive[k - 1]
@@ -91,7 +93,8 @@ def lagged(drive: np.ndarray, lag: float) -> np.ndarray:
 
 # %% ../../nbs/datasets/sensors.ipynb #29b00013
 def sound_minute(machine: Machine, rng: np.random.Generator, steps: int) -> Minute:
-    "A minute of a sound `machine`, without noise, `steps` readings of a sensor; `rng` draws load and phase."
+    """Return a `Minute` of a `machine` without fault and noise, with `steps` readings of each sensor; `rng`
+    draws load and phases."""
     load = drawn_load(rng, np.arange(steps) / steps)
     speed = 0.6 + 0.4 * load
     turns = rng.random() + np.cumsum(machine.turns * speed) / steps
@@ -104,17 +107,19 @@ def sound_minute(machine: Machine, rng: np.random.Generator, steps: int) -> Minu
 
 # %% ../../nbs/datasets/sensors.ipynb #29b00016
 def no_fault(minute: Minute, machine: Machine, severity: float, rng: np.random.Generator) -> None:
-    "Nothing befalls it."
+    "Leave `minute` as it is: the state without fault. The other arguments are not used."
 
 # %% ../../nbs/datasets/sensors.ipynb #3ee04606
 def imbalance(minute: Minute, machine: Machine, severity: float, rng: np.random.Generator) -> None:
-    "More vibration at the turn of the shaft; severity is its height."
+    """Add vibration at the turn of the shaft to `minute`, in place; the stronger, the higher `severity`
+    (0..1). `rng` draws its phase."""
     shake = np.sin(2 * math.pi * (minute.turns + rng.random()))
     minute.readings[0] += 0.8 * severity * minute.load * shake
 
 # %% ../../nbs/datasets/sensors.ipynb #d8bcc225
 def bearing(minute: Minute, machine: Machine, severity: float, rng: np.random.Generator) -> None:
-    "Knocks that die away, `machine.knocks` in a turn; severity is how hard they are."
+    """Add knocks that die away to `minute`, in place, `machine.knocks` in a turn; the harder, the higher
+    `severity` (0..1). `rng` draws their phase."""
     since = (machine.knocks * minute.turns + rng.random()) % 1
     knock = severity * minute.load * np.exp(-4 * since)
     minute.readings[1] += 0.9 * knock
@@ -122,13 +127,15 @@ def bearing(minute: Minute, machine: Machine, severity: float, rng: np.random.Ge
 
 # %% ../../nbs/datasets/sensors.ipynb #29b00018
 def leak(minute: Minute, machine: Machine, severity: float, rng: np.random.Generator) -> None:
-    "Less pressure, and a little less current; severity is the share that is lost, halved."
+    """Lower the pressure by a share `severity` / 2 and the current by a share `severity` / 10 in `minute`, in
+    place. `machine` and `rng` are not used."""
     minute.readings[3] *= 1 - 0.5 * severity
     minute.readings[2] *= 1 - 0.1 * severity
 
 # %% ../../nbs/datasets/sensors.ipynb #386a1613
 def overload(minute: Minute, machine: Machine, severity: float, rng: np.random.Generator) -> None:
-    "More current and warmth, less speed, with the load; severity is how much."
+    """Raise current and temperature and lower speed in `minute`, in place, with the load; the more, the
+    higher `severity` (0..1). `rng` is not used."""
     minute.readings[2] *= 1 + 0.4 * severity * minute.load
     minute.readings[4] += 0.5 * severity * lagged(minute.load, machine.lag)
     minute.readings[5] *= 1 - 0.15 * severity * minute.load
@@ -140,13 +147,14 @@ SENSOR_CLASSES = [(machine, state) for machine in MACHINES for state in STATES]
 MINUTES = 4          # minutes that come from one unit
 
 class Unit(NamedTuple):
-    "A machine of its own: a factor (`gain`) and an `offset` for each of the six sensors, its `wear` in 0..1."
+    """One machine of a kind: a factor (`gain`) and an `offset` on each of its six sensors, and its `wear` in
+    0..1."""
     gain: np.ndarray
     offset: np.ndarray
     wear: float
 
 def drawn_unit(rng: np.random.Generator) -> Unit:
-    "Draw a `Unit` with the generator `rng`."
+    "Draw a `Unit`, one machine of a kind, with the generator `rng`."
     return Unit(np.exp(rng.normal(0, 0.12, 6)), rng.normal(0, 0.05, 6), rng.random())
 
 # %% ../../nbs/datasets/sensors.ipynb #29b00021
@@ -155,8 +163,9 @@ _REACH = np.array([1.5, 0.8, 0.8, 0.8, 0.8, 0.7])[:, None]
 
 def render_minute(machine: str, state: str, unit: Unit, key: Sequence[int], steps: int = 64,
                   severity: float | None = None) -> np.ndarray:
-    """One series: float32 (6, steps) in [-1, 1]. `machine` and `state` are names, `unit` is a `Unit`, `key`
-    (whole numbers) decides load, phases and noise; `severity` (0..1) is drawn if it is None."""
+    """Return one series, float32 (6, steps) in [-1, 1], of `machine` in `state` (names), as `unit` and its
+    sensors show it. `key` (whole numbers) seeds load, phases and noise; `severity` (0..1) of the fault is
+    drawn if it is None."""
     drawn, noise = (np.random.default_rng([*key, stage]) for stage in (1, 2))
     minute = sound_minute(MACHINES[machine], drawn, steps)
     if severity is None: severity = float(np.clip(0.3 + 0.6 * unit.wear + drawn.normal(0, 0.1), 0, 1))
@@ -168,7 +177,7 @@ def render_minute(machine: str, state: str, unit: Unit, key: Sequence[int], step
 # %% ../../nbs/datasets/sensors.ipynb #29b00024
 @dataclass
 class Series:
-    """A labelled set of multivariate series.
+    """A labelled set of multivariate time series.
 
     `x`: float32 (n, sensors, steps). `labels`: int64 (n,), positions in `classes` (names). `sensors`: names.
     `unit`: int64 (n,), which machine each comes from, or None. Raises `UserError` for a gap (a reading that
@@ -184,8 +193,8 @@ class Series:
 
     def __len__(self) -> int: return len(self.labels)
 
-    def take(self, places: Any) -> "Series":
-        "The series at `places` (positions, or a mask of length n), with all that belongs to them."
+    def take(self, places: Tensor | Sequence[int] | np.ndarray) -> "Series":
+        "Return the series at `places` (positions, or a mask of length n), with all that belongs to them."
         i = torch.as_tensor(places)
         unit = None if self.unit is None else self.unit[i]
         return Series(self.x[i], self.labels[i], self.classes, self.sensors, self.name, unit)
@@ -210,10 +219,12 @@ def _check_series(data: Series) -> None:
                         "first")
 
 # %% ../../nbs/datasets/sensors.ipynb #29b00028
-def series_of(readings: Sequence[Any], labels: Sequence[int], classes: Sequence[str], sensors: Sequence[str],
-              name: str, unit: Any = None) -> Series:
-    """`Series` from a list of arrays (sensors, steps), one for each of the `labels`. Raises `UserError` for
-    series of unequal length, another number of sensors, no series at all, and for what `Series` refuses."""
+def series_of(readings: Sequence[np.ndarray], labels: Sequence[int], classes: Sequence[str],
+              sensors: Sequence[str], name: str, unit: Sequence[int] | None = None) -> Series:
+    """Return a `Series` from `readings`, a list of arrays (sensors, steps), one for each of the `labels`
+    (positions in `classes`); `sensors` are names, `unit` says which machine each comes from. Raises
+    `UserError` for series of unequal length, another number of sensors, no series at all, and for what
+    `Series` refuses."""
     shapes = [tuple(np.shape(one)) for one in readings]
     if not shapes: raise UserError(f"readings of {name} are empty, expected at least one series")
     odd = next((i for i, shape in enumerate(shapes) if shape != shapes[0]), None)
@@ -235,9 +246,10 @@ def _one(c: int, j: int, steps: int, seed: int, split: str) -> tuple[np.ndarray,
     return series, (number * len(SENSOR_CLASSES) + c) * len(_SPLITS) + part
 
 def machine_sensors(per_class: int, steps: int = 64, seed: int = 0, split: str = "train") -> Series:
-    """Rendered minutes as `Series`: float32 (n, 6, steps) in [-1, 1], `per_class` of each of 25 classes,
-    named like "pump leak" and sorted. `unit` is unique over classes and splits. Raises `UserError` for
-    another split, and for numbers that make no data set."""
+    """Return rendered minutes of machines, drawn by `seed`, as a `Series`: float32 (n, 6, steps) in [-1, 1],
+    `per_class` of each of 25 classes, named like "pump leak" and sorted. Four minutes come from one machine
+    (`unit`), whose number is unique over classes and splits. Raises `UserError` for another split, and for
+    numbers that make no data set."""
     if split not in _SPLITS: raise UserError(f"split={split!r} is unknown; choose train or test")
     for name, value, low in (("per_class", per_class, 1), ("steps", steps, 16), ("seed", seed, 0)):
         if not isinstance(value, int) or value < low:
@@ -264,9 +276,10 @@ def _read_table(path: Path) -> tuple[list[str], np.ndarray]:
 
 # %% ../../nbs/datasets/sensors.ipynb #29b0002f
 def series_folder(path: str | Path, name: str | None = None) -> Series:
-    """The series in the folder `path`, CLASS/*.csv, in the units that they have. A table has the names of its
-    sensors in the first line, then a line for each moment. Raises `UserError` for a folder without any, for
-    tables that cannot be read or have other sensors, and for what `series_of` refuses."""
+    """Return the series of the tables CLASS/*.csv in the folder `path`, in the units that they have, as a
+    `Series` called `name` (None: as the folder). A table has the names of its sensors in the first line, then
+    a line for each moment. Raises `UserError` for a folder without any, for tables that cannot be read or
+    have other sensors, and for what `series_of` refuses."""
     path = Path(path)
     if not path.is_dir():
         raise UserError(f"path={shown(path)!r} is not a folder of classes with tables (.csv)")
@@ -283,15 +296,17 @@ def series_folder(path: str | Path, name: str | None = None) -> Series:
 
 # %% ../../nbs/datasets/sensors.ipynb #29b00031
 def scaled_like(data: Series, train: Series) -> Series:
-    "`data` with each sensor at -1 and 1 where `train` has its least and its largest reading, and cut there."
+    """Return `data` with each sensor scaled linearly so that its least and largest reading in `train` become
+    -1 and 1, and cut there."""
     low, high = train.x.amin((0, 2))[:, None], train.x.amax((0, 2))[:, None]
     x = (2 * (data.x - low) / (high - low).clamp(min=1e-12) - 1).clamp(-1, 1)
     return Series(x, data.labels, data.classes, data.sensors, data.name, data.unit)
 
 # %% ../../nbs/datasets/sensors.ipynb #c1182957
 def own_sensors(split: str = "train") -> Series | None:
-    """The real set in the folder sensors of the data folder (sensors/train and sensors/test, each as
-    `series_folder` reads it), scaled by its training part; None where there is none."""
+    """Return the `split` (train or test) of your own series in the folder sensors of the data folder
+    (sensors/train and sensors/test, each as `series_folder` reads it), scaled to [-1, 1] by its training
+    part; None where there is no such folder. Raises `UserError` if the parts do not go together."""
     root = data_folder() / "sensors"
     if split not in _SPLITS: raise UserError(f"split={split!r} is unknown; choose train or test")
     if not root.is_dir(): return None
@@ -302,8 +317,9 @@ def own_sensors(split: str = "train") -> Series | None:
 
 # %% ../../nbs/datasets/sensors.ipynb #29b00035
 def random_kernels(sensors: int, steps: int, kernels: int = 128, seed: int = 0) -> list[tuple]:
-    """`kernels` random kernels of ROCKET for series (sensors, steps): a list of weights (1, sensors, length),
-    0 for sensors that it does not look at, bias, dilation and padding."""
+    """Return `kernels` random convolution kernels of ROCKET, drawn by `seed`, for series (sensors, steps), as
+    a list of tuples: weights float32 (1, sensors, length), 0 for sensors that it does not look at, bias,
+    dilation and padding."""
     rng, found = np.random.default_rng([seed, 29]), []
     for _ in range(kernels):
         length = int(rng.choice([n for n in (7, 9, 11) if n <= steps]))
@@ -318,8 +334,9 @@ def random_kernels(sensors: int, steps: int, kernels: int = 128, seed: int = 0) 
 
 # %% ../../nbs/datasets/sensors.ipynb #29b00037
 def kernel_features(x: Tensor, kernels: Sequence[tuple]) -> Tensor:
-    """Equation (3): for series `x` (n, sensors, steps) two features of each of the `kernels` (from
-    `random_kernels`), then the mean of each sensor: float32 (n, 2 * kernels + sensors)."""
+    """Return ROCKET's features of series `x` (n, sensors, steps): for each of the `kernels` (from
+    `random_kernels`) the share of places where its answer is positive, and its maximum; then the mean of each
+    sensor: float32 (n, 2 * kernels + sensors) (equation (3))."""
     found = []
     for weights, bias, dilation, padding in kernels:
         answer = F.conv1d(x, weights, padding=padding, dilation=dilation)[:, 0] + bias

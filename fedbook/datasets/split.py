@@ -11,8 +11,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..engine.errors import UserError, needs
+
+_Seed = int | Sequence[int] | np.random.Generator
 
 # %% ../../nbs/datasets/split.ipynb #7385cab7
 def _read(labels, clients):
@@ -31,27 +34,25 @@ def _whole(value): return isinstance(value, (int, np.integer)) and not isinstanc
 def _sorted(parts): return [np.sort(np.asarray(part, dtype=np.int64)) for part in parts]
 
 # %% ../../nbs/datasets/split.ipynb #0bd29db9
-def iid(labels: Any, clients: int, seed: Any) -> list[np.ndarray]:
-    """Shuffle and deal evenly: a list of `clients` sorted int64 index arrays that hold every position of
-    `labels` (n,) once.
-
-    `seed`: an integer, a list of integers, or a numpy `Generator`, here and in the other splits."""
+def iid(labels: ArrayLike, clients: int, seed: _Seed) -> list[np.ndarray]:
+    """Shuffle the positions of `labels` (n,) and deal them evenly: a list of `clients` sorted int64 arrays
+    that hold every position once. `seed`: an integer, a list of integers, or a numpy `Generator`."""
     labels = _read(labels, clients)
     return _sorted(np.array_split(np.random.default_rng(seed).permutation(len(labels)), clients))
 
 # %% ../../nbs/datasets/split.ipynb #1182128f
-def counts(parts: Sequence[np.ndarray], labels: Any, classes: int | None = None) -> np.ndarray:
-    """How many pictures of each class each client holds: int64 array (clients, classes). `classes` defaults
-    to the largest label plus one."""
+def counts(parts: Sequence[np.ndarray], labels: ArrayLike, classes: int | None = None) -> np.ndarray:
+    """Return how many pictures of each class each client holds, int64 (clients, classes). `parts`: positions
+    in `labels` for each client; `classes` defaults to the largest label plus one."""
     labels = np.asarray(labels)
     classes = int(labels.max()) + 1 if classes is None else classes
     return np.stack([np.bincount(labels[part], minlength=classes) for part in parts])
 
 # %% ../../nbs/datasets/split.ipynb #b20e1c11
-def plot_split(parts: Sequence[np.ndarray], labels: Any, names: Sequence[str] | None = None,
+def plot_split(parts: Sequence[np.ndarray], labels: ArrayLike, names: Sequence[str] | None = None,
                title: str | None = None) -> Any:
-    """Heat map of `counts(parts, labels)`: a row per client, a column per class. `names` are the classes'
-    names. Returns the figure."""
+    """Return a matplotlib figure, a heat map of how many pictures of each class (column) each client (row)
+    holds. `parts`: positions in `labels` for each client; `names`: the classes' names."""
     needs("matplotlib")
     import matplotlib.pyplot as plt
 
@@ -73,9 +74,10 @@ def plot_split(parts: Sequence[np.ndarray], labels: Any, names: Sequence[str] | 
     return fig
 
 # %% ../../nbs/datasets/split.ipynb #28ee36f9
-def skew(parts: Sequence[np.ndarray], labels: Any) -> float:
-    """Equation (1): mean total-variation distance between a client's label distribution and that of `labels`.
-    0 is even, near 1 is one class each."""
+def skew(parts: Sequence[np.ndarray], labels: ArrayLike) -> float:
+    """Return the mean total-variation distance, in 0..1, between a client's distribution of labels and that
+    of all `labels` (equation (1)); 0 is even, near 1 is one class each. `parts`: positions in `labels` for
+    each client."""
     table = counts(parts, labels)
     sizes = table.sum(1, keepdims=True)
     if not sizes.all():
@@ -97,13 +99,15 @@ def _cut(shares, sizes, clients):
     return table
 
 # %% ../../nbs/datasets/split.ipynb #974e6f99
-def dirichlet(labels: Any, clients: int, alpha: float, seed: Any, tries: int = 1000) -> list[np.ndarray]:
-    """Label-skewed split with the balance rule of Yurochkin et al. (2019): a list of `clients` sorted int64
-    index arrays, each position of `labels` (n,) once.
+def dirichlet(labels: ArrayLike, clients: int, alpha: float, seed: _Seed,
+              tries: int = 1000) -> list[np.ndarray]:
+    """Split with skewed labels by the balance rule of Yurochkin et al. (2019): return a list of `clients`
+    sorted int64 arrays, each position of `labels` (n,) once.
 
-    Class by class, equation (2) shares the pictures among the clients that hold fewer than n / clients so
-    far; drawn again until each client has at least one picture. `alpha` > 0: small is uneven, large is
-    even. Raises `UserError` if `tries` draws leave some client empty."""
+    Class by class, shares from a Dirichlet distribution of `alpha` divide the pictures among the clients that
+    hold fewer than n / clients so far (equation (2)); drawn again until each client has at least one picture.
+    Small `alpha` (above 0) is uneven, large is even. `seed`: an integer, a list of integers, or a numpy
+    `Generator`. Raises `UserError` if `tries` draws leave some client empty."""
     labels = _read(labels, clients)
     if not (isinstance(alpha, (int, float, np.number)) and 0 < alpha < math.inf):
         raise UserError(f"alpha={alpha!r} must be a finite number above 0")
@@ -119,11 +123,11 @@ def dirichlet(labels: Any, clients: int, alpha: float, seed: Any, tries: int = 1
     return _sorted(np.concatenate(own) for own in zip(*pieces))
 
 # %% ../../nbs/datasets/split.ipynb #94f317f3
-def shards(labels: Any, clients: int, seed: Any, per_client: int = 2) -> list[np.ndarray]:
-    """Sort by label, cut into `clients * per_client` shards, deal `per_client` to each (McMahan et al. 2017):
-    sorted int64 index arrays, each position once.
-
-    Raises `UserError` if there are more shards than pictures."""
+def shards(labels: ArrayLike, clients: int, seed: _Seed, per_client: int = 2) -> list[np.ndarray]:
+    """Split by shards (McMahan et al. 2017): sort by label, cut into `clients * per_client` shards, and deal
+    `per_client` to each client. Returns sorted int64 arrays, each position of `labels` once. `seed`: an
+    integer, a list of integers, or a numpy `Generator`. Raises `UserError` if there are more shards than
+    pictures."""
     labels = _read(labels, clients)
     if not _whole(per_client) or not 1 <= per_client <= len(labels) // clients:
         raise UserError(f"per_client={per_client!r} must be a whole number from 1 to "
@@ -133,11 +137,14 @@ def shards(labels: Any, clients: int, seed: Any, per_client: int = 2) -> list[np
     return _sorted(np.concatenate([cut[s] for s in mine]) for mine in dealt)
 
 # %% ../../nbs/datasets/split.ipynb #1d40115e
-def by_class(labels: Any, clients: int, seed: Any, classes_each: int | None = None) -> list[np.ndarray]:
-    """Deal whole classes: a list of `clients` sorted int64 index arrays. No class is held by two clients.
+def by_class(labels: ArrayLike, clients: int, seed: _Seed,
+             classes_each: int | None = None) -> list[np.ndarray]:
+    """Split by whole classes: return a list of `clients` sorted int64 arrays of positions in `labels`; no
+    class is held by two clients.
 
-    `classes_each` classes for each client, the rest of the classes for nobody; by default all classes, as
-    evenly as possible. Raises `UserError` if there are too few classes."""
+    `classes_each` classes for each client, the rest of the classes for none; by default all classes, as
+    evenly as possible. `seed`: an integer, a list of integers, or a numpy `Generator`. Raises `UserError` if
+    there are too few classes."""
     labels = _read(labels, clients)
     ids = np.random.default_rng(seed).permutation(np.unique(labels))
     if classes_each is None:
@@ -185,11 +192,12 @@ def _superclass_order(classes, tasks):
     return [fine.index(name) for group in CIFAR100_SUPERCLASSES.values() for name in group]
 
 def class_stream(classes: int, tasks: int, order: str = "random", seed: int = 0) -> list[list[int]]:
-    """The class ids 0..classes-1 in `tasks` lists, equally many in each; what is left over goes to the last.
+    """Return the class ids 0..classes-1 in `tasks` lists, equally many in each; what is left over goes to the
+    last.
 
-    `order`: `random` (by `seed`), `sorted`, `icarl` (numpy's legacy shuffle with seed 1993, as published
-    for 100 classes), or `superclass` (CIFAR-100's 20 groups of five, whole groups to a task). Raises
-    `UserError` for an unknown order, or for more tasks than classes."""
+    `order`: `random` (by `seed`), `sorted`, `icarl` (numpy's legacy shuffle with seed 1993, as published for
+    100 classes), or `superclass` (CIFAR-100's 20 groups of five, whole groups to a task). Raises `UserError`
+    for an unknown order, or for more tasks than classes."""
     if not _whole(classes) or not _whole(tasks) or not 1 <= tasks <= classes:
         raise UserError(f"tasks={tasks!r} with classes={classes!r} must be whole numbers with at least one "
                         "class for each task")

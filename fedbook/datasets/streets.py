@@ -28,7 +28,7 @@ from .world import SETS, Boxes, Files, Pictures, Selected, largest
 # %% ../../nbs/datasets/streets.ipynb #6c351663
 @dataclass(frozen=True)
 class StreetSizes(Profile):
-    "Every number of this chapter's runs."
+    "Settings of this chapter's runs; the comment beside a field says what it means."
     seeds: Count = 3    # how many seeds a row is repeated with
     scenes: Count = 40  # scenes that are measured
     rows: Count = 180   # rows of pixels of their pictures, 16/9 as many columns; clients see half of both
@@ -67,8 +67,9 @@ def _place(rng, kind, camera, zebra):
 _SHARES, _SPLITS = (.29, .385, .085, .085, .155), ("train", "test")
 
 class Scene(NamedTuple):
-    """A `camera`, the `things` from far to near with their `boxes` (m, 4) in heights of the picture, and a
-    `key`: seed, split, number, and depth of the crossing (0: none)."""
+    """A street without weather: a `camera`, the `things` in it from far to near with their `boxes` (m, 4)
+    (left, top, right, bottom in heights of the picture), and a `key`: seed, split, number, and depth of the
+    crossing in metres (0: none)."""
     camera: Camera
     things: list[Thing]
     boxes: np.ndarray
@@ -82,7 +83,8 @@ def _clipped(box):
 _GRID = (np.arange(12) + 0.5) / 12
 
 def hidden(box: Sequence[float], nearer: Sequence | np.ndarray) -> float:
-    "The share of `box` that the boxes `nearer` (k, 4) cover together, on a grid of 12 x 12 points."
+    """Return the share (0..1) of `box` that the boxes `nearer` (k, 4) cover together, measured on a grid of
+    12 x 12 points. Boxes are (left, top, right, bottom)."""
     if not len(nearer): return 0.0
     near = np.asarray(nearer)
     x, y = box[0] + _GRID * (box[2] - box[0]), box[1] + _GRID * (box[3] - box[1])
@@ -114,7 +116,8 @@ def _fits(things, boxes, new, box):
 
 # %% ../../nbs/datasets/streets.ipynb #d95975d7
 def scene(seed: int, split: str, index: int) -> Scene:
-    "Scene number `index` of `split` (train or test) and `seed`, the same at any size and in any weather."
+    """Return the `Scene` number `index` of `split` (train or test) and `seed`; it is independent of the
+    picture's size and of the weather."""
     if split not in _SPLITS: raise UserError(f"split={split!r} is unknown; choose train or test")
     key = (int(seed), _SPLITS.index(split), int(index))
     rng = np.random.default_rng([*key, 8])
@@ -145,8 +148,8 @@ def _add(rng, things, boxes, kind, camera, zebra):
 
 # %% ../../nbs/datasets/streets.ipynb #7b897d81
 class Look(NamedTuple):
-    """Colours of a weather: `sky` at the top and at the `horizon`, `road`, `paved` ground, `mark` on the
-    road, `roof` (None: as the wall), and `haze` per metre."""
+    """Colours of a weather, (red, green, blue) in 0..1: `sky` at the top and at the `horizon`, `road`,
+    `paved` ground, `mark` on the road, `roof` (None: as the wall), and `haze` per metre."""
     sky: tuple
     horizon: tuple
     road: tuple
@@ -165,7 +168,8 @@ _LOOKS = {"cloudy": _DAY, "overcast": _DAY._replace(sky=(.66, .67, .68), horizon
 
 # %% ../../nbs/datasets/streets.ipynb #cc6754bd
 def smooth(values: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    "The random field `values` (a, b) as (len(y), len(x)): smooth between its values; `x`, `y` in 0..1."
+    """Return the random field `values` (a, b), interpolated linearly, at `x` and `y` (arrays of places in
+    0..1, across and down), as float32 (len(y), len(x))."""
     def weights(at, n):
         k = np.clip(at, 0, 1) * (n - 1)
         return np.maximum(1 - np.abs(k[:, None] - np.arange(n)), 0).astype(np.float32)
@@ -173,8 +177,8 @@ def smooth(values: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 # %% ../../nbs/datasets/streets.ipynb #10affcca
 def pulses(values: np.ndarray, width: Any, share: float) -> np.ndarray:
-    """Equation (2): the share of an interval of `width` around `values` where a train of pulses is on. Its
-    period is 1, and it is on for the first `share` of each period."""
+    """Return the share (0..1) of an interval of `width` around each of `values` where a train of pulses is
+    on; its period is 1, and it is on for the first `share` of each period (equation (2))."""
     def on(z):
         whole = np.floor(z)
         return whole * np.float32(share) + np.minimum(z - whole, np.float32(share))
@@ -290,7 +294,8 @@ def _mirrors(c, s, weather):
 
 # %% ../../nbs/datasets/streets.ipynb #d4a2f0f1
 def paint_scene(s: Scene, weather: str, size: Sequence[int], segments: bool = False) -> Canvas:
-    "The `Canvas` of the `Scene` `s` of `size` in the colours of `weather`, before the air is added."
+    """Paint the scene `s` in the colours of `weather`, without rain, snow or darkness, and return the
+    `Canvas`. `size`: (height, width); `segments`: also mark what each pixel shows."""
     c, look, (*key, zebra) = canvas(size, segments), _LOOKS[weather], s.key
     rng = np.random.default_rng([*key, 9])
     _sky(c, s.camera, look, rng)
@@ -390,7 +395,7 @@ _AIR = {"cloudy": _cloudy, "overcast": _overcast, "rainy": _rainy, "snowy": _sno
 
 # %% ../../nbs/datasets/streets.ipynb #a6bc5ea7
 def render_street(s: Scene, weather: str, size: Sequence[int]) -> np.ndarray:
-    "The picture of the `Scene` `s` in `weather`: uint8 array (3, H, W)."
+    "Return the picture of the scene `s` in `weather`, uint8 (3, H, W) of `size` (height, width)."
     c = paint_scene(s, weather, size)
     rgb = _AIR[weather](c, np.random.default_rng([*s.key[:3], 10, WEATHERS.index(weather)]))
     rgb *= np.float32(255)
@@ -431,9 +436,9 @@ def _in_pixels(s, size):
 # %% ../../nbs/datasets/streets.ipynb #d8e23b4d
 def streets(n: int, weather: str | Sequence[str] = "cloudy", size: Sequence[int] = (180, 320), seed: int = 0,
             split: str = "train", start: int = 0) -> Pictures:
-    """Scenes `start`..`start + n - 1` of `split` (train or test) as `Pictures`: images uint8 (n, 3, H, W) of
-    `size` (height, width), `boxes` a list of `Boxes` in pixels, `domain` the weather of each. `weather`: a
-    name, or n.
+    """Return scenes `start`..`start + n - 1` of `split` (train or test) as `Pictures`: images uint8 (n, 3, H,
+    W) of `size` (height, width), `boxes` a list of `Boxes` in pixels, `domain` the weather of each.
+    `weather`: a name of `WEATHERS`, or n of them.
 
     A scene is given by (seed, split, number): weather and size never change its boxes, but for their scale.
     `labels` is the class of the largest box, 0 if there is none. Raises `UserError` for an unknown weather or
@@ -455,9 +460,9 @@ DASHES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (3, 1)), (0, (1, 1)
 # %% ../../nbs/datasets/streets.ipynb #275b6441
 def show_scene(image: Any, boxes: Any, classes: Sequence[str], ax: Any = None, scores: Any = None,
                styles: Sequence | None = None) -> Any:
-    """Draw `image` (3, H, W) uint8 with its `boxes` (`Boxes`, or another pair of `xyxy` and `labels`) on `ax`
-    (or a new one) and return it. Each class of `classes` has a colour, a kind of line and its name;
-    `scores` (m,) are written behind it. `styles`: a line style for each class."""
+    """Draw `image` (3, H, W) uint8 with its `boxes` (`Boxes`, or another pair of `xyxy` and `labels`) on the
+    matplotlib axes `ax` (None: new ones) and return them. Each class of `classes` has a colour, a kind of
+    line and its name; `scores` (m,) are written behind it. `styles`: a line style for each class."""
     needs("matplotlib")
     import matplotlib.pyplot as plt
     from matplotlib import patheffects
@@ -478,7 +483,8 @@ def show_scene(image: Any, boxes: Any, classes: Sequence[str], ax: Any = None, s
 # %% ../../nbs/datasets/streets.ipynb #7de149ef
 def weather_sheet(number: int = 0, size: Sequence[int] = (180, 320), seed: int = 0, split: str = "train",
                   boxes: bool = True) -> Any:
-    "A figure with scene `number` in every weather, and once more with its `boxes`, if these are wished for."
+    """Return a matplotlib figure with scene `number` of `split` and `seed` in every weather, and once more
+    with its boxes, if `boxes`. `size`: (height, width) in pixels."""
     needs("matplotlib")
     import matplotlib.pyplot as plt
 
@@ -498,8 +504,8 @@ SEGMENTS = ("other", "road", *STREET_CLASSES)
 
 def segments(n: int, weather: str | Sequence[str] = "cloudy", size: Sequence[int] = (180, 320), seed: int = 0,
              split: str = "train", start: int = 0) -> torch.Tensor:
-    """What each pixel of the scenes of `streets` shows: uint8 tensor (n, H, W), positions in `SEGMENTS`. The
-    weather does not matter; it is taken so that both functions can be called alike."""
+    """Return what each pixel of the scenes of `streets`, called with these arguments, shows: uint8 tensor (n,
+    H, W), positions in `SEGMENTS`. `weather` is checked, but changes nothing."""
     _check_wish(n, size, start, seed, split)
     _names(weather, n)
     maps = [_map(scene(seed, split, start + k), size) for k in range(n)]
@@ -509,7 +515,8 @@ def _map(s, size): return paint_scene(s, "cloudy", size, segments=True).ids
 
 # %% ../../nbs/datasets/streets.ipynb #6de6e0f8
 def scaled(boxes: Boxes, size: Sequence[int], new: Sequence[int]) -> Boxes:
-    "Equation (3): `boxes` of a picture of `size` in the same picture at `new`, both (height, width)."
+    """Return `boxes` of a picture of `size`, scaled to the picture resized to `new`, both (height, width)
+    (equation (3))."""
     (h, w), (a, b) = size, new
     return Boxes(boxes.xyxy * torch.tensor([b / w, a / h, b / w, a / h], dtype=torch.float32), boxes.labels)
 
@@ -546,8 +553,8 @@ def _size_at(images, i):
         raise UserError(f"{path} is not a picture that can be read; replace or remove it") from None
 
 def resized(data: Pictures, size: Sequence[int]) -> Pictures:
-    """`data` with all pictures at `size` (height, width) and boxes to match. Tensors are resized at once, 64
-    pictures at a time; lazy pictures stay lazy, and their sizes are read from the heads of the files."""
+    """Return `data` with all pictures resized to `size` (height, width) and boxes to match. Tensors are
+    resized at once; lazy pictures stay lazy, and their sizes are read from the heads of the files."""
     size = _checked_size(size)
     images: Any
     if isinstance(data.images, torch.Tensor):
@@ -578,11 +585,13 @@ def _count(name, value):
 def rendered_street(clients: int = 3, server_images: int = 64, client_images: int = 64, test_images: int = 20,
                     high: Sequence[int] = (180, 320), low: Sequence[int] = (90, 160), seed: int = 0,
                     domains: Sequence[str] = ("overcast", "rainy", "snowy")) -> Street:
-    """A `Street` of rendered scenes: a cloudy server, client i in `domains[i % len(domains)]`, tests in
-    cloudy and in each of `domains`, with `test_images` scenes, twice as many in overcast (as in BDD100K's).
+    """Return a `Street` of rendered scenes: a cloudy server, client i in the weather `domains[i %
+    len(domains)]`, tests in cloudy and in each of `domains`, with `test_images` scenes, twice as many in
+    overcast (as in BDD100K's). `server_images`, `client_images`: training scenes of the server, and of each
+    of `clients`.
 
-    No scene occurs twice. `high` and `low` are (height, width). Raises `UserError` for no client or no
-    domain."""
+    No scene occurs twice; `seed` draws them. `high` (server and tests) and `low` (clients) are (height,
+    width) in pixels. Raises `UserError` for no client or no domain."""
     counts = dict(clients=clients, server_images=server_images, client_images=client_images,
                   test_images=test_images)
     for name, value in counts.items(): _count(name, value)
@@ -612,11 +621,11 @@ def _coco_halves(path):
 
 def own_street(path: str | Path, clients: int, server_images: int,
                rng: np.random.Generator) -> tuple[Pictures, list[Pictures], dict[str, Pictures]]:
-    """Your own pictures, divided as by `street_parts`: those of a COCO file, a fifth of which is for the
-    test, or of a folder with one for training (`*train*.json`) and one for the test (`*val*.json`,
-    `*test*.json`).
+    """Return the pictures of your own at `path`, divided as by `street_parts` (server, list of clients, tests
+    by domain): those of a COCO file, a fifth of which is for the test, or of a folder with one for training
+    (`*train*.json`) and one for the test (`*val*.json`, `*test*.json`).
 
-    The server gets `server_images` of them, the clients the rest, at random and equally; there is a test for
+    The server gets `server_images` of them, the clients the rest, equally; `rng` deals. There is a test for
     each domain. Raises `UserError` where there are too few."""
     path = Path(path).expanduser()
     halves = _coco_halves(path) if path.is_dir() else None
@@ -631,15 +640,15 @@ def own_street(path: str | Path, clients: int, server_images: int,
 
 def street_set(name: str, clients: int = 3, server_images: int = 2000, high: Sequence[int] = (720, 1280),
                low: Sequence[int] = (360, 640), seed: int = 0) -> Street:
-    """The real set `name` (bdd100k, soda10m or cityscapes) divided as in the FedMox paper, or the pictures
-    at the path `name` (see `own_street`): a `Street` of lazy pictures, server and tests at `high`,
-    clients at `low` (height, width).
+    """Return the real set `name` (bdd100k, soda10m or cityscapes) divided as in the FedMox paper, or the
+    pictures at the path `name` (see `own_street`): a `Street` of lazy pictures, server and tests at `high`,
+    clients at `low` (height, width). `server_images` limits the server's; `seed` deals.
 
     BDD100K: 2,000 cloudy | overcast 8,000, rainy 5,000, snowy 5,000 | tests from val. SODA10M: 2,000 clear |
     overcast 10,000, rainy 8,000 (from its unlabelled part, else from train) | tests from val. Cityscapes:
-    2,000 of train | 18,000 of train_extra, by city | val. Of every count, as many are taken as there are.
-    The pictures of a domain are divided among its clients at random and equally. Raises `UserError` for a
-    missing set or an empty domain."""
+    2,000 of train | 18,000 of train_extra, by city | val. Of every count, as many are taken as there are. The
+    pictures of a domain are divided among its clients at random and equally. Raises `UserError` for a missing
+    set or an empty domain."""
     _count("clients", clients)
     _count("server_images", server_images)
     divide = own_street if is_path(name) else street_parts

@@ -24,9 +24,9 @@ STREET_CLASSES = BDD_CLASSES
 WIDE = 16 / 9
 
 class Camera(NamedTuple):
-    """A camera that looks along the street: place `x` and `y` in the picture of the point at infinity,
-    `focal` length in heights of the picture, height of the `eye` in metres, place `aside` of the road's
-    middle in metres."""
+    """A camera that looks along the street: place (`x`, `y`) of the vanishing point in the picture and
+    `focal` length, in heights of the picture; height of the `eye` over the road, and place `aside` of the
+    road's middle from the camera's axis, in metres."""
     x: float
     y: float
     focal: float
@@ -34,16 +34,17 @@ class Camera(NamedTuple):
     aside: float
 
 def perspective(camera: Camera, aside: Any, height: Any, depth: Any) -> tuple:
-    """Equation (1): (x, y) in the picture, in heights of the picture, of a place `aside`, at `height` over
-    the road and at `depth` (metres; numbers or arrays)."""
+    """Return the place (x, y) in the picture, in heights of the picture, of a point `aside` of the camera's
+    axis, at `height` over the road and at `depth` before the camera (metres; numbers or arrays) (equation
+    (1))."""
     scale = camera.focal / depth
     return camera.x + scale * aside, camera.y + scale * (camera.eye - height)
 
 # %% ../../nbs/datasets/traffic.ipynb #b7e2bf77
 class Part(NamedTuple):
     """A piece of a drawing, in heights of the picture: `shape` rect (two corners), poly (corners of a convex
-    polygon) or oval (middle, radii) with its `points` (list of pairs), `colour` (3 numbers in 0..1), `alpha`
-    how much it covers, `glow` how much light it gives at night; `solid`: it counts for the box."""
+    polygon) or oval (middle, radii) with its `points` (list of pairs); `colour` (3 numbers in 0..1); opacity
+    `alpha`; `glow`, how much light it gives at night; `solid`: it counts for the thing's box."""
     shape: str
     points: list
     colour: tuple
@@ -52,7 +53,7 @@ class Part(NamedTuple):
     solid: bool = True
 
 def extent(parts: Sequence[Part]) -> tuple[float, float, float, float]:
-    "Left, top, right, bottom of the solid `parts` (list of `Part`), in heights of the picture."
+    "Return the box (left, top, right, bottom) around the solid ones of `parts`, in heights of the picture."
     xs: list[float] = []
     ys: list[float] = []
     for part in parts:
@@ -68,11 +69,12 @@ def extent(parts: Sequence[Part]) -> tuple[float, float, float, float]:
 
 # %% ../../nbs/datasets/traffic.ipynb #68f6d8fd
 def unit(values: np.ndarray) -> np.ndarray:
-    "`values` (array) limited to 0..1."
+    "Return `values` limited to 0..1."
     return np.minimum(np.maximum(values, 0), 1)
 
 def between(values: np.ndarray, low: Any, high: Any, width: Any) -> np.ndarray:
-    "Equation (2): the share of a pixel of `width` around `values` that lies between `low` and `high`."
+    """Return the share (0..1) of a pixel of `width` around each of `values` that lies between `low` and
+    `high` (equation (2))."""
     return unit((np.minimum(values + width / 2, high) - np.maximum(values - width / 2, low)) / width)
 
 # %% ../../nbs/datasets/traffic.ipynb #6bac7c4a
@@ -90,7 +92,8 @@ class Canvas:
     now: int = 0
 
 def canvas(size: Sequence[int], segments: bool = False) -> Canvas:
-    "An empty `Canvas` of `size` (height, width)."
+    """Return an empty `Canvas` of `size` (height, width); with `segments` it also records what each pixel
+    shows."""
     h, w = size
     x = (np.arange(w, dtype=np.float32) + 0.5) * (WIDE / w)
     y = (np.arange(h, dtype=np.float32) + 0.5) / h
@@ -137,11 +140,12 @@ def _poly(c, part):
 _SHAPES = {"rect": _rect, "oval": _oval, "poly": _poly}
 
 def cover(c: Canvas, part: Part) -> tuple[slice, slice, np.ndarray]:
-    "How much of each pixel of the canvas `c` the shape of `part` covers: rows, columns, and 0..1 for these."
+    """Return the rows and columns (slices) of the canvas `c` that the shape of `part` touches, and how much
+    of each pixel there it covers (0..1)."""
     return _SHAPES[part.shape](c, part)
 
 def paint_part(c: Canvas, part: Part) -> None:
-    "Lay `part` over what is on the canvas `c`, in place."
+    "Paint `part` over what is on the canvas `c`, in place."
     i, j, share = cover(c, part)
     if not share.size: return
     if c.ids is not None and part.solid: c.ids[i, j][share > 0.5] = c.now
@@ -151,24 +155,27 @@ def paint_part(c: Canvas, part: Part) -> None:
 
 # %% ../../nbs/datasets/traffic.ipynb #13558dcc
 def shade(colour: tuple, factor: float) -> tuple:
-    "`colour`, darker or lighter by `factor`."
+    "Return `colour` times `factor` (above 1: lighter), at most 1."
     return tuple(min(v * factor, 1.0) for v in colour)
 
 def face(camera: Camera, x0: float, x1: float, low: float, high: float, depth: float, colour: tuple,
          **more: Any) -> Part:
-    "A rectangle that faces us, from `x0` to `x1` and `low` to `high` at `depth` (metres)."
+    """Return a rectangle that faces the camera, from x = `x0` to `x1` and from height `low` to `high` at
+    `depth` (metres), in `colour` (red, green, blue in 0..1); `more` are other fields of `Part`."""
     corners = [perspective(camera, x0, high, depth), perspective(camera, x1, low, depth)]
     return Part("rect", corners, colour, **more)
 
 def side(camera: Camera, x: float, low: float, high: float, near: float, far: float, colour: tuple,
          **more: Any) -> Part:
-    "A rectangle along the street at `x`, from `near` to `far` (metres)."
+    """Return an upright rectangle along the street at `x`, from height `low` to `high` and from depth `near`
+    to `far` (metres), in `colour` (red, green, blue in 0..1); `more` are other fields of `Part`."""
     corners = ((low, near), (high, near), (high, far), (low, far))
     return Part("poly", [perspective(camera, x, h, z) for h, z in corners], colour, **more)
 
 def flat(camera: Camera, x0: float, x1: float, height: float, near: float, far: float, colour: tuple,
          **more: Any) -> Part:
-    "A level rectangle at `height` (metres)."
+    """Return a level rectangle at `height`, from x = `x0` to `x1` and from depth `near` to `far` (metres), in
+    `colour` (red, green, blue in 0..1); `more` are other fields of `Part`."""
     corners = ((x0, near), (x1, near), (x1, far), (x0, far))
     return Part("poly", [perspective(camera, x, height, z) for x, z in corners], colour, **more)
 
@@ -179,7 +186,9 @@ def _seen(x0, x1):
 
 def block(camera: Camera, x0: float, x1: float, low: float, high: float, near: float, far: float,
           colour: tuple) -> list[Part]:
-    "The faces of a body that we see: side, top, and the one towards us."
+    """Return the visible faces of a box-shaped body, back to front: its side, its top if the camera is above
+    it, and the face towards the camera. It spans x = `x0`..`x1`, heights `low`..`high` and depths
+    `near`..`far` (metres), in `colour` (red, green, blue in 0..1)."""
     x, parts = _seen(x0, x1), []
     if x is not None: parts.append(side(camera, x, low, high, near, far, shade(colour, 0.72)))
     if high < camera.eye - 0.02: parts.append(flat(camera, x0, x1, high, near, far, shade(colour, 1.18)))
@@ -191,8 +200,8 @@ RED_LAMP, WHITE_LAMP, _AMBER = (.85, .08, .06), (.98, .96, .86), (.95, .62, .12)
 
 class Thing(NamedTuple):
     """Something in the street: `kind` (position in `STREET_CLASSES`), place `x` of its middle from the
-    camera's axis and `depth` of its near face (metres), `front`: we see its front; its `colour` and `second`
-    colour, and `form`, three numbers in 0..1 for what else varies."""
+    camera's axis and `depth` of its near face (metres), `front`: whether the camera sees its front; its
+    `colour` and `second` colour, and `form`, three numbers in 0..1 for what else varies."""
     kind: int
     x: float
     depth: float
@@ -382,7 +391,7 @@ def _panel(t, x, y, r):
 _DRAWN = (_pedestrian, _car, _bus, _truck, _sign)
 
 def parts_of(camera: Camera, thing: Thing) -> list[Part]:
-    "The drawing of `thing` (`Thing`): a list of `Part`, back to front."
+    "Return the drawing of `thing`, as `camera` sees it, as a list of `Part`, back to front."
     return _DRAWN[thing.kind](camera, thing)
 
 # %% ../../nbs/datasets/traffic.ipynb #8c346d7a
@@ -396,13 +405,15 @@ _FIRST = (_CLOTHES, _PAINTS, _BUS_PAINTS, _PAINTS, _PAINTS)
 _SECOND = (_CLOTHES, _PAINTS, _BUS_PAINTS, _BOXES, _PAINTS)
 
 def vary(rng: np.random.Generator, colours: Sequence[tuple], spread: float = 0.1) -> tuple:
-    "One of the `colours`, varied a little."
+    """Return one of the `colours` (red, green, blue in 0..1), drawn by `rng` and changed by random factors of
+    about `spread`."""
     colour = colours[int(rng.integers(len(colours)))]
     common, *own = (float(v) for v in rng.normal(0, spread, 4))
     return tuple(min(max(v * math.exp(common + o / 3), .03), .97) for v, o in zip(colour, own))
 
 # %% ../../nbs/datasets/traffic.ipynb #a7e8b3b0
 def random_thing(rng: np.random.Generator, kind: int, x: float, depth: float, front: bool) -> Thing:
-    "A `Thing` of `kind` at `x` and `depth`, with colours and form drawn from `rng`."
+    """Return a `Thing` of `kind` (position in `STREET_CLASSES`) at `x` and `depth` (metres), with colours and
+    form drawn by `rng`; `front`: whether the camera sees its front."""
     colours = vary(rng, _FIRST[kind]), vary(rng, _SECOND[kind], .06)
     return Thing(kind, float(x), float(depth), bool(front), *colours, tuple(rng.random(3).tolist()))

@@ -28,7 +28,7 @@ from ..engine.local import as_float
 
 # %% ../../nbs/datasets/world.ipynb #d7ea7497
 class Selected(Sequence):
-    "The items of the sequence `images` at `indices` (int64 array), looked up when they are asked for."
+    "Lazy sequence of the items of `images` at `indices` (int64 array), looked up when they are asked for."
 
     def __init__(self, images: Any, indices: np.ndarray):
         if isinstance(images, Selected): images, indices = images.images, images.indices[indices]
@@ -41,8 +41,8 @@ class Selected(Sequence):
 
 # %% ../../nbs/datasets/world.ipynb #64fc8b03
 def positions(indices: Any, n: int) -> np.ndarray:
-    """`indices` (integers, or a mask of length n) as an int64 array; raises `UserError` for anything that is
-    not a position in 0..n-1."""
+    """Return `indices` (integers, or a mask of length n) as an int64 array; raises `UserError` for anything
+    that is not a position in 0..n-1."""
     found = np.asarray(indices)
     if found.dtype == bool and found.shape == (n,): found = np.flatnonzero(found)
     if found.size == 0: found = found.astype(np.int64)
@@ -88,9 +88,10 @@ class Pictures:
     """A labelled set of pictures.
 
     `images`: uint8 tensor (n, C, H, W), or a lazy sequence of n items, each a uint8 tensor (C, H, W).
-    `labels`: int64 tensor (n,), positions in `classes` (list of names). `boxes`, `identity`, `camera`,
-    `domain`, `split`: None, or one entry per picture. Raises `UserError` for fields that do not fit
-    together."""
+    `labels`: int64 tensor (n,), positions in `classes` (list of names). `name`, `licence` and `source` say
+    what it is and where it is from. None, or one entry per picture: `boxes` (`Boxes`), `identity` (number or
+    name of the thing in it), `camera` (number), `domain` (name, such as the weather), `split` (name, such as
+    train). Raises `UserError` for fields that do not fit together."""
     images: torch.Tensor | Sequence[torch.Tensor]
     labels: torch.Tensor
     classes: list[str]
@@ -108,16 +109,16 @@ class Pictures:
     def __len__(self) -> int: return len(self.labels)
 
     def take(self, indices: Any) -> "Pictures":
-        """The pictures at `indices` (positions, or a mask of length n), with all that belongs to them. Lazy
-        images stay lazy."""
+        """Return the pictures at `indices` (positions, or a mask of length n), with all that belongs to them.
+        Lazy images stay lazy."""
         i = positions(indices, len(self))
         images = _pick(self.images, i) if isinstance(self.images, torch.Tensor) else Selected(self.images, i)
         return Pictures(images, _pick(self.labels, i), self.classes, self.name, self.licence, self.source,
                         **{field: _pick(getattr(self, field), i) for field in PER_PICTURE})
 
     def tensors(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """All pictures as `(x, y)`: uint8 (n, C, H, W) and int64 (n,). Lazy images are decoded here and must
-        have one size."""
+        """Return all pictures as (x, y): uint8 (n, C, H, W) and int64 (n,). Lazy images are decoded and must
+        have one size, else `UserError` is raised."""
         if isinstance(self.images, torch.Tensor): return self.images, self.labels
         decoded = [self.images[i] for i in range(len(self))]
         kinds = sorted({_kind(x) for x in decoded})
@@ -140,8 +141,8 @@ class Boxes(NamedTuple):
 
 # %% ../../nbs/datasets/world.ipynb #f8bee32e
 def check_boxes(boxes: Any, size: tuple[int, int], n_classes: int, name: str = "boxes") -> Boxes:
-    """`boxes` (`Boxes`) of a picture of `size` (height, width), clipped to the picture, for `n_classes`
-    classes.
+    """Return `boxes` (`Boxes`) of a picture of `size` (height, width) with `n_classes` classes, clipped to
+    the picture; `name` stands in errors.
 
     Raises `UserError` for a box that lies wholly outside, has no area or is not finite, for a label that is
     not 0..n_classes-1, and for shapes that do not fit. No boxes at all are allowed: a picture of
@@ -170,7 +171,7 @@ def _fault(x1, y1, x2, y2, h, w):
 
 # %% ../../nbs/datasets/world.ipynb #3fe546e8
 def largest(boxes: Boxes) -> int:
-    "The label of the largest box by area, 0 where there is none."
+    "Return the label of the largest of `boxes` by area, 0 where there is none."
     x1, y1, x2, y2 = boxes.xyxy.unbind(1)
     return int(boxes.labels[((x2 - x1) * (y2 - y1)).argmax()]) if len(boxes.labels) else 0
 
@@ -182,7 +183,8 @@ FASHION_MNIST_SMALL_SHA256 = "dc38d22e30e3d6146af08a803caa88e492b670edb1e3ee3d6e
 
 # %% ../../nbs/datasets/world.ipynb #80a1a624
 def array_checksum(arrays: dict[str, np.ndarray]) -> str:
-    "sha256 (hex) over name, dtype, shape and bytes of the arrays in a dict, in the order of their names."
+    """Return the SHA-256 (hex) over name, dtype, shape and bytes of the arrays in a dict, in the order of
+    their names."""
     digest = hashlib.sha256()
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
@@ -190,10 +192,9 @@ def array_checksum(arrays: dict[str, np.ndarray]) -> str:
     return digest.hexdigest()
 
 def fashion_mnist_small(split: str = "train") -> Pictures:
-    """The embedded part of Fashion-MNIST: 1,000 `train` or 200 `test` pictures of each of 10 classes, (n, 1,
-    28, 28), in their original order.
-
-    MIT licence, Copyright 2017 Zalando SE. Needs neither network nor torchvision."""
+    """Return the part of Fashion-MNIST that comes with the package: 1,000 `train` or 200 `test` pictures of
+    each of 10 classes, uint8 (n, 1, 28, 28), in their original order. MIT licence, Copyright 2017 Zalando SE.
+    Needs neither network nor torchvision."""
     if split not in ("train", "test"): raise UserError(f"split={split!r} is unknown; choose train or test")
     with np.load(str(resources.files("fedbook.datasets") / "data" / "fashion_mnist_small.npz")) as file:
         arrays = {name: file[name] for name in file.files}
@@ -203,13 +204,14 @@ def fashion_mnist_small(split: str = "train") -> Pictures:
                             "Fashion-MNIST (embedded subset)")
 
 def fashion_pictures(images: np.ndarray, labels: np.ndarray, name: str) -> Pictures:
-    "uint8 arrays `images` (n, 28, 28) and `labels` (n,) of Fashion-MNIST as `Pictures` with this `name`."
+    """Return uint8 arrays `images` (n, 28, 28) and `labels` (n,) of Fashion-MNIST as `Pictures` with this
+    `name`."""
     images, labels = torch.from_numpy(images)[:, None], torch.from_numpy(labels.astype(np.int64))
     return Pictures(images, labels, list(FASHION_CLASSES), name, "MIT", FASHION_SOURCE)
 
 # %% ../../nbs/datasets/world.ipynb #bbca8434
 def contact_sheet(data: Pictures, columns: int = 10, title: str | None = None) -> Any:
-    "A figure with the first `columns` pictures of every class of `data` (`Pictures`), a row per class."
+    "Return a matplotlib figure with the first `columns` pictures of every class of `data`, a row per class."
     needs("matplotlib")
     import matplotlib.pyplot as plt
 
@@ -229,21 +231,22 @@ def contact_sheet(data: Pictures, columns: int = 10, title: str | None = None) -
 
 # %% ../../nbs/datasets/world.ipynb #abb6e98a
 def class_means(x: torch.Tensor, y: torch.Tensor, classes: int) -> torch.Tensor:
-    """Mean of `x` (n, ...) for each class: (classes, ...), float32. A class without a picture gets NaN. `y`:
-    int64 (n,)."""
+    """Return the mean of `x` (n, ...) over each class, float32 (classes, ...), pixels as -1..1 if `x` is
+    uint8. `y`: labels, int64 (n,). A class without a picture gets NaN."""
     sums = torch.zeros(classes, *x.shape[1:]).index_add_(0, y, as_float(x))
     return sums / torch.bincount(y, minlength=classes).reshape(-1, *[1] * (x.ndim - 1))
 
 def nearest_mean(x: torch.Tensor, means: torch.Tensor) -> torch.Tensor:
-    """Equation (2): for each of `x` (n, ...) the class (int64) whose mean in `means` (classes, ...) is
-    nearest. NaN means are never chosen."""
+    """Return, for each of `x` (n, ...), the class whose mean in `means` (classes, ...) is nearest, int64 (n,)
+    (equation (2)). NaN means are never chosen."""
     distances = torch.cdist(as_float(x).flatten(1), means.flatten(1),
                             compute_mode="donot_use_mm_for_euclid_dist")
     return distances.nan_to_num(math.inf).argmin(1)
 
 # %% ../../nbs/datasets/world.ipynb #e6d58858
 class Files(Sequence):
-    "Picture files at `paths`; item `[i]` is decoded to a uint8 tensor (3, H, W) when asked for."
+    """Lazy sequence of the picture files at `paths`; item i is decoded to a uint8 tensor (3, H, W) when it is
+    asked for."""
 
     def __init__(self, paths: Any): self.paths = list(paths)
 
@@ -263,8 +266,8 @@ class Files(Sequence):
 # %% ../../nbs/datasets/world.ipynb #b0fd9f99
 def split_by_group(data: Pictures, share: float = 0.2,
                    seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Positions `(train, test)` (sorted int64 arrays) in `data` (`Pictures`): whole groups of `identity`,
-    about `share` of each class's pictures in test.
+    """Return the positions (train, test) in `data`, sorted int64 arrays: whole groups of equal `identity`,
+    drawn by `seed`, about `share` of each class's pictures in test.
 
     A class with two groups or more has one on each side; the only group of a class is for training. Raises
     `UserError` for a share that is not between 0 and 1, without identities, and for a group in two
@@ -295,7 +298,8 @@ TEST_ARC, GAP = (180, 270), 30
 
 # %% ../../nbs/datasets/world.ipynb #3b9affdb
 def arc_of_turn(frames: Sequence[int]) -> np.ndarray:
-    """For each of `frames` (frame numbers of one full turn) `train`, `test` or `gap`, as an array of text.
+    """Return `train`, `test` or `gap` for each of `frames` (numbers of frames of one full turn), as an array
+    of text.
 
     The angle of a frame is 360 degrees times its number, divided by the largest plus one. Test is `TEST_ARC`,
     in degrees; frames less than `GAP` degrees away from it are in neither part."""
@@ -306,7 +310,8 @@ def arc_of_turn(frames: Sequence[int]) -> np.ndarray:
 
 # %% ../../nbs/datasets/world.ipynb #610d3fdd
 def data_folder() -> Path:
-    "The folder for data sets: the one in `FEDBOOK_DATA`, else `~/.cache/fedbook` (which may not exist yet)."
+    """Return the folder for data sets: the one that FEDBOOK_DATA names, else `~/.cache/fedbook` (which may
+    not exist yet). Raises `UserError` where FEDBOOK_DATA names no folder."""
     named = os.environ.get("FEDBOOK_DATA")
     if not named: return Path.home() / ".cache" / "fedbook"
     if not Path(named).is_dir():
@@ -314,13 +319,13 @@ def data_folder() -> Path:
     return Path(named)
 
 def shown(path: str | Path) -> str:
-    "`path` as a reader sees it, with `~` for the home folder."
+    "Return `path` as text for a reader, with `~` for the home folder."
     return str(path).replace(str(Path.home()), "~", 1)
 
 # %% ../../nbs/datasets/world.ipynb #610d3fdf
 def listed_classes(root: Path) -> list[str]:
-    """The classes of a folder `root` with a folder per class: the names of these, sorted. Where there is a
-    `classes.txt` in `root`, or beside it, the names in that, one a line, in that order: a class of it may
+    """Return the classes of a folder `root` that has a folder per class: their names, sorted. Where there is
+    a `classes.txt` in `root`, or beside it, the names in that, one a line, in that order: a class of it may
     have no folder. Raises `UserError` for a folder that it does not list."""
     found = sorted(f.name for f in root.iterdir() if f.is_dir() and not f.name.startswith("."))
     file = next((f for f in (root / "classes.txt", root.parent / "classes.txt") if f.is_file()), None)
@@ -333,11 +338,11 @@ def listed_classes(root: Path) -> list[str]:
 
 # %% ../../nbs/datasets/world.ipynb #6b04552d
 class RealSet(NamedTuple):
-    """A real data set: `title`, `kind` (pictures, people or streets), number of `classes` (of people: those
-    to train on; 0: as many as the copy has), `licence`, `source`, and `put`: what to put where, with FOLDER
-    for the data folder. It is there if a pattern of `files` (with / at the end: a folder) is in the data
-    folder; `fetched`: it can be downloaded. Of people also the number of `cameras`, and pictures in train,
-    query, gallery (`counts`)."""
+    """Facts on a real data set: `title`, `kind` (pictures, people or streets), number of `classes` (of
+    people: those to train on; 0: as many as the copy has), `licence`, `source`, and `put`: what to put where,
+    with FOLDER for the data folder. It is there if a pattern of `files` (with / at the end: a folder) is in
+    the data folder; `fetched`: it can be downloaded. Of people also the number of `cameras`, and pictures in
+    train, query, gallery (`counts`)."""
     title: str
     kind: str
     classes: int
@@ -350,21 +355,24 @@ class RealSet(NamedTuple):
     counts: tuple[int, ...] = ()
 
     @property
-    def about(self) -> tuple[str, str, str]: return self.title, self.licence, self.source
+    def about(self) -> tuple[str, str, str]:
+        "Return (title, licence, source)."
+        return self.title, self.licence, self.source
 
     def path(self) -> Path | None:
-        "Where it is in the data folder, or None."
+        "Return where the set lies in the data folder, or None if it is not there."
         for pattern in self.files:
             for path in sorted(data_folder().glob(pattern.rstrip("/"))):
                 if path.is_dir() or not pattern.endswith("/"): return path
         return None
 
     def advice(self) -> str:
-        "One sentence: what to put where, so that it is found."
+        "Return one sentence: which files to put where, so that the set is found."
         return self.put.replace("FOLDER", shown(data_folder()))
 
     def error(self, what: str) -> UserError:
-        "The error that says `what` is wrong with it, and what to put where."
+        """Return, without raising it, a `UserError` that says `what` is wrong with the set and which files to
+        put where."""
         return UserError(f"{self.title} {what}; {self.advice()}")
 
 # %% ../../nbs/datasets/world.ipynb #ab4b9524
@@ -449,27 +457,27 @@ SETS = {**_PICTURES, **_PEOPLE, **_STREETS}
 
 # %% ../../nbs/datasets/world.ipynb #63010768
 def known_set(name: str, kind: str | None = None) -> RealSet:
-    """The row of `SETS` called `name`; raises `UserError` for an unknown name, and for a set of another
-    `kind`."""
+    """Return the facts on the data set `name`, its entry in `SETS`; raises `UserError` for an unknown name,
+    and for a set that is not of this `kind` (pictures, people or streets)."""
     names = [n for n, known in SETS.items() if kind in (None, known.kind)]
     if name not in names: raise UserError(f"name={name!r} is unknown; choose one of {', '.join(names)}")
     return SETS[name]
 
 def advice(name: str) -> str:
-    "One sentence: what to put where, so that the data set `name` (a key of `SETS`) is found."
+    "Return one sentence: which files to put where, so that the data set `name` (a key of `SETS`) is found."
     return known_set(name).advice()
 
 def set_folder(name: str) -> Path:
-    """Where the data set `name` (a key of `SETS`) is, a folder or a file. Raises `UserError` with `advice` if
-    nowhere."""
+    """Return where the data set `name` (a key of `SETS`) lies, a folder or a file. Raises `UserError` that
+    says what to put where if it is missing."""
     path = known_set(name).path()
     if path is None: raise SETS[name].error("is missing")
     return path
 
 # %% ../../nbs/datasets/world.ipynb #f2cc909c
 def read_idx(folder: Path, name: str) -> np.ndarray:
-    """The uint8 array in the idx file `name`, or `name`.gz, in `folder` (a `Path`). `FileNotFoundError` if
-    there is neither, `UserError` if it is damaged."""
+    """Return the uint8 array in the idx file `name`, or `name`.gz, in `folder`. Raises `FileNotFoundError` if
+    there is neither, and `UserError` if it is damaged."""
     plain, packed = folder / name, folder / f"{name}.gz"
     try: data = plain.read_bytes() if plain.is_file() else gzip.decompress(packed.read_bytes())
     except (gzip.BadGzipFile, EOFError): raise UserError(f"{packed} is damaged; fetch it again") from None
@@ -480,7 +488,8 @@ def read_idx(folder: Path, name: str) -> np.ndarray:
 
 # %% ../../nbs/datasets/world.ipynb #a5654b56
 class Site(NamedTuple):
-    "What one operator of cameras has: `train`, `query` and `gallery` (each `Pictures`), and its `name`."
+    """What one operator of cameras has for person re-identification: pictures to `train` on, `query` pictures
+    to search with, the `gallery` that is searched, and the site's `name`."""
     train: Pictures
     query: Pictures
     gallery: Pictures
@@ -488,8 +497,8 @@ class Site(NamedTuple):
 
 # %% ../../nbs/datasets/world.ipynb #c46e7a2b
 def inventory() -> list[dict[str, str]]:
-    """For the `fedbook data` command: a list of dicts `name`, `state` (embedded, found, can be downloaded,
-    not found) and `advice` (one line)."""
+    """Return for each data set a dict with `name`, `state` (embedded, found, can be downloaded, not found)
+    and `advice` (one line), and the encoder's weights last; what the command `fedbook data` prints."""
     rows = [dict(name="fashion_mnist_small", state="embedded", advice="nothing to do")]
     for name, known in SETS.items():
         path = known.path()

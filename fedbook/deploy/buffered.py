@@ -45,11 +45,11 @@ class _OfClients:
 
 @dataclass(frozen=True)
 class TimedSizes(_OfClients, FedAvgSizes):
-    "The numbers of a `TimedExperiment`."
+    "Settings of a `TimedExperiment`: FedAvg's, and those of clients of unequal speed."
 
 @dataclass(frozen=True)
 class BufferedSizes(_OfClients, Profile):
-    "The numbers of this chapter's runs."
+    "Settings of this chapter's runs; the comment beside a field says what it means."
     data: str = "fashion_mnist_small"  # name of the pictures, as `world.pictures` knows them
     alpha: Annotated[float, Bounds(above=0, high=math.inf)] = math.inf  # Dirichlet skew; inf: iid
     epochs: Count = 1  # passes of a client over its pictures in a round
@@ -68,7 +68,7 @@ class BufferedSizes(_OfClients, Profile):
     nodes: int = 0  # clients of the run on Flower's nodes; 0: left out
 
     def timed(self, **changed: Any) -> TimedSizes:
-        "The numbers of one run, with others `changed`."
+        "Return the `TimedSizes` of one run: the fields that both classes have, those in `changed` replaced."
         shared = {field.name for field in fields(self)} & {field.name for field in fields(TimedSizes)}
         return TimedSizes(**{**{name: getattr(self, name) for name in shared}, **changed})
 
@@ -90,34 +90,36 @@ def _character(seed, id):
 
 @dataclass(frozen=True)
 class Speeds:
-    """How many seconds a client takes from being asked to its answer: e to the power of `spread` times a
-    normal draw for each client, and `times` as long for a share `slow` of them. A share `lost` of the answers
-    never comes: infinite seconds. Which, depends on `seed`, client and round alone."""
+    """Simulated seconds from asking a client to its answer, `speeds(id, round)`. A client's usual time is e
+    to the power of `spread` times a standard normal draw, and `times` as long for a share `slow` of the
+    clients. A share `lost` of the answers never comes (inf). `seed` makes all draws."""
     seed: int = 0
     spread: float = 0.5
     slow: float = 0.1
     times: float = 10.0
     lost: float = 0.0
 
-    def is_slow(self, id: int) -> bool: return _character(self.seed, id)[0] < self.slow
+    def is_slow(self, id: int) -> bool:
+        "Return whether client `id` is one of the slow ones, which take `times` as long."
+        return _character(self.seed, id)[0] < self.slow
 
     def usual(self, id: int) -> float:
-        "Seconds of client `id`, where its answer comes."
+        "Return the seconds that client `id` takes whenever its answer comes."
         usual = math.exp(self.spread * _character(self.seed, id)[1])
         return usual * (self.times if self.is_slow(id) else 1.0)
 
     def __call__(self, id: int, round: int) -> float:
-        "Seconds until the answer of client `id`, which is asked in `round`, is there."
+        "Return the seconds from asking client `id` in `round` to its answer; inf if the answer is lost."
         draws = np.random.default_rng([self.seed, id, round, 231])
         return math.inf if self.lost and draws.random() < self.lost else self.usual(id)
 
 # %% ../../nbs/deploy/buffered.ipynb #23a00018
 def first_to_come(times: Sequence[float], over: float = 1.0,
                   deadline: float = math.inf) -> tuple[list[int], float]:
-    """Whose answers a round takes, and when it ends: the positions in `times` (seconds, infinite for one
-    that never comes) of the first ceil(n / `over`) that come by the `deadline`, equation (1), and the
-    seconds until the last of them, or until the deadline where they are fewer. Raises `UserError` where they
-    are fewer and there is no deadline."""
+    """Return the sorted positions in `times` of the answers that a round takes, and the seconds that it
+    lasts. `times`: seconds until each answer (inf: never). Taken are the first ceil(n / `over`) of n that
+    come by `deadline` (seconds), equation (1). If fewer come, the round lasts until `deadline`; raises
+    `UserError` if there is none."""
     wanted = math.ceil(len(times) / over - 1e-9)
     order = sorted(range(len(times)), key=lambda i: (times[i], i))
     taken = [i for i in order[:wanted] if times[i] <= deadline and times[i] < math.inf]
@@ -130,9 +132,10 @@ def first_to_come(times: Sequence[float], over: float = 1.0,
 Seconds = Callable[[int, int], float]
 
 class Synchronous:
-    """A transport with a clock around `transport`, for rounds in which all clients begin together:
-    `seconds(id, round)` says how long an answer takes, `over` and `deadline` whose are taken
-    (`first_to_come`). `now` is the clock, `times` what it showed after each exchange."""
+    """Transport with a simulated clock for synchronous rounds, around `transport`: all clients of an exchange
+    start together. `seconds(id, round)` returns how long an answer takes. Taken are the first ceil(n /
+    `over`) answers of n that come by `deadline` (seconds); the others become a `Failure`. `now` is the clock
+    in seconds, `times` lists what it showed after each exchange."""
 
     def __init__(self, transport: Transport, seconds: Seconds, over: float = 1.0, deadline: float = math.inf) -> None:
         if not 1 <= over < math.inf:
@@ -141,7 +144,8 @@ class Synchronous:
         self.now, self.times = 0.0, list[float]()
 
     def serve(self, calls: Iterable[Call]) -> Generator[tuple[Call, Any], None, None]:
-        "Yield each of `calls` with what came of it, in their order."
+        """Yield each of `calls` (what a client is asked) with its outcome, `Answer` or `Failure`, in their
+        order."""
         asked = list(calls)
         taken, took = first_to_come([self.seconds(call.id, call.round) for call in asked], self.over,
                                     self.deadline)
@@ -151,27 +155,34 @@ class Synchronous:
         late = Failure(f"not waited for: the round took {took:.3g} s")
         for i, call in enumerate(asked): yield next(answers) if i in taken else (call, late)
 
-    def state(self) -> Msg: return Msg({}, {"now": self.now, "times": self.times})
+    def state(self) -> Msg:
+        "Return the clock (`now` and `times`) as a message for the checkpoint."
+        return Msg({}, {"now": self.now, "times": self.times})
 
-    def load(self, msg: Msg) -> None: self.now, self.times = msg.meta["now"], list(msg.meta["times"])
+    def load(self, msg: Msg) -> None:
+        "Set the clock to that in `msg`, which `state` returned."
+        self.now, self.times = msg.meta["now"], list(msg.meta["times"])
 
-    def close(self) -> None: self.transport.close()
+    def close(self) -> None:
+        "Close the transport that is wrapped."
+        self.transport.close()
 
 # %% ../../nbs/deploy/buffered.ipynb #23a00023
 class Flight(NamedTuple):
-    "A `call` under way, and when its answer will be there: seconds on the transport's clock."
+    """A `call` (what a client is asked) under way; `done` is the second on the transport's clock when its
+    answer comes."""
     done: float
     call: Call
 
 # %% ../../nbs/deploy/buffered.ipynb #23a00027
 class Buffered:
-    """A transport with a clock around `transport`, for clients that work without rounds (FedBuff, Nguyen et
-    al. 2022): an exchange starts its calls, and yields the first `size` answers that are there, of these
-    calls or of earlier ones. `seconds(id, round)` says how long an answer takes; a call to a client that
-    is still under way replaces the older one.
+    """Transport with a simulated clock for training without rounds (FedBuff, Nguyen et al. 2022), around
+    `transport`: an exchange starts its calls and yields the `size` earliest answers under way, of these calls
+    or of earlier ones. `seconds(id, round)` returns how long an answer takes. A call to a client that is
+    still under way replaces the older one.
 
-    `now` is the clock, `times` what it showed after each exchange; `flights` maps clients to what is under
-    way. What was under way at the end of a run is in no ledger: the ledger counts what came of a letter."""
+    `now` is the clock in seconds, `times` lists what it showed after each exchange, `flights` maps client ids
+    to the calls under way. Calls still under way when a run ends are not in its ledger of traffic."""
 
     def __init__(self, transport: Transport, seconds: Seconds, size: int) -> None:
         if type(size) is not int or size < 1:
@@ -181,7 +192,8 @@ class Buffered:
         self.flights: dict[int, Flight] = {}
 
     def serve(self, calls: Iterable[Call]) -> Generator[tuple[Call, Any], None, None]:
-        "Start `calls`; yield those that land, with what came of them, in the order in which they land."
+        """Start `calls`, then yield the pairs (call, outcome) of the `size` answers that come first, as they
+        come. A call that is replaced is yielded at once, with a `Failure`."""
         for call in calls:
             old = self.flights.pop(call.id, None)
             if old: yield old.call, Failure(f"given up: asked in round {old.call.round}, and again now")
@@ -194,14 +206,18 @@ class Buffered:
         yield from self.transport.serve([flight.call for flight in landed])
 
     def state(self) -> Msg:
+        "Return the clock and all calls under way as a message for the checkpoint."
         return _calls_out([(flight.done, flight.call) for flight in self.flights.values()],
                           now=self.now, times=self.times)
 
     def load(self, msg: Msg) -> None:
+        "Restore the clock and the calls under way from `msg`, which `state` returned."
         self.now, self.times = msg.meta["now"], list(msg.meta["times"])
         self.flights = {call.id: Flight(done, call) for done, call in _calls_in(msg)}
 
-    def close(self) -> None: self.transport.close()
+    def close(self) -> None:
+        "Close the transport that is wrapped."
+        self.transport.close()
 
 # %% ../../nbs/deploy/buffered.ipynb #23a00029
 def _calls_out(flights, **about):
@@ -222,40 +238,48 @@ def _as_tensor(data): return torch.frombuffer(bytearray(data), dtype=torch.uint8
 
 # %% ../../nbs/deploy/buffered.ipynb #23a00031
 class Updates:
-    """A `client` that answers what its training has changed (its new weights less those that it was sent),
-    with what else it says."""
+    """Wrap `client` so that `fit` replies with its update (trained weights minus received ones) in place of
+    the weights."""
     verbs = ("fit",)
     keeps = ("client",)
 
     def __init__(self, client: Any) -> None: self.client = client
 
     def fit(self, msg: Msg) -> Msg:
+        """Train on the weights in `msg`; return the update, name to tensor, with the metadata of the client's
+        reply."""
         reply = self.client.fit(msg)
         changed = {name: reply.tensors[name].to(t.device) - t for name, t in msg.tensors.items()}
         return Msg(changed, reply.meta)
 
-    def state(self) -> Msg: return self.client.state()
+    def state(self) -> Msg:
+        "Return the private state of the wrapped client."
+        return self.client.state()
 
-    def load(self, msg: Msg) -> None: self.client.load(msg)
+    def load(self, msg: Msg) -> None:
+        "Restore the private state of the wrapped client from `msg`."
+        self.client.load(msg)
 
 # %% ../../nbs/deploy/buffered.ipynb #23a00033
 def staleness_weight(stale: int, exponent: float = 0.5) -> float:
-    "Equation (2): what an answer counts that is `stale` updates old, from 0 to 1. 1 where it is not stale."
+    """Return (1 + `stale`) ** -`exponent`, the weight of an update that was begun `stale` server steps ago: 1
+    if it is fresh, towards 0 with age (equation (2)). Raises `UserError` for a negative `stale`."""
     if stale < 0: raise UserError(f"stale={stale} must be 0 or more")
     return (1.0 + stale) ** -exponent
 
 def stepped(weights: State, update: State, by: float) -> State:
-    """`weights` plus `by` times `update` (both name to tensor), in the dtypes of the weights; whole numbers
-    are rounded."""
+    """Return `weights` + `by` * `update` (both name to tensor), in the dtypes of `weights`; whole numbers are
+    rounded."""
     moved = {name: t.double() + by * update[name].double() for name, t in weights.items()}
     return {name: (moved[name] if t.is_floating_point() else moved[name].round()).to(t.dtype)
             for name, t in weights.items()}
 
 # %% ../../nbs/deploy/buffered.ipynb #23a00036
 class BufferedServer(Server):
-    """FedBuff's server (Nguyen et al. 2022, Algorithm 1), equation (3): `per_round` clients are at work, each
-    merge is one step of length `step`, and late answers count less by `exponent`. A client that has not
-    answered after `patience` rounds is free to be asked again; 1: rounds are synchronous."""
+    """FedBuff's server (Nguyen et al. 2022, Algorithm 1): keeps `per_round` clients at work (None: all), and
+    adds to the weights `step` times the sum of (1 + age) ** -`exponent` * update over the updates that came,
+    divided by their number (equation (3)). `model` gives the first weights, `seed` draws clients. A client
+    that has not answered after `patience` rounds may be asked again; with 1, rounds are synchronous."""
     keeps = ("weights", "out")
 
     def __init__(self, model: nn.Module, per_round: int | None = None, seed: int = 0, step: float = 1.0,
@@ -266,7 +290,8 @@ class BufferedServer(Server):
         self.out: dict[int, int] = {}
 
     def pick(self, ids: list[int], r: int) -> list[int]:
-        "As many idle clients as are missing among `per_round` at work, drawn without replacement."
+        """Return the sorted ids of the clients to ask in round `r`: as many idle ones of `ids` as are missing
+        among `per_round` at work, drawn without replacement."""
         busy = {id for id, asked in self.out.items() if r - asked < self.patience}
         idle = [id for id in ids if id not in busy]
         count = min((self.per_round or len(ids)) - len(busy), len(idle))
@@ -274,10 +299,13 @@ class BufferedServer(Server):
         return sorted(idle[i] for i in drawn)
 
     def steps(self, ids: list[int], r: int) -> list[Step]:
+        """Return the one exchange of round `r`: send the weights to clients `ids` for `fit`, then `merge`
+        what comes."""
         return [Step("fit", self.send, ids, partial(self.merge, asked=ids))]
 
     def merge(self, replies: Replies, asked: Iterable[int] = ()) -> None:
-        "One step by what landed; no step where nothing did. `asked` are the clients that began with it."
+        """Change the weights by one step along `replies` (pairs of client id and update), if there are any.
+        `asked`: the clients that started to work in this round."""
         out, mean, landed = self.out | dict.fromkeys(asked, self.round), Mean(), 0
         for id, msg in replies:
             mean.add(msg.tensors, staleness_weight(self.round - out.pop(id), self.exponent))
@@ -288,15 +316,18 @@ class BufferedServer(Server):
 # %% ../../nbs/deploy/buffered.ipynb #23a00040
 @dataclass(frozen=True)
 class TimedExperiment(FedAvgExperiment):
-    """FedAvg's clients on `sizes.pictures` train pictures, with the times of `Speeds`. `way(line, seconds)`
-    is the transport with a clock: `Synchronous`, or `Buffered` with its size. `lost`: the share of answers
-    that never come. The server is tested every `every` rounds."""
+    """FedAvg on `sizes.pictures` training pictures, with client times drawn by `Speeds`. `way(transport,
+    seconds)` makes the transport with a clock: `Synchronous`, or `Buffered` with its size. `lost`: share of
+    answers that never come; `every`: the server is tested every so many rounds; `server_kind`: class of the
+    server."""
     server_kind: Callable = BufferedServer
     way: Callable = Synchronous
     lost: float = 0.0
     every: int = 1
 
     def pictures(self, part: str) -> Pictures:
+        """Return the "train" or "test" `part` of the data: `sizes.pictures` of it, drawn by the seed, or the
+        first `sizes.tests`."""
         every = super().pictures(part)
         if part != "train": return every.take(np.arange(min(self.sizes.tests, len(every))))
         order = torch.randperm(len(every), generator=generator(self.seed, 23))
@@ -304,29 +335,38 @@ class TimedExperiment(FedAvgExperiment):
 
     @cached_property
     def speeds(self) -> Speeds:
+        "Return the `Speeds` of the clients, from sizes and seed."
         sizes = self.sizes
         return Speeds(self.seed, sizes.spread, sizes.slow, sizes.times, self.lost)
 
-    def transport(self, transport: Transport) -> Transport: return self.way(transport, self.speeds)
+    def transport(self, transport: Transport) -> Transport:
+        "Return `transport` inside the one with a clock that `way` makes."
+        return self.way(transport, self.speeds)
 
-    def client(self, id: int) -> Any: return Updates(super().client(id))
+    def client(self, id: int) -> Any:
+        "Return client `id`, which replies with weight updates (`Updates`)."
+        return Updates(super().client(id))
 
     def test(self, server: Any) -> dict[str, float]:
+        "Return the test scores of `server`, name to number, every `every` rounds; else an empty dict."
         return super().test(server) if (server.round + 1) % self.every == 0 else {}
 
 def experiment(sizes: BufferedSizes | TimedSizes, seed: int = 0, device: str = "cpu") -> TimedExperiment:
-    "The chapter's federation in synchronous rounds, as many as bring `sizes.answers` answers."
+    """Return the chapter's `TimedExperiment` with synchronous rounds, for runs with `seed` on `device`. Of
+    `BufferedSizes` it has `answers` // `per_round` rounds (one at least), for about `answers` answers in
+    all."""
     if isinstance(sizes, BufferedSizes): sizes = sizes.timed(rounds=max(1, sizes.answers // sizes.per_round))
     return TimedExperiment(sizes, seed, device)
 
 # %% ../../nbs/deploy/buffered.ipynb #23a00090
 class OnNodes:
-    """FedBuff's transport on real nodes: an exchange sends its calls by `transport` (a
-    `flower.FlowerTransport`) and yields the first `size` answers that are there, of these calls or of
-    earlier ones, in the order in which they are found. A call to a client that is still under way replaces
-    the older one; what comes in none of `transport.timeout` seconds is left for the next exchange.
-    `times`: seconds since the start, after each exchange; `flights` maps Flower's messages to their call
-    and the bytes of its envelope."""
+    """FedBuff's transport on real Flower nodes: an exchange sends its calls through `transport` (a
+    `FlowerTransport`) and yields the first `size` answers that are found, of these calls or of earlier ones,
+    and any failures. A call to a client that is still under way replaces the older one. What does not come
+    within `transport.timeout` seconds stays under way for the next exchange.
+
+    `times`: seconds since construction, after each exchange. `flights`: Flower's message id to the pair of
+    the bytes that Flower added to the message, and the `Call`."""
 
     def __init__(self, transport: Any, size: int) -> None:
         if type(size) is not int or size < 1:
@@ -335,6 +375,8 @@ class OnNodes:
         self.flights: dict[str, tuple[int, Call]] = {}
 
     def serve(self, calls: Iterable[Call]) -> Generator[tuple[Call, Any], None, None]:
+        """Send `calls`; yield pairs (call, outcome) as they come, until `size` answers or the timeout is
+        reached."""
         yield from self.start(list(calls))
         landed = list[int]()
 
@@ -349,8 +391,9 @@ class OnNodes:
         self.times.append(monotonic() - self.begun)
 
     def start(self, calls: list[Call]) -> Generator[tuple[Call, Failure], None, None]:
-        "Send `calls`; yield those that nobody can be sent, and the older ones that are given up for them."
-        from fedbook.deploy.flower import put_aside
+        """Send `calls`. Yields, each with a `Failure`, the older calls that they replace, and those whose
+        client has no node."""
+        from fedbook.deploy.flower import spool_to_file
 
         if not calls: return
         self.transport.find([call.id for call in calls], calls[0].round)
@@ -360,17 +403,21 @@ class OnNodes:
                 del self.flights[message]
                 yield old, Failure(f"given up: asked in round {old.round}, and again now", envelope=(down, 0))
         with tempfile.TemporaryDirectory(prefix="waiting-", dir=self.transport.folder) as aside:
-            files = {call.data: put_aside(call.data, aside) for call in {c.data: c for c in calls}.values()}
-            sent = self.transport.post([(call, files[call.data]) for call in calls])
+            files = {data: spool_to_file(data, aside) for data in dict.fromkeys(call.data for call in calls)}
+            sent = self.transport.send_calls([(call, files[call.data]) for call in calls])
         self.flights |= {message: (down, asked.pop(id)) for message, (id, down) in sent.items()}
-        for call in asked.values(): yield call, Failure(self.transport.nobody(), sent=False)
+        for call in asked.values(): yield call, Failure(self.transport.no_node_reason(), sent=False)
 
     def state(self) -> Msg:
+        "Return `times` and all calls under way as a message for the checkpoint."
         return _calls_out([([message, down], call) for message, (down, call) in self.flights.items()],
                           times=self.times)
 
     def load(self, msg: Msg) -> None:
+        "Restore `times` and the calls under way from `msg`, which `state` returned."
         self.times = list(msg.meta["times"])
         self.flights = {message: (down, call) for (message, down), call in _calls_in(msg)}
 
-    def close(self) -> None: self.transport.close()
+    def close(self) -> None:
+        "Close the transport that is wrapped."
+        self.transport.close()

@@ -31,7 +31,7 @@ from ..engine.sizes import Positive, Profile
 # %% ../../nbs/deploy/nodes.ipynb #ee8efc40
 @dataclass(frozen=True)
 class NodesSizes(Profile):
-    "Every number of this chapter's runs."
+    "Settings of this chapter's runs; the comment beside a field says what it means."
     nodes: int = 2            # real nodes that are started (0: none)
     limit: Positive = 900.0   # seconds that a run on them may take
 
@@ -58,8 +58,8 @@ def _write_secret(path, key, form):
     path.write_bytes(key.private_bytes(Encoding.PEM, getattr(PrivateFormat, form), NoEncryption()))
 
 def write_node_key(path: str | Path) -> Path:
-    """Write a node's private key to `path` and its public half to `path`.pub, both as Flower wants them.
-    Returns `path`."""
+    """Write a node's private key (elliptic curve, OpenSSH form) to `path` and its public key to `path`.pub,
+    as Flower wants them. Returns `path`."""
     needs("cryptography")
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
@@ -111,8 +111,9 @@ def _certify(key, name, end, hosts=(), signer=None, signer_key=None):
 
 # %% ../../nbs/deploy/nodes.ipynb #5b87dc10
 def write_authority(folder: str | Path, hosts: Sequence[str] = ("127.0.0.1",), days: float = 1.0) -> Path:
-    """Write an authority, `ca.pem` and `ca.key`, and what it certified for a server (`write_certificate`),
-    into `folder`. The authority is good for ten times as many `days`. Returns the path of `ca.pem`."""
+    """Write a certificate authority (`ca.pem`, private key `ca.key`) into `folder`, and a certificate that it
+    signs for a server known by `hosts`, names or addresses (`server.pem`, private key `server.key`). The
+    server's is valid for `days`, the authority ten times as long. Returns the path of `ca.pem`."""
     needs("cryptography")
     from cryptography.hazmat.primitives.serialization import Encoding
 
@@ -125,10 +126,10 @@ def write_authority(folder: str | Path, hosts: Sequence[str] = ("127.0.0.1",), d
 
 # %% ../../nbs/deploy/nodes.ipynb #5b87dc13
 def write_certificate(folder: str | Path, hosts: Sequence[str] = ("127.0.0.1",), days: float = 1.0) -> Path:
-    """Write `server.pem` and `server.key` into `folder`: a certificate by the authority there, for a server
-    that nodes call by one of `hosts` (names or addresses), good for so many `days` from now, but not beyond
-    the authority's end. Returns the path of `server.pem`. Raises `UserError` where the authority has
-    ended."""
+    """Write a server's certificate `server.pem` and private key `server.key` into `folder`, signed by the
+    certificate authority there (`ca.pem`, `ca.key`). It is valid for `hosts` (names or addresses by which
+    nodes call the server) and for so many `days` from now, but not beyond the authority's end. Returns the
+    path of `server.pem`. Raises `UserError` where the authority has ended."""
     needs("cryptography")
     from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
@@ -162,9 +163,10 @@ _DATE = "%Y-%m-%d at %H:%M UTC"
 
 def check_certificate(shown: str | Path | bytes, authority: str | Path, host: str,
                       now: datetime | None = None) -> datetime:
-    """Until when a node that trusts the file `authority`, and calls the server `host`, believes the
-    certificate `shown` (a file, or its bytes). Raises `UserError` with the reason if it does not, at the time
-    `now`: foreign, expired, not good yet, or for other hosts."""
+    """Return until when a node believes the server's certificate `shown` (a file, or its bytes), if it trusts
+    the certificate authority in the file `authority` and calls the server `host`. Raises `UserError` with the
+    reason if it does not at the time `now` (None: this moment): foreign, expired, not valid yet, or for other
+    hosts."""
     needs("cryptography")
     from cryptography import x509
     from cryptography.exceptions import InvalidSignature
@@ -187,7 +189,9 @@ def check_certificate(shown: str | Path | bytes, authority: str | Path, host: st
 
 # %% ../../nbs/deploy/nodes.ipynb #3ac41785
 def check_server(host: str, port: int, authority: str | Path) -> datetime:
-    "`check_certificate` of what the server at `host` and `port` shows."
+    """Return until when a node that trusts the certificate authority in the file `authority` believes the
+    certificate that the server at `host` and `port` shows. Raises `UserError` if it does not, or if none is
+    shown."""
     try: shown = ssl.get_server_certificate((host, port), timeout=10)
     except OSError as error: raise UserError(f"no certificate is shown at {host}:{port} ({error})") from None
     return check_certificate(shown.encode(), authority, host)
@@ -205,8 +209,8 @@ def _end_with_parent():
     if _libc: _libc.prctl(1, signal.SIGTERM)
 
 class NodeProcess:
-    """A process that was started as `name`; what it prints goes to the file `path`, and `log` is what it has
-    printed so far."""
+    """A process that runs `command` in the environment `env`; its output is added to the file `path`. `name`
+    stands in errors."""
 
     def __init__(self, name: str, command: list[str], path: Path, env: dict[str, str]):
         self.name, self.path, self.begin = name, path, path.stat().st_size if path.exists() else 0
@@ -216,28 +220,33 @@ class NodeProcess:
 
     @property
     def log(self) -> str:
+        "Return what the process has printed so far, without colour codes."
         printed = self.path.read_bytes()[self.begin:].decode(errors="replace")
         return re.sub(r"\x1b\[[0-9;]*m", "", printed)
 
     @property
-    def alive(self) -> bool: return self.process.poll() is None
+    def alive(self) -> bool:
+        "Return whether the process is still running."
+        return self.process.poll() is None
 
     def until(self, sign: str | Callable[[], Any], timeout: float = 60, what: str | None = None) -> Any:
-        """Wait for `sign` (a regular expression in the log, or a function without arguments) and return its
-        match, or value. Raises `UserError` with the end of the log if the process ends first, or `timeout`
-        seconds are over."""
+        """Wait for `sign`, a regular expression in the log or a function without arguments, and return its
+        match, or its first true value. Raises `UserError` with the end of the log if the process ends first,
+        or `timeout` seconds are over; there `what` names the sign."""
         look = sign if callable(sign) else lambda: re.search(sign, self.log)
         end = monotonic() + timeout
         while True:
             alive = self.alive
             if found := look(): return found
-            if not alive: raise UserError(f"{self.name} ended with {self.process.returncode}: {self.tail()}")
+            if not alive:
+                raise UserError(f"{self.name} ended with {self.process.returncode}: {self.log_tail()}")
             if monotonic() > end:
                 raise UserError(f"{self.name} gave no sign of {what or sign} within {timeout} s: "
-                                f"{self.tail()}")
+                                f"{self.log_tail()}")
             sleep(0.05)
 
-    def tail(self) -> str:
+    def log_tail(self) -> str:
+        """Return the last 12 lines of the log, joined by " | ", for an error."""
         lines = (line.strip() for line in self.log.splitlines()[-12:])
         return " | ".join(filter(None, lines)) or "it printed nothing"
 
@@ -248,7 +257,7 @@ class NodeProcess:
         return self.process.returncode
 
     def end(self, how: int = signal.SIGTERM, patience: float = 5) -> None:
-        "Send it `how`, and SIGKILL after `patience` seconds."
+        "Send the process the signal `how`, and SIGKILL if it still runs after `patience` seconds."
         if self.alive: self.process.send_signal(how)
         try: self.process.wait(patience)
         except subprocess.TimeoutExpired:
@@ -277,12 +286,13 @@ def _marked(folder):
 
 # %% ../../nbs/deploy/nodes.ipynb #4a021125
 class LocalNodes:
-    """A SuperLink and `count` SuperNodes, each a process of its own, that meet on 127.0.0.1 and keep
-    everything in `folder`. Node i serves client i. With `tls` the SuperLink has a certificate, with `auth` it
-    lets in only nodes whose keys were registered; `env` adds to the environment of all processes.
+    """A Flower SuperLink and `count` SuperNodes as processes of this computer (Linux), which meet on
+    127.0.0.1 and keep all files in the new `folder`. Node i serves client i. With `tls` the SuperLink has a
+    certificate, with `auth` (which needs `tls`) it admits only nodes whose keys were registered; `env` adds
+    to the environment of all processes.
 
-    For use in a `with`: at its end, however that comes, all that was started is stopped, and what that
-    started."""
+    For use in a `with`: at its end, however that comes, all started processes and their children are
+    stopped."""
 
     def __init__(self, folder: str | Path, count: int = 3, tls: bool = True, auth: bool = True,
                  env: dict[str, str] | None = None):
@@ -322,18 +332,21 @@ class LocalNodes:
         for i in range(self.count): self.start(i, wait=False)
         for i in range(self.count): self.id(i)
 
-    def key(self, i: int) -> Path: return self.folder / f"node{i}/key"
+    def key(self, i: int) -> Path:
+        "Return the path of node `i`'s private key."
+        return self.folder / f"node{i}/key"
 
     def launch(self, name: str, *words: object, home: str | None = None) -> NodeProcess:
-        "Start the program `words[0]` of this Python's folder with the other `words`, as `name`."
+        """Start the program `words[0]` of this Python's folder with the arguments `words[1:]`, as process
+        `name`. Flower's own files go to the folder `home` (None: `name`) inside `folder`."""
         command = [str(Path(sys.executable).parent / str(words[0])), *map(str, words[1:])]
         env = _surroundings(self.folder, home or name, self.env)
         self.started.append(NodeProcess(name, command, self.folder / f"{name}.log", env))
         return self.started[-1]
 
     def start_superlink(self) -> None:
-        """Start the SuperLink, on the same port each time. Its database tells it which keys were registered,
-        also after a crash. Raises `UserError` where its certificate does not fit (any more)."""
+        """Start the SuperLink, on the same port each time. Its database keeps the registered keys, also after
+        a crash. Raises `UserError` where its certificate is not valid (any more)."""
         if self.tls: check_certificate(self.folder / "server.pem", self.folder / "ca.pem", "127.0.0.1")
         files = {"--ssl-ca-certfile": "ca.pem", "--ssl-certfile": "server.pem", "--ssl-keyfile": "server.key"}
         safe = [word for option, file in files.items() for word in (option, self.folder / file)]
@@ -342,12 +355,16 @@ class LocalNodes:
                                      self.port, *words, "--database", self.folder / "superlink.db")
         self.superlink.until("Uvicorn running")
 
-    def kill_superlink(self) -> None: self.superlink.end(signal.SIGKILL)
+    def kill_superlink(self) -> None:
+        "Kill the SuperLink with SIGKILL, as a crash would."
+        self.superlink.end(signal.SIGKILL)
 
     def join(self, name: str, key: Path | None = None, authority: Path | None = None, tls: bool | None = None,
              config: str = "", port: int | None = None) -> NodeProcess:
-        """Start a SuperNode `name`, ours or an outsider, with the private key in the file `key`, the
-        `authority` that it trusts, and `tls` or none."""
+        """Start a SuperNode `name`, registered or not, and return its process. `key`: file of its private key
+        (None: without). `authority`: file of the certificate authority that it trusts (None: the right one).
+        `tls`: whether it uses TLS (None: as the SuperLink). `config`: its `--node-config`. `port`: its own
+        (None: a free one)."""
         tls = self.tls if tls is None else tls
         safe = ["--root-certificates", authority or self.folder / "ca.pem"] if tls else ["--insecure"]
         more = [*(["--auth-supernode-private-key", key] if key else []),
@@ -356,8 +373,8 @@ class LocalNodes:
                            port or _free_port(), *safe, *more)
 
     def start(self, i: int, wait: bool = True) -> int | None:
-        """Start SuperNode `i`, and return its number. One that was killed is let in again only when the
-        SuperLink has noticed, after 40 to 60 s; with `wait`, until then."""
+        """Start SuperNode `i`. With `wait`, return its node id once it is admitted; one that was killed is
+        admitted again only when the SuperLink has noticed, after 40 to 60 s. Without, return None at once."""
         config = f'partition-id={i} state-folder="{self.folder / f"node{i}/state"}"'
         key, end = self.key(i) if self.auth else None, monotonic() + 120
         while True:
@@ -369,41 +386,44 @@ class LocalNodes:
             sleep(1)
 
     def id(self, i: int) -> int:
-        "The number that the SuperLink gave node `i`, as soon as it is let in."
+        "Wait until node `i` is admitted, and return the node id that the SuperLink gave it."
         return int(self.nodes[i].until(r"SuperNode ID: (\d+)")[1])
 
-    def kill(self, i: int) -> None: self.nodes[i].end(signal.SIGKILL)
+    def kill(self, i: int) -> None:
+        "Kill SuperNode `i` with SIGKILL, as a crash would."
+        self.nodes[i].end(signal.SIGKILL)
 
     def flwr(self, *words: object) -> str:
-        "What the command `flwr WORDS` prints. Raises `UserError` where it fails."
+        "Run the command `flwr WORDS` and return what it prints. Raises `UserError` where it fails."
         command = self.launch(f"flwr-{len(self.started)}", "flwr", *words, home="desk")
-        if command.wait(120): raise UserError(f"flwr {' '.join(map(str, words))} failed: {command.tail()}")
+        if command.wait(120):
+            raise UserError(f"flwr {' '.join(map(str, words))} failed: {command.log_tail()}")
         return command.log
 
     def statuses(self) -> dict[int, str]:
-        "Number to status of each node that the SuperLink knows."
+        "Return a dict, node id to status in Flower's words, of the nodes that the SuperLink knows."
         rows = json.loads(self.flwr("supernode", "list", "nodes", "--format", "json"))["nodes"]
         return {int(row["node-id"]): row["status"] for row in rows}
 
     def run(self, app: str | Path, run_config: dict | None = None) -> NodeProcess:
-        """Start the app in the folder `app`, with the values of `run_config` in place of its own. Returns a
-        process that ends when the run does; its `log` is what the server app printed."""
+        """Start the Flower app in the folder `app`; the values in `run_config` replace those of its own
+        configuration. Returns a process that ends when the run does, and whose `log` is what the server app
+        printed."""
         changes = " ".join(f"{name}={json.dumps(value)}" for name, value in (run_config or {}).items())
         more = ["--run-config", changes] if changes else []
         return self.launch(f"run-{len(self.started)}", "flwr", "run", Path(app).resolve(), "nodes",
                            "--stream", *more, home="desk")
 
     def runs(self) -> list[str]:
-        "Status of each run, the latest first."
+        "Return the status of each run, in Flower's words, the latest first."
         return [row["status"] for row in json.loads(self.flwr("list", "nodes", "--format", "json"))["runs"]]
 
     def processes(self) -> list[int]:
-        "The numbers of all living processes that belong to these nodes, whoever started them."
+        "Return the process ids of all living processes that belong to these nodes, whoever started them."
         return _marked(self.folder)
 
     def stop(self) -> None:
-        """Stop everything that was started here, and what that started; those that do not end within 5 s are
-        killed."""
+        "Stop all processes of these nodes and their children; those that do not end within 5 s are killed."
         for process in self.started:
             if process.alive: process.process.terminate()
         for process in self.started: process.end()
@@ -454,11 +474,12 @@ _NODE = """  node{i}:
 
 # %% ../../nbs/deploy/nodes.ipynb #6c0a9e04
 def write_compose(folder: str | Path, count: int = 2, hosts: Sequence[str] = (), days: float = 90.0) -> Path:
-    """Write into the new `folder` a `compose.yaml` of a SuperLink, `count` SuperNodes and a desk, each a
-    container, with folders for keys, data and state, and an authority that certifies the SuperLink as
-    `superlink`, as 127.0.0.1 (for the processes that it starts itself) and as `hosts`, for so many `days`.
-    Returns the path of the file. The app is to lie in `folder`/app, this package's source in
-    `folder`/package."""
+    """Write a `compose.yaml` for Docker into the new `folder` and return its path: a SuperLink, `count`
+    SuperNodes, and the operator's container `desk`, which registers the nodes' keys and starts runs.
+
+    Each has folders for keys, data and state. A certificate authority certifies the SuperLink for so many
+    `days`, as `superlink`, 127.0.0.1 (for its own processes) and `hosts`. To be added: the app in
+    `folder`/app, and this package's source in `folder`/package."""
     folder = Path(folder)
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"folder={str(folder)!r} holds other things; choose a new one")

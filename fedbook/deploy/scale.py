@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['profiles', 'CrowdSizes', 'CrowdExperiment', 'experiment', 'StateFolder', 'FolderCheckpoint', 'on_disk', 'TwoLevel',
-           'Ready', 'CostLaw', 'crowd_round', 'Forecast', 'forecast']
+           'InstantReplies', 'CostLaw', 'crowd_round', 'Forecast', 'forecast']
 
 # %% ../../nbs/deploy/scale.ipynb #23c00003
 import math
@@ -24,7 +24,8 @@ import numpy as np
 from torch import nn
 
 from ..engine.errors import UserError, needs
-from ..engine.federation import Answer, Call, Federation, InProcess, Mean, Position, Replies, Server, Step, run
+from ..engine.federation import (Answer, Call, Experiment, Federation, InProcess, Mean, Position, Replies,
+                                       Server, ServerLike, Step, run)
 from ..engine.history import History
 from ..engine.local import State, build
 from ..engine.sizes import Bounds, Count, Positive, Profile, Share
@@ -47,14 +48,14 @@ class _OfClients:
 
 @dataclass(frozen=True)
 class CrowdSizes(_OfClients, FedAvgSizes):
-    "The numbers of a `CrowdExperiment`."
+    "Settings of a `CrowdExperiment`; the comment beside a field says what it means."
     clients: Count = 1000  # clients of a crowd
     per_round: Count = 10  # clients that are asked in a round
 
 # %% ../../nbs/deploy/scale.ipynb #93973b68
 @dataclass(frozen=True)
 class ScaleSizes(_OfClients, Profile):
-    "The numbers of this chapter's runs; a crowd of clients of which a round asks a small share."
+    "Settings of this chapter's runs; the comment beside a field says what it means."
     data: str = "fashion_mnist_small"  # name of the pictures, as `world.pictures` knows them
     epochs: Count = 1  # passes of a client over its pictures in a round
     crowds: tuple[Count, ...] = (1000, 10000, 100000)  # numbers of clients that are compared
@@ -83,7 +84,8 @@ class ScaleSizes(_OfClients, Profile):
     ray: int = 0  # clients of the run on Ray; 0: left out
 
     def crowd(self, clients: int, per_round: int, **changed: Any) -> CrowdSizes:
-        "The numbers of a crowd of `clients`, of which a round asks `per_round`, with others `changed`."
+        """Return the `CrowdSizes` of `clients` clients, of which a round asks `per_round`; `changed` replaces
+        other fields."""
         shared = {field.name for field in fields(self)} & {field.name for field in fields(CrowdSizes)}
         own = {name: getattr(self, name) for name in shared}
         return CrowdSizes(**{**own, "clients": clients, "per_round": per_round, **changed})
@@ -105,9 +107,10 @@ profiles = {
 
 # %% ../../nbs/deploy/scale.ipynb #23c00018
 def drawn_part(by_class: Sequence[np.ndarray], id: int, seed: int, count: int, alpha: float) -> np.ndarray:
-    """Positions (count,) of the pictures of client `id`, by equation (1): `by_class` has the positions of
-    each class, as arrays that are not empty. With `alpha` infinite every class is as likely. The same for any
-    number of clients."""
+    """Return the positions, int64 (count,), of the training pictures of client `id`: shares of the classes
+    from a Dirichlet distribution of `alpha` (inf: all equal), then pictures of each class with replacement
+    (equation (1)). `by_class`: an array of positions for each class, not empty. Depends on `seed` and `id`,
+    and not on the number of clients."""
     if count < 1: raise UserError(f"count={count} must be at least 1")
     draws, classes = np.random.default_rng([seed, id, 24]), len(by_class)
     shares = np.full(classes, 1 / classes) if alpha == math.inf else draws.dirichlet([alpha] * classes)
@@ -117,26 +120,30 @@ def drawn_part(by_class: Sequence[np.ndarray], id: int, seed: int, count: int, a
 # %% ../../nbs/deploy/scale.ipynb #23c00021
 @dataclass(frozen=True)
 class CrowdExperiment(FedAvgExperiment):
-    """FedAvg with any number of clients: each holds `sizes.pictures` train pictures, drawn by `drawn_part`
-    when it is made."""
+    """FedAvg with any number of clients: each holds `sizes.pictures` training pictures, which `drawn_part`
+    draws when the client is built."""
 
     @cached_property
     def by_class(self) -> list[np.ndarray]:
+        "Return the positions of the training pictures of each class, a list of int64 arrays."
         labels = np.asarray(self.pictures("train").labels)
         return [np.flatnonzero(labels == c) for c in np.unique(labels)]
 
     def client(self, id: int) -> Any:
+        "Return client `id`, with its training pictures."
         sizes = self.sizes
         mine = drawn_part(self.by_class, id, self.seed, sizes.pictures, sizes.alpha)
         x, y = self.pictures("train").take(mine).tensors()
         return self.client_kind(id, self.lent, x, y, self.seed, sizes.epochs, sizes.batch, sizes.lr)
 
     def test(self, server: Any) -> dict[str, float]:
+        "Return the accuracy (0..1) of `server` on the first `sizes.tests` test pictures, in a dict."
         x, y = self.pictures("test").tensors()
         return {"accuracy": server.score(self.lent, x[:self.sizes.tests], y[:self.sizes.tests])}
 
 def experiment(sizes: ScaleSizes | CrowdSizes, seed: int = 0, device: str = "cpu") -> CrowdExperiment:
-    "The smallest of the chapter's crowds."
+    """Return FedAvg on the smallest number of clients in `sizes.crowds`, or on `CrowdSizes` as they are;
+    `seed` and `device` are those of its runs."""
     if isinstance(sizes, ScaleSizes):
         clients = min(sizes.crowds)
         sizes = sizes.crowd(clients, max(2, round(sizes.share * clients)))
@@ -146,27 +153,28 @@ def experiment(sizes: ScaleSizes | CrowdSizes, seed: int = 0, device: str = "cpu
 _NOTHING = (pack(Msg()), pack(Msg(meta={"kept": {}})))
 
 class StateFolder(MutableMapping[int, bytes]):
-    """Packed private states by client, as files in `folder`: a dict of which nothing is in memory. A client
-    without private state has no file. What was written since the last `settle` lies apart, in `after-PLACE`,
-    and counts before what was kept.
+    """Clients' packed private states as files in `folder`: a mapping from client id to bytes of which memory
+    holds no state. A client without private state has no file. What was written since the last `commit` lies
+    apart, in `after-ROUND-STEP`, and counts first.
 
-    A killed process leaves nothing that `settle` would not put right. A power cut may: files are not flushed
-    one by one, which would take longer than the training; a torn one is refused by `wire.unpack`."""
+    A killed process leaves nothing that `commit` would not put right. A power cut may: files are not flushed
+    one by one, which would take longer than the training; `wire.unpack` refuses a torn one."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder, self.place = Path(folder), Position()
         self.folder.mkdir(parents=True, exist_ok=True)
         self.fresh = {int(file.name) for file in self._apart().glob("[0-9]*")}
 
-    def settle(self, place: Position) -> None:
-        "Keep all states that were written before the checkpoint of `place`; forget those written after it."
+    def commit(self, place: Position) -> None:
+        """Keep all states that were written before the checkpoint at `place` (round and step); delete those
+        written after it."""
         self.place, self.fresh = place, set()
         for apart in list(self.folder.glob("after-*")):
             if apart != self._apart(): self._move(apart)
             shutil.rmtree(apart)
 
     def forget(self) -> None:
-        "No client remembers anything: for a run that begins where an older one has been."
+        "Delete all states, for a run that begins where an older one has been."
         for left in (*self.folder.glob("after-*"), *self.folder.glob("kept")): shutil.rmtree(left)
         self.place, self.fresh = Position(), set()
 
@@ -207,33 +215,39 @@ class StateFolder(MutableMapping[int, bytes]):
 
 # %% ../../nbs/deploy/scale.ipynb #23c00027
 class FolderCheckpoint:
-    """`engine.Checkpoint` for a federation whose states are a `StateFolder`: server, ledger, history, place
-    in the file `path`, and the clients' states where they are. `about`: as there."""
+    """Checkpoint of a federation whose client states are a `StateFolder`: server, ledger of traffic, history
+    and position in the file `path`, the states where they are. `about`: what the run is, any JSON value; the
+    checkpoint of another run raises `UserError`."""
 
     def __init__(self, path: str | Path, about: Any = "") -> None: self.file = Checkpoint(path, about)
 
-    def save(self, place: Position, server: Any, federation: Any, history: History) -> None:
-        "Write the file, whole or not at all; then the new states count."
+    def save(self, place: Position, server: ServerLike, federation: Any, history: History) -> None:
+        """Write `server`, `federation` and `history` of a run at `place` to the file, whole or not at all;
+        then commit the states written so far."""
         states, federation.states = federation.states, {}
         try: self.file.save(place, server, federation, history)
         finally: federation.states = states
-        states.settle(place)
+        states.commit(place)
 
-    def restore(self, server: Any, federation: Any, history: History) -> Position:
-        """Put everything back and answer the `Position` to go on from; states that were written after it go.
-        If there is no file, the run begins, and all states go."""
+    def restore(self, server: ServerLike, federation: Any, history: History) -> Position:
+        """Restore `server`, `federation` and `history`, and return the `Position` to go on from; states
+        written after it are deleted. If there is no file, the run begins, and all states are deleted."""
         states = federation.states
         if not self.file.path.exists(): states.forget()
         place = self.file.restore(server, federation, history)
         federation.states = states
-        states.settle(place)
+        states.commit(place)
         return place
 
 # %% ../../nbs/deploy/scale.ipynb #23c00028
-def on_disk(experiment: Any, folder: str | Path, faults: Faults | None = None, workers: int | None = None,
-            min_replies: int = 1, about: Any = "") -> RunResult:
-    """`engine.trial` with states and checkpoint in `folder`: memory holds the clients of the round, and those
-    on the pool. A run that was killed at any moment goes on where its last round ended."""
+def on_disk(experiment: Experiment, folder: str | Path, faults: Faults | None = None,
+            workers: int | None = None, min_replies: int = 1, about: Any = "") -> RunResult:
+    """Run `experiment` with client states and checkpoint in `folder`, and return its `RunResult`; a run that
+    was killed at any moment goes on where its last round ended. Memory holds only the clients of the round
+    and the pool's.
+
+    `faults`: faults on purpose; `workers`: processes (None: as many as suit this machine); `min_replies`:
+    replies that a round needs; `about`: what the run is, any JSON value."""
     server, line = experiment.built_server(), transport_for(experiment.built_client, workers)
     with Federation(experiment.transport(line), experiment.ids, min_replies, faults, mods=experiment.mods) as federation:
         federation.states = StateFolder(Path(folder) / "clients")  # type: ignore[assignment]
@@ -243,9 +257,10 @@ def on_disk(experiment: Any, folder: str | Path, faults: Faults | None = None, w
 
 # %% ../../nbs/deploy/scale.ipynb #23c00033
 class TwoLevel:
-    """Around a `server` whose rounds end with an average: the clients of a group (`groups[id]`) average
-    `inner` times, and at the last time all groups meet in the server's own merge. Equation (2). A round asks
-    whole groups, until they are as many clients as the server would ask."""
+    """Averaging on two levels, around a `server` whose rounds end with an average: a round has `inner`
+    exchanges, of which all but the last average within each group (`groups[id]`: of client id), and the last
+    goes to the server's own merge (equation (2)). A round asks whole groups, until they are as many clients
+    as the server would ask."""
     keeps = ("inside",)
 
     def __init__(self, server: Any, groups: Sequence[int], inner: int = 2) -> None:
@@ -254,13 +269,22 @@ class TwoLevel:
         self.inside: dict[int, State] = {}
 
     @property
-    def weights(self) -> State: return self.server.weights
+    def weights(self) -> State:
+        "Return the weights of the wrapped server, name to tensor."
+        return self.server.weights
 
-    def begin(self, ids: list[int], r: int) -> None: self.server.begin(ids, r)
+    def begin(self, ids: list[int], r: int) -> None:
+        "Begin round `r` with clients `ids`, at the wrapped server."
+        self.server.begin(ids, r)
 
-    def accept(self, verb: str, id: int, msg: Msg) -> None: self.server.accept(verb, id, msg)
+    def accept(self, verb: str, id: int, msg: Msg) -> None:
+        """Raise `Refused` where the wrapped server refuses the reply `msg` of client `id` to `verb` (such as
+        fit)."""
+        self.server.accept(verb, id, msg)
 
     def pick(self, ids: list[int], r: int) -> list[int]:
+        """Return the sorted ids of the clients of whole groups, drawn until they are as many as the server
+        would ask."""
         wanted, members = len(self.server.pick(ids, r)), defaultdict(list)
         for id in ids: members[self.groups[id]].append(id)
         chosen: list[int] = []
@@ -269,42 +293,52 @@ class TwoLevel:
         return sorted(chosen)
 
     def steps(self, ids: list[int], r: int) -> list[Step]:
+        """Return the exchanges of round `r` with clients `ids`: the server's, with the last one made `inner`
+        times."""
         *before, last = self.server.steps(ids, r)
         within = Step(last.verb, self.send, last.to, self.average)
         return [*before, *[within] * (self.inner - 1), Step(last.verb, self.send, last.to, self.meet)]
 
     def send(self, id: int) -> Msg:
+        """Return the server's message to client `id`, with the weights of the client's group if it has its
+        own."""
         msg = self.server.send(id)
         return Msg({**msg.tensors, **self.inside.get(self.groups[id], {})}, msg.meta)
 
     def average(self, replies: Replies) -> None:
-        "The mean of each group; a group of which nobody answers goes on from what it had."
+        """Average `replies` (pairs of client id and message) within each group; a group without any keeps
+        what it had."""
         means: dict[int, Mean] = defaultdict(Mean)
         for id, msg in replies: means[self.groups[id]].add(msg.tensors, msg.meta["n"])
         self.inside = self.inside | {group: mean.value() for group, mean in means.items()}
 
     def meet(self, replies: Replies) -> None:
+        "Let the wrapped server merge `replies`, and forget the weights of groups."
         self.server.merge(replies)
         self.inside = {}
 
     def state(self) -> Msg:
+        "Return the state of server and groups as a message for the checkpoint."
         inner, own = self.server.state(), gather(self, self.keeps)
         return Msg({**labelled(inner.tensors, "server"), **labelled(own.tensors, "own")},
                    {"server": inner.meta, "own": own.meta})
 
     def load(self, msg: Msg) -> None:
+        "Restore server and groups from `msg`, which `state` returned."
         self.server.load(Msg(part(msg.tensors, "server"), msg.meta["server"]))
         scatter(self, Msg(part(msg.tensors, "own"), msg.meta["own"]))
 
 # %% ../../nbs/deploy/scale.ipynb #23c00035
 def mixed_groups(kinds: Sequence[int], groups: int) -> list[int]:
-    """For each client its group, 0 to `groups` - 1: clients of one kind (`kinds`, a number for each client,
-    such as its most frequent class) go to as many groups as there are. Groups are of equal size, or one
-    apart."""
+    """Return the group of each client, 0 to `groups` - 1, so that clients of one kind are spread over as many
+    groups as can be. `kinds`: a number for each client, such as its most frequent class. Groups are equally
+    large, or one apart. Raises `UserError` unless `groups` is from 1 to the number of clients."""
     return (_ranked(kinds, groups) % groups).tolist()
 
 def alike_groups(kinds: Sequence[int], groups: int) -> list[int]:
-    "For each client its group, 0 to `groups` - 1: clients of one kind go to as few groups as can be."
+    """Return the group of each client, 0 to `groups` - 1, so that clients of one kind are in as few groups as
+    can be. `kinds`: a number for each client, such as its most frequent class. Raises `UserError` unless
+    `groups` is from 1 to the number of clients."""
     return (_ranked(kinds, groups) * groups // len(kinds)).tolist()
 
 def _ranked(kinds, groups):
@@ -313,21 +347,25 @@ def _ranked(kinds, groups):
     raise UserError(f"groups={groups} must be from 1 to {len(kinds)} clients")
 
 # %% ../../nbs/deploy/scale.ipynb #23c00040
-class Ready:
-    "A transport whose clients have always just answered `data` (a packed reply): the server's work is left."
+class InstantReplies:
+    """Transport that answers each call at once with the packed reply `data`: what remains is the server's
+    work."""
     def __init__(self, data: bytes) -> None: self.data = data
 
     def serve(self, calls: Iterable[Call]) -> Generator[tuple[Call, Any], None, None]:
+        "Yield each of `calls` with its `Answer`."
         for call in calls: yield call, Answer(self.data, _NOTHING[0])
 
-    def close(self) -> None: "Nothing was started."
+    def close(self) -> None:
+        "Do nothing: nothing was started."
 
 # %% ../../nbs/deploy/scale.ipynb #9fe5c827
 def server_seconds(clients: int, replies: int, megabytes: float, rounds: int = 3) -> float:
-    "Processor seconds of a server's round of FedAvg: the least of `rounds`, after one to warm up."
+    """Return the CPU seconds of a server's round of FedAvg with `replies` of `clients` clients, each reply of
+    so many `megabytes`: the least of `rounds`, after one to warm up."""
     network = build(partial(nn.Linear, max(1, round(megabytes * 1e6 / 4)), 1, bias=False), 0)
     server = Server(network, replies)
-    federation, took = Federation(Ready(pack(Msg(server.weights, {"n": 10}))), clients), []
+    federation, took = Federation(InstantReplies(pack(Msg(server.weights, {"n": 10}))), clients), []
     for r in range(rounds + 1):
         begin, federation.round = process_time(), r
         ids = server.pick(federation.ids, r)
@@ -337,20 +375,21 @@ def server_seconds(clients: int, replies: int, megabytes: float, rounds: int = 3
 
 # %% ../../nbs/deploy/scale.ipynb #23c00042
 class CostLaw(NamedTuple):
-    """Equation (3): seconds of a server for a `round`, and on top for each `reply`, each `megabyte` of a
-    reply, and each `client` that there is."""
+    """CPU seconds of a server's round, as `round` + replies * (`reply` + megabytes * `megabyte`) + clients *
+    `client`, with the megabytes of one reply (equation (3))."""
     round: float
     reply: float
     megabyte: float
     client: float
 
     def seconds(self, clients: int, replies: int, megabytes: float) -> float:
-        "What a round costs."
+        """Return the CPU seconds of a round with `replies` of `clients` clients, each reply of so many
+        `megabytes`."""
         return self.round + replies * (self.reply + megabytes * self.megabyte) + clients * self.client
 
 # %% ../../nbs/deploy/scale.ipynb #0e7c9898
 def fit_law(rows: Sequence[tuple[int, int, float, float]]) -> CostLaw:
-    """The `CostLaw` that fits `rows` of (clients, replies, megabytes, seconds) best: least squares of
+    """Return the `CostLaw` that fits `rows` of (clients, replies, megabytes, seconds) best: least squares of
     relative errors, constants of at least 0. Raises `UserError` for fewer than four rows."""
     needs("scipy")
     from scipy.optimize import nnls
@@ -365,7 +404,8 @@ def fit_law(rows: Sequence[tuple[int, int, float, float]]) -> CostLaw:
 
 # %% ../../nbs/deploy/scale.ipynb #23c00048
 def peak_memory(job: Callable[[], Any]) -> int:
-    "The most bytes that Python and numpy held at once while `job()` ran, beyond what they held before."
+    """Return the most bytes that Python and numpy held at once while `job()` ran, beyond what they held
+    before."""
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
@@ -375,8 +415,8 @@ def peak_memory(job: Callable[[], Any]) -> int:
 
 # %% ../../nbs/deploy/scale.ipynb #23c00053
 def crowd_rounds(experiment: CrowdExperiment, folder: str | Path) -> Generator[float, None, None]:
-    """One round of `experiment` after another, with states in `folder` and every client made anew; yields the
-    processor seconds of each."""
+    """Yield the CPU seconds of one round of `experiment` after another, without end; client states lie in
+    `folder`, and every client is built anew."""
     server, line = experiment.server(), InProcess(experiment.client)
     line.pool.places = 1
     federation = Federation(line, experiment.ids)
@@ -385,23 +425,23 @@ def crowd_rounds(experiment: CrowdExperiment, folder: str | Path) -> Generator[f
         begin, federation.round = process_time(), r
         asked = server.pick(federation.ids, r)
         server.merge(federation.exchange("fit", server.send, asked, server.accept))
-        federation.states.settle(Position(r + 1))  # type: ignore[attr-defined]
+        federation.states.commit(Position(r + 1))  # type: ignore[attr-defined]
         yield process_time() - begin
 
 # %% ../../nbs/deploy/scale.ipynb #1c776b6d
 def crowd_round(experiment: CrowdExperiment, folder: str | Path, rounds: int = 2) -> tuple[float, int]:
-    """Processor seconds of a round of `crowd_rounds` (the least of `rounds`, after one to warm up), and the
-    most bytes that Python and numpy held at once in one more, beyond what they held before it: the list of
-    all clients' numbers is there before."""
+    """Return (CPU seconds, bytes) of a round of `crowd_rounds` with client states in `folder`: the least of
+    `rounds` after one to warm up, and the most memory that Python and numpy held at once in one more, beyond
+    what they held before it (the list of all client ids is there before)."""
     one_more = crowd_rounds(experiment, folder)
     took = [next(one_more) for _ in range(rounds + 1)]
     return min(took[1:]), peak_memory(lambda: next(one_more))
 
 # %% ../../nbs/deploy/scale.ipynb #23c00068
 class Forecast(NamedTuple):
-    """What a round needs: `replies`; `bytes` down and up together; `work`, the seconds of one server's
-    processor; `wire`, the seconds of one server's line; `servers`, so that neither takes longer than the
-    wait; `seconds` of the round, the wait included; `states`, bytes on disk."""
+    """What a round needs: `replies`; `bytes` down and up together; `work`, CPU seconds if one server does
+    all; `wire`, seconds if all goes over one server's line; `servers`, so many that neither takes longer than
+    the wait for clients; `seconds` of the round with that wait; `states`, bytes on disk."""
     replies: int
     bytes: float
     work: float
@@ -412,9 +452,11 @@ class Forecast(NamedTuple):
 
 def forecast(law: CostLaw, clients: int, share: float, megabytes: float, wait: float = 60.0,
              line: float = 1250.0, state_kb: float = 3.4) -> Forecast:
-    """The `Forecast` by `law` for `clients` of which a `share` answers in a round, with a model of so many
-    `megabytes`. `wait`: seconds until they have answered; `line`: megabytes a second that a server can
-    receive or send (1250: 10 Gbit/s); `state_kb`: what a client remembers (3.4: the state of a generator)."""
+    """Return the `Forecast` by `law` for `clients` of which a `share` answers in a round, with a model of so
+    many `megabytes`. `wait`: seconds until they have answered; `line`: megabytes a second that a server can
+    receive or send (1250: 10 Gbit/s); `state_kb`: kilobytes of a client's private state (3.4: that of a
+    generator of random numbers). Raises `UserError` for a share outside 0..1, and for numbers that are not
+    above 0."""
     if not 0 < share <= 1: raise UserError(f"share={share} must be above 0 and at most 1")
     if min(wait, line, megabytes) <= 0:
         raise UserError(f"wait={wait}, line={line} and megabytes={megabytes} must be above 0")

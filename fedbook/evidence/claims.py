@@ -21,8 +21,8 @@ from ..engine.show import COLOURS, style
 
 # %% ../../nbs/evidence/claims.ipynb #c8951d9d
 def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float]:
-    """Equation (1): mean of `values` and half the width of its confidence interval (infinite for fewer than
-    two values)."""
+    """Return the mean of `values` and half the width of its confidence interval of `level` by Student's t
+    (inf for fewer than two values), equation (1)."""
     n, mean = len(values), math.fsum(values) / len(values)
     if n < 2: return mean, math.inf
     needs("scipy")
@@ -33,9 +33,9 @@ def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float
 
 # %% ../../nbs/evidence/claims.ipynb #a128c197
 class Judgement(NamedTuple):
-    """What values say about a claim: the `verdict`, the interval from `low` to `high` that it rests on, and
-    for an open claim about how many `seeds` would decide it (None: more than a thousand, or it is no matter
-    of seeds)."""
+    """What values say about a claim: the `verdict` (one of `VERDICTS`), the confidence interval from `low` to
+    `high` that it rests on, and for an open claim about how many `seeds` would decide it (None: more than a
+    thousand, or more seeds do not help)."""
     verdict: str
     low: float
     high: float
@@ -47,8 +47,8 @@ VERDICTS = ("reproduced", "smaller than the paper's", "larger than the paper's",
 # %% ../../nbs/evidence/claims.ipynb #d2a1d116
 def seeds_needed(values: Sequence[float], bound: float, power: float = 0.8, level: float = 0.95,
                  most: int = 1000) -> int | None:
-    """The least number of seeds with which an interval of `level` would exclude `bound` with probability
-    `power`, if mean and deviation are those of `values` (at least two). Equation (2). None if `most` are not
+    """Return the least number of seeds with which an interval of `level` excludes `bound` with probability
+    `power`, if mean and deviation are those of `values` (at least two), equation (2). None if `most` are not
     enough."""
     needs("scipy")
     from scipy.stats import nct, t
@@ -71,14 +71,15 @@ def seeds_needed(values: Sequence[float], bound: float, power: float = 0.8, leve
 def judge(values: Sequence[float], at_least: float | None = None, at_most: float | None = None,
           effect: float | Sequence[float] | None = None, reruns: float = 0.0,
           level: float = 0.95) -> Judgement:
-    """What `values` (one number per seed) say about a claim with a bound and, where the paper gives one, a
-    size of `effect` (a number or a range, in the unit of `values`).
+    """Judge a claim with a bound (`at_least`, `at_most`) and, where the paper gives one, a size of `effect`
+    (a number or a range, in the unit of `values`) by `values`, one number per seed, and return the
+    `Judgement`.
 
-    `reproduced`: the interval is on the right side, and the size is possible; `smaller` or `larger than the
-    paper's`: on the right side, and the size is excluded; `smaller, sign open`: the bound is inside, and the
-    size excluded; `contradicted`: the interval is on the wrong side; `open`: none of these, fewer than three
-    seeds, or a mean closer to the bound than the spread of `reruns`; `measured`: there is no bound. Raises
-    `UserError` for values that are not finite."""
+    `reproduced`: the interval of `level` is on the right side, and the size is possible; `smaller` or `larger
+    than the paper's`: on the right side, and the size is excluded; `smaller, sign open`: the bound is inside,
+    and the size excluded; `contradicted`: the interval is on the wrong side; `open`: none of these, fewer
+    than three seeds, or a mean closer to the bound than `reruns` (the spread of reruns of one seed);
+    `measured`: there is no bound. Raises `UserError` for values that are not finite."""
     if not all(map(math.isfinite, values)): raise UserError(f"values={list(values)} must all be finite")
     mean, half = interval(values, level)
     low, high, bounds = mean - half, mean + half, [b for b in (at_least, at_most) if b is not None]
@@ -105,13 +106,14 @@ OWN_VERDICTS = ("yes", "no", "open", "measured")
 
 # %% ../../nbs/evidence/claims.ipynb #a40342f9
 def own_word(verdict: str) -> str:
-    "The word for the `verdict` on a check of our own, one of `OWN_VERDICTS`."
+    """Return the word for `verdict` on a check of our own: yes for reproduced, no for contradicted, else
+    `verdict`."""
     return {"reproduced": "yes", "contradicted": "no"}.get(verdict, verdict)
 
 # %% ../../nbs/evidence/claims.ipynb #d8f755e2
 def shaken(weights: dict, seed: int, size: float = 1e-6) -> dict:
-    """`weights` (name to tensor) with each float changed by a factor of 1 plus `size` times a normal draw:
-    the start of a rerun. Other tensors stay."""
+    """Return `weights` (name to tensor) with each float number times 1 + `size` * z, z standard normal by
+    `seed`: a start for a rerun that shows how far rounding can lead. Other tensors stay."""
     import torch
 
     draws = torch.Generator().manual_seed(seed)
@@ -120,7 +122,7 @@ def shaken(weights: dict, seed: int, size: float = 1e-6) -> dict:
 
 # %% ../../nbs/evidence/claims.ipynb #39591fd4
 def p_value(values: Sequence[float], bound: float) -> float:
-    "Two-sided p-value of Student's test that the mean of `values` (at least two) is `bound`."
+    "Return the two-sided p-value of Student's t-test that the mean of `values` (at least two) is `bound`."
     needs("scipy")
     from scipy.stats import ttest_1samp
 
@@ -130,7 +132,7 @@ def p_value(values: Sequence[float], bound: float) -> float:
     return float(ttest_1samp(values, bound).pvalue)
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    "Equation (3): the `p_values` corrected for their number, in the order given (Holm 1979)."
+    "Return `p_values` corrected for their number by Holm's method (1979), in the order given (equation (3))."
     m, largest, corrected = len(p_values), 0.0, [0.0] * len(p_values)
     for rank, i in enumerate(sorted(range(m), key=lambda i: p_values[i])):
         largest = max(largest, min(1.0, (m - rank) * p_values[i]))
@@ -139,9 +141,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 # %% ../../nbs/evidence/claims.ipynb #cb8de438
 def looks(most: int, first: int = 3, level: float = 0.95) -> list[tuple[int, float]]:
-    """When to look at a claim, as (seeds, level of the interval), from `first` to `most` seeds in steps of
-    about a half: fixed in advance, so that all looks together are wrong with probability at most 1 - `level`.
-    Equation (4), spending function of Kim and DeMets 1987."""
+    """Return at how many seeds to look at a claim, as pairs (seeds, level of the interval), from `first` to
+    `most` seeds, each about half as many again: fixed in advance, so that all interim looks together are
+    wrong with probability at most 1 - `level` (equation (4), spending function of Kim and DeMets 1987)."""
     if not 3 <= first <= most: raise UserError(f"first={first} must be from 3 to most={most}")
     counts = [first]
     while counts[-1] < most: counts.append(min(most, math.ceil(1.5 * counts[-1])))
@@ -150,7 +152,7 @@ def looks(most: int, first: int = 3, level: float = 0.95) -> list[tuple[int, flo
 
 # %% ../../nbs/evidence/claims.ipynb #9a01c3e5
 def paper_effect(text: str) -> tuple[float, float] | None:
-    """The size of effect in a paper's figure `text` as (low, high), in the unit that it has: a difference
+    """Return the size of effect in a paper's figure `text` as (low, high), in its own unit: of a difference
     "A - B", a range "A to B", "about A" or "+A". None for anything else, such as a level or words."""
     number, tail = r"(-?\d*\.?\d+)", r"(?: %| points?)?(?: over baselines)?"
     difference = re.fullmatch(f"{number} - {number}{tail}", text)
@@ -165,11 +167,14 @@ def judged_claim(text: str, values: Iterable[float], at_least: float | None = No
                  at_most: float | None = None, paper: str = "", source: str = "", unit: str = "",
                  effect: float | Sequence[float] | None = None, reruns: float = 0.0, headline: bool = False,
                  note: str = "", our_bound: bool = False, level: float = 0.95) -> dict:
-    """A claim, judged: `values` (one per seed) against a bound, `at_least` or `at_most` (`our_bound`: chosen
-    by us). `paper` is the paper's own figure, `source` its table, `effect` its size (as `paper` says it,
-    unless given); without both it is a check of our own. `unit` "%" means shares, written in percent.
-    `reruns` is the deviation of reruns of one seed, `note` says whether what is tested acts. With a value
-    that is not finite it is open. Returns a dict that JSON can hold."""
+    """Judge the claim `text` by `values` (one per seed) against a bound, `at_least` or `at_most`
+    (`our_bound`: not the paper's), and return a dict that JSON can hold, with verdict and interval of
+    `level`.
+
+    `paper`: the paper's own figure; `source`: its table; `effect`: its size (None: as `paper` says it).
+    Without paper and source it is a check of our own. `unit` "%": values are shares, written in percent.
+    `reruns`: deviation of reruns of one seed; `headline`: it counts for Holm's correction; `note`: whether
+    what is tested acts. A claim with a value that is not finite is open."""
     values = [float(v) for v in values]
     found = paper_effect(str(paper))
     if effect is None and found: effect = [v / (100 if unit == "%" else 1) for v in found]
@@ -185,13 +190,14 @@ def judged_claim(text: str, values: Iterable[float], at_least: float | None = No
 
 # %% ../../nbs/evidence/claims.ipynb #026f7d4f
 class Results(Rows):
-    """The rows of a run, and the claims that rest on them."""
+    "Results of a run: its rows (one per setting and seed), and the claims that rest on them."
 
     def claim(self, text: str, values: Iterable[float], at_least: float | None = None,
               at_most: float | None = None, paper: str = "", source: str = "", unit: str = "",
               **more: Any) -> str:
-        """Judge `values` (one per seed) against a bound, as `judged_claim` does; `more` are the rest of its
-        arguments. Returns the verdict."""
+        """Judge `values` (one per seed) for the claim `text` against a bound, as `judged_claim` does; `more`
+        are the rest of its arguments. Keeps the claim, in place of one with an equal text, and returns the
+        verdict."""
         level = self.facts["level"]
         claim = judged_claim(text, values, at_least, at_most, paper, source, unit, level=level, **more)
         if any("older" in row for row in self.rows): claim["older"] = True
@@ -215,7 +221,8 @@ class Results(Rows):
 def _number(value: float, unit: str) -> str: return f"{(100 if unit == '%' else 1) * value:.3g}"
 
 def holds_if(claim: dict) -> str:
-    "The bound of a claim in words."
+    """Return the bound of `claim` (a dict from `judged_claim`) in words, such as "at least 3 %"; empty if
+    there is none."""
     sides = [(side, claim[key]) for side, key in (("at least", "at_least"), ("at most", "at_most"))]
     parts = [f"{side} {_number(bound, claim['unit'])}" for side, bound in sides if bound is not None]
     if not parts: return ""
@@ -223,11 +230,13 @@ def holds_if(claim: dict) -> str:
     return " and ".join(parts) + unit + (" (our bound)" if claim["our_bound"] and not claim["own"] else "")
 
 def paper_text(claim: dict) -> str:
-    "The paper's figure and its source."
+    """Return the paper's figure and its source for `claim` (a dict from `judged_claim`); empty if there are
+    none."""
     return " ".join(filter(None, [claim["paper"], f"({claim['source']})" if claim["source"] else ""]))
 
 def interval_text(claim: dict) -> str:
-    "Mean, interval and number of seeds of a claim; the spread of reruns, where it was measured."
+    """Return mean, interval and number of seeds of `claim` (a dict from `judged_claim`) as text, with the
+    spread of reruns where it was measured."""
     values, unit = claim["values"], claim["unit"]
     mean, n = math.fsum(values) / len(values), len(values)
     low, high = (claim[end] and _number(claim[end], unit) for end in ("low", "high"))
@@ -238,8 +247,9 @@ def interval_text(claim: dict) -> str:
     return " ".join(filter(None, [_number(mean, unit) + ends, unit, seeds]))
 
 def verdict_of(claim: dict, corrected: dict[str, float] | None = None) -> str:
-    """The verdict of a claim, with what an open one lacks, the p-value after Holm if `corrected` has it, and
-    a dagger if its rows may be of earlier code."""
+    """Return the verdict of `claim` (a dict from `judged_claim`) as text: with what an open one lacks, the
+    p-value after Holm if `corrected` (text of the claim to p-value) has it, and a dagger if its rows are of
+    earlier code."""
     word = claim["verdict"]
     if "open" in word: word += f", {_lack(claim)}"
     if corrected and claim["claim"] in corrected: word += f" (Holm: p = {corrected[claim['claim']]:.2g})"
@@ -254,8 +264,8 @@ def _lack(claim: dict) -> str:
 
 # %% ../../nbs/evidence/claims.ipynb #2639a06b
 def claims_table(claims: Sequence[dict]) -> str:
-    """Markdown tables of `claims`, as `judged_claim` makes them: those of papers, then our own checks, then
-    how many intervals exclude their bound by chance. Claims of the headline carry Holm's p-value."""
+    """Return Markdown tables of `claims` (dicts from `judged_claim`): those of papers, then our own checks,
+    then how many intervals exclude their bound by chance. Claims of the headline carry Holm's p-value."""
     corrected = headline_p_values(claims)
     papers, own = ([c for c in claims if c["own"] == ours] for ours in (False, True))
     acts = ["does it act?"] if any(c["note"] for c in claims) else []
@@ -274,7 +284,8 @@ def _table(head: list, lines: list) -> str:
     return "\n".join([row(head), "|" + "---|" * len(head), *map(row, lines)])
 
 def headline_p_values(claims: Iterable[dict]) -> dict[str, float]:
-    "Claim to its p-value after `holm`, for those `claims` of a headline that have a bound and three seeds."
+    """Return the text of a claim to its p-value after `holm`, for the headline `claims` (dicts from
+    `judged_claim`) that have a bound and at least three seeds."""
     able = [c for c in claims if c["headline"] and _bounds(c) and c["low"] is not None and len(c["values"]) >= 3]
     nearest = lambda c: min(_bounds(c), key=lambda b: abs(math.fsum(c["values"]) / len(c["values"]) - b))
     return dict(zip([c["claim"] for c in able], holm([p_value(c["values"], nearest(c)) for c in able])))
@@ -282,7 +293,8 @@ def headline_p_values(claims: Iterable[dict]) -> dict[str, float]:
 def _bounds(claim: dict) -> list: return [b for b in (claim["at_least"], claim["at_most"]) if b is not None]
 
 def chance_note(claims: Iterable[dict]) -> str:
-    "How many intervals of `claims` would exclude the bound by chance, as a sentence; empty below three."
+    """Return a sentence that says how many intervals of `claims` (dicts from `judged_claim`) would exclude
+    their bound by chance; empty for fewer than three claims with a bound and three seeds."""
     judged = [c for c in claims if _bounds(c) and len(c["values"]) >= 3]
     if len(judged) < 3: return ""
     expected = math.fsum(1 - c["level"] for c in judged)
@@ -291,18 +303,21 @@ def chance_note(claims: Iterable[dict]) -> str:
 
 # %% ../../nbs/evidence/claims.ipynb #7a31c0df
 def older_note(body: dict) -> str:
-    "The sentence about rows of the results `body` that earlier code measured; empty if there are none."
+    """Return a sentence that counts the rows of `body` (a results file as a dict) that earlier code measured;
+    empty if there are none."""
     count = sum("older" in row for row in body.get("rows", []))
     return f"† {count} of {len(body['rows'])} rows were measured with earlier code." if count else ""
 
 def measured_on(body: dict) -> str:
-    "What the run with the results `body` was: its scale in words, profile, changes and device."
+    """Return what the run with the results `body` (a results file as a dict) was: its scale in words,
+    profile, changed settings and device."""
     changed = (f"{field}={value}" for field, value in body["changes"].items())
     return ", ".join(filter(None, [body["scale"], body["profile"], *changed, body["device"]]))
 
 # %% ../../nbs/evidence/claims.ipynb #9a01c3e2
 def verdict_counts(claims: Iterable[dict]) -> str:
-    "How many of `claims` have which verdict, in words: those of papers, then our own checks."
+    """Return as text how many of `claims` (dicts from `judged_claim`) have which verdict: those of papers,
+    then our own checks."""
     claims = list(claims)
     papers, own = (Counter(c["verdict"] for c in claims if c["own"] == ours) for ours in (False, True))
     said = lambda found, order: ", ".join(f"{found[word]} {word}" for word in order if found[word])
@@ -310,11 +325,12 @@ def verdict_counts(claims: Iterable[dict]) -> str:
     return "; ".join(filter(None, parts)) or "no claims"
 
 def message(body: dict) -> str:
-    "The message of a result in one line: its chapter and data, and how its claims turned out."
+    """Return one line on a result `body` (a results file as a dict): its chapter and data, and how many
+    claims had which verdict."""
     return f"{run_label(body)}: {verdict_counts(body['claims'])}"
 
 def run_label(body: dict) -> str:
-    "The chapter of a result, and the data that it ran on."
+    "Return the chapter of a result `body` (a results file as a dict), and the data that it ran on."
     data = body["sizes"].get("data")
     return f"{body['name']} on {data}" if data else body["name"]
 
@@ -359,7 +375,8 @@ def _draw_panel(ax: Any, claims: list[dict], unit: str, own: bool) -> None:
 
 # %% ../../nbs/evidence/claims.ipynb #9a01c3ec
 def claims_figure(body: dict) -> Any:
-    "The claims of the result `body` as a figure: a row for each, its 95% interval against bound and paper."
+    """Return a matplotlib `Figure` of the claims of `body` (a results file as a dict): a row for each, with
+    its interval against its bound and the paper's effect."""
     needs("matplotlib")
     import matplotlib as mpl
     from matplotlib.figure import Figure

@@ -622,11 +622,11 @@ DRY = "a dry run: made-up data, random weights, the least of everything; it meas
 
 def encoders_of(path: Path) -> list[str]:
     "The encoders that the chapter at `path`, or a module that it uses, names and that no package brings."
-    from fedbook.datasets.encoders import ENCODERS, at_hand
+    from fedbook.datasets.encoders import ENCODERS, local_weights
 
     modules = used_modules(path)
     text = "\n".join([*code_cells(path), *(modules[name] for name in modules if name != "datasets.encoders")])
-    packaged = lambda name: "package" in ENCODERS[name] and at_hand(name)
+    packaged = lambda name: "package" in ENCODERS[name] and local_weights(name)
     return [name for name in ENCODERS if f'"{name}"' in text and not packaged(name)]
 
 
