@@ -142,9 +142,9 @@ class CATE(nn.Module):
 
 # %% ../nbs/14_fedgtea.ipynb #39d9b765
 class TaskDiscriminator(Discriminator):
-    """A `Discriminator` whose class head sees the features of a picture and a task embedding side by side:
-    pictures (b, C, H, W) and embeddings (b, `embedding`) to a logit for being real (b,) and class logits (b,
-    classes). The fusion is our choice."""
+    """A `Discriminator` (of `width` channels and `dim` features) whose class head sees the features of a
+    picture and a task embedding side by side: pictures (b, *shape) and embeddings (b, `embedding`) to a logit
+    for being real (b,) and class logits (b, `classes`). The fusion is our choice."""
 
     def __init__(self, classes: int, shape: tuple[int, ...], embedding: int = 64, width: int = 32,
                  dim: int = 128):
@@ -211,8 +211,8 @@ class GTEA(nn.Module):
 
 # %% ../nbs/14_fedgtea.ipynb #b1c4d2e4
 def gtea(make: Callable, classes: int, shape: tuple[int, ...], dim: int = 64, length: str = "root_d") -> GTEA:
-    """Return a `GTEA` for `classes` and pictures of `shape`, with embeddings of `dim` numbers: narrow layers
-    if `make` is the small CNN, else (ResNet) wide ones, as the plain AC-GANs."""
+    """Return a `GTEA` for `classes` and pictures of `shape`, with embeddings of `dim` numbers and this
+    `length`: narrow layers if `make` is the small CNN, else (ResNet) wide ones, as the plain AC-GANs."""
     if make is expandable_cnn: return GTEA(classes, shape, dim, length)
     by = dry_narrow(nn.Sequential())        # 1, but in a dry run
     return GTEA(classes, shape, dim, length, (512 // by, 256 // by), 64 // by, 64 // by)
@@ -394,8 +394,8 @@ def batch_moments(cate: CATE, pictures: Sequence[Tensor], per_batch: int = 64) -
     return torch.stack([g.mean for g in tasks]), torch.stack([g.cov for g in tasks]) / per_batch
 
 def server_distillation(teacher_logits: Tensor, logits: Tensor, softmax: str = "old") -> Tensor:
-    """Return the distillation loss L_KD, a scalar: KL(teacher || student), mean over the batch, from the
-    teacher's logits of the old classes (b, old) and the student's `logits` (b, classes). The student's
+    """Return the distillation loss L_KD, a scalar: KL(teacher || student), mean over the batch, from
+    `teacher_logits` of the old classes (b, old) and the student's `logits` (b, classes). The student's
     `softmax` is over the "old" classes, or over "all", where new classes count as wrong answers."""
     if softmax == "old": return distillation_loss(teacher_logits, logits)
     teacher, student = F.log_softmax(teacher_logits.detach(), 1), F.log_softmax(logits, 1)
@@ -528,10 +528,10 @@ def _likeliest(gaussians: Sequence[Gaussian], z: Tensor) -> Tensor:
 
 def embeddings_at_test(model: GTEA, x: Tensor, mode: str = "per_sample",
                        gaussians: Sequence[Gaussian] = (), batch: int = 64) -> Tensor:
-    """Return the task embedding (n, d) for each uint8 picture of `x` (n, C, H, W), when its task is not
-    known. `mode` "per_sample": its own; "gaussian": the mean of the one of `gaussians` under which its own is
-    likeliest; "task_batch": the mean over `batch` pictures in the order given (where all are of one task,
-    this tells the classifier more than a picture does). Raises `UserError` for an unknown mode, and for
+    """Return the task embedding (n, d) by `model` for each uint8 picture of `x` (n, C, H, W), when its task
+    is not known. `mode` "per_sample": its own; "gaussian": the mean of the one of `gaussians` under which its
+    own is likeliest; "task_batch": the mean over `batch` pictures in the order given (where all are of one
+    task, this tells the classifier more than a picture does). Raises `UserError` for an unknown mode, and for
     "gaussian" without any."""
     if mode not in modes: raise UserError(f"mode={mode!r} is unknown; choose one of {', '.join(modes)}")
     e = embed_all(model, x)

@@ -192,10 +192,10 @@ class BoxExpert(nn.Module):
 
 # %% ../nbs/11_fedmox.ipynb #5d7aead2
 class MoEBoxHead(nn.Module):
-    """A box head of `experts` `BoxExpert`s, of which a router chooses one per region: features (n, channels,
-    7, 7) of regions to (n, 1 + 5 * n_classes). With `centred` the router reads each feature less its mean
-    over the regions, over its deviation (running ones in eval mode), which differ from region to region where
-    the raw ones mostly do not. `gate`, `sparse`, `detach`: of `RoIMoE`."""
+    """A box head of `experts` `BoxExpert`s with `dim` hidden units, of which a router chooses one per region:
+    features (n, `channels`, 7, 7) of regions to (n, 1 + 5 * n_classes). With `centred` the router reads each
+    feature less its mean over the regions, over its deviation (running ones in eval mode), which differ from
+    region to region where the raw ones mostly do not. `gate`, `sparse`, `detach`: of `RoIMoE`."""
 
     def __init__(self, channels: int, dim: int, n_classes: int, experts: int = 3, gate: str = "ste",
                  sparse: bool = False, detach: bool = False, centred: bool = False):
@@ -234,8 +234,9 @@ def detector(encoder: ImageEncoder, n_classes: int, experts: int = 3, channels: 
              anchors: tuple[int, ...] = (8, 16, 32, 64, 128), limits: dict[str, int] = SMALL_LIMITS,
              seed: int = 0, frozen: bool = True, detach: bool = False, mixed: str = "both",
              centred: bool = False) -> nn.Module:
-    """Return FedMox's detector: a Faster R-CNN of torchvision on the frozen `encoder`, whose region proposal
-    head and box head are mixtures of `experts` (1: no router, a plain detector). Initial weights by `seed`.
+    """Return FedMox's detector for `n_classes` classes: a Faster R-CNN of torchvision on the frozen
+    `encoder`, whose region proposal head and box head are mixtures of `experts` (1: no router, a plain
+    detector). Initial weights by `seed`.
 
     `channels` of the pyramid, `box_dim` units of the box head, `anchors` in pixels, one for each of five
     levels, `limits`: how many proposals are looked at. `frozen`: whether the encoder stays as it is.

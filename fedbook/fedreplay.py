@@ -132,7 +132,7 @@ class World:
 
 def crops(sizes: FedReplaySizes, split: str = "train") -> Pictures:
     """Return the pictures that `sizes.data` names for `split` "train" or "test": rendered leaves, or a set
-    known to `fedbook.datasets.world.pictures`."""
+    known to `fedbook.datasets.folders.pictures`."""
     if sizes.data != "leaves": return pictures(sizes.data, split)
     tail = long_tail(sizes.classes, sizes.largest, sizes.smallest)
     return leaves(tail if split == "train" else sizes.test_pictures, sizes.classes, sizes.size, split=split)
@@ -232,8 +232,8 @@ def deal(world: World, sizes: FedReplaySizes, seed: int) -> Farms:
 # %% ../nbs/10_fedreplay.ipynb #e28e08a7
 def donate(features: Tensor, labels: Tensor, rate: float,
            generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Draw a client's donation to the common pool, a class-balanced share of its features: of each class c
-    with n_c features, max(1, round(`rate` n_c)), without replacement.
+    """Draw a client's donation to the common pool by `generator`, a class-balanced share of its features: of
+    each class c with n_c features, max(1, round(`rate` n_c)), without replacement.
 
     `features` (n, ...), `labels` (n,), `rate` above 0 and at most 1. Returns `(z, y)`, features and labels in
     the order they were in."""
@@ -362,7 +362,7 @@ def restricted_softmax(logits: Tensor, counts: Tensor, alpha: float = 0.5) -> Te
 
 def fedrs(client: "FedReplayClient", logits: Tensor, y: Tensor, alpha: float = 0.5) -> Tensor:
     """Return FedRS's local loss, a scalar: the mean cross-entropy of `logits` (b, C) after
-    `restricted_softmax` by the class counts of `client`, and labels `y` (b,)."""
+    `restricted_softmax` by the class counts of `client` and `alpha`, and labels `y` (b,)."""
     return F.cross_entropy(restricted_softmax(logits, client._counts, alpha), y)
 
 # %% ../nbs/10_fedreplay.ipynb #aee8359e
@@ -754,8 +754,8 @@ def losses_stacked(client: FedReplayClient, weights: State, share: Tensor, x: Te
     """Return the losses (k,) of k clients at once, as `FedReplayClient.loss` computes each, with the head,
     `lam`, `mu` and temperature of `client`.
 
-    `weights`: the k heads' state dicts, stacked (k, ...); the rest: as `together.batch_stacked` returns
-    it."""
+    `weights`: the k heads' state dicts, stacked (k, ...); `share`, features `x`, labels `y` and `pool`: the
+    stacked batch, as `engine.stacked.batch_stacked` returns it."""
     if not pool: return entropy_stacked(share, logits_stacked(client.model, weights, x), y)
     z, labels, *teacher = pool
     own, shared = logits_stacked(client.model, weights, torch.cat([x, z], 1)).split(y.shape[1], 1)

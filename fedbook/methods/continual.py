@@ -511,7 +511,7 @@ experiment = StreamExperiment
 def run_stream(method: Method, stream: Stream, sizes: Any, seed: int, device: str | torch.device = "cpu",
                **options: Any) -> Outcome:
     """Run `method` over `stream` with `sizes` and `seed` on `device`; return the `Outcome`. `options` are
-    keyword arguments of `engine.trial`, such as `workers` or `checkpoint`."""
+    keyword arguments of `engine.workers.trial`, such as `workers` or `checkpoint`."""
     experiment = StreamExperiment(sizes, seed, device, method, lambda sizes, seed: stream)
     return experiment.outcome(trial(experiment, label=f"{method.name}, seed {seed}", **options))
 
@@ -534,8 +534,9 @@ FedProx = Method("FedProx", TaskClient, takes=(*_SGD, "mu"))
 
 # %% ../../nbs/methods/continual.ipynb #c0a7000b
 def train_on_all(stream: Stream, sizes: Any, seed: int, device: Any = "cpu") -> tuple[nn.Module, float]:
-    """Train one network on all clients' pictures of all tasks together (Adam, `sizes.judge_epochs` passes):
-    an upper bound for every method. Returns it in evaluation mode, with its test accuracy."""
+    """Train one network by `seed` on all clients' pictures in `stream`, of all tasks together (Adam,
+    `sizes.judge_epochs` passes): an upper bound for every method. Returns it in evaluation mode, with its
+    test accuracy."""
     pairs = [client[t] for client in stream.clients for t in range(sizes.tasks)]
     x, y = (torch.cat([pair[i] for pair in pairs]) for i in (0, 1))
     make = partial(networks[sizes.network], sum(stream.classes), stream.shape)

@@ -352,8 +352,8 @@ def draw_samples(p: Iterable[Tensor], m: int, replace: bool, generator: torch.Ge
 
 # %% ../../nbs/methods/leverage.ipynb #7bac59e0
 def uniform(sizes: Sequence[int], m: int, replace: bool, generator: torch.Generator) -> list[Tensor]:
-    """Draw `m` of all clients' samples uniformly, the control of `draw_samples`, and return indices as it
-    does; `sizes` are the clients' numbers of samples, `replace` and errors as there."""
+    """Draw `m` of all clients' samples uniformly by `generator`, the control of `draw_samples`, and return
+    indices as it does; `sizes` are the clients' numbers of samples, `replace` and errors as there."""
     return draw_samples([torch.ones(size, dtype=torch.float64) for size in sizes], m, replace, generator)
 
 # %% ../../nbs/methods/leverage.ipynb #9c000012

@@ -74,7 +74,8 @@ def painter(codes: int, shape: tuple[int, ...], width: int = 8) -> nn.Sequential
 # %% ../../nbs/methods/painters.ipynb #f757456e
 def boundary_loss(teacher_logits: torch.Tensor, student_logits: torch.Tensor) -> torch.Tensor:
     """Return minus the mean over a batch of KL(teacher || student), counted as 0 for pictures whose class the
-    two predict differently; both logits (b, C). Small near the student's decision boundary."""
+    two predict differently, a scalar; `teacher_logits` and `student_logits` (b, C). Small near the student's
+    decision boundary."""
     of = F.log_softmax(student_logits, 1), F.log_softmax(teacher_logits, 1)
     apart = F.kl_div(*of, reduction="none", log_target=True).sum(1)
     return -(apart * (student_logits.argmax(1) == teacher_logits.argmax(1))).mean()
@@ -317,9 +318,9 @@ def lander_images(teacher: Any, anchors: torch.Tensor, generator: torch.Generato
                   lr: float = 0.002,
                   student_lr: float = 0.05) -> torch.Tensor:
     """Generate LANDER's pictures of all classes of the frozen classifier `teacher`, uint8 (about `images`, C,
-    H, W): as `target_images`, but from the classes' `anchors` (C, dim) through noise layers drawn anew for
-    each batch, and with `bound` times the `bounding_loss` (with `radius`) of the teacher's latent points.
-    Tran et al., CVPR 2024.
+    H, W): as `target_images`, also in all arguments that it has, but from the classes' `anchors` (C, dim)
+    through noise layers drawn anew for each batch, and with `bound` times the `bounding_loss` (with `radius`)
+    of the teacher's latent points. Tran et al., CVPR 2024.
 
     Published for CIFAR-100: 40 batches of 256, 40 steps, student_steps 50, width 64, codes 256, student_lr
     .1, the rest as here; a noise layer serves 10 pictures, here one of each class. Left out: warm-up, random

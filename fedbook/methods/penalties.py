@@ -94,9 +94,9 @@ FLwF2T = Method("FLwF-2T", FLwF2TClient)
 
 # %% ../../nbs/methods/penalties.ipynb #c0a8001c
 def fisher_diagonal(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return the diagonal of the empirical Fisher information, name to tensor of the parameter's shape: the
-    mean over pictures `x` (n, C, H, W) with labels `y` (n,) of the squared gradient of log p(y | x) (equation
-    (1)). Kirkpatrick et al. 2017."""
+    """Return the diagonal of the empirical Fisher information of the weights of `model`, name to tensor of
+    the parameter's shape: the mean over pictures `x` (n, C, H, W) with labels `y` (n,) of the squared
+    gradient of log p(y | x) (equation (1)). Kirkpatrick et al. 2017."""
     total = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
     for gradients in sample_gradients(model, x, y):
         for name, g in gradients.items(): total[name] += g.square().sum(0)

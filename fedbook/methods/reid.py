@@ -160,11 +160,12 @@ def cmc_map(query: _Rows, gallery: _Rows, query_ids: _Rows, gallery_ids: _Rows,
     queries with a right picture among the first k (equation (1)), and `mAP`, the mean average precision of
     the rankings (equation (2), not interpolated).
 
-    `query` (q, d) and `gallery` (g, d), features, are compared by cosine; ids and cameras have q or g entries
-    (lists, arrays or tensors). Gallery pictures with the query's identity and camera are ignored, and queries
-    without a right picture are left out. Equal cosines keep the gallery's order. `chunk` queries are sorted
-    at a time. Raises `UserError` for an empty gallery, lengths that do not fit, numbers that are not finite,
-    and if no query has a right picture in another camera."""
+    `query` (q, d) and `gallery` (g, d), features, are compared by cosine; `query_ids`, `gallery_ids`
+    (persons) and `query_cams`, `gallery_cams` (cameras) have q or g entries (lists, arrays or tensors).
+    Gallery pictures with the query's identity and camera are ignored, and queries without a right picture are
+    left out. Equal cosines keep the gallery's order. `chunk` queries are sorted at a time. Raises `UserError`
+    for an empty gallery, lengths that do not fit, numbers that are not finite, and if no query has a right
+    picture in another camera."""
     q, g, qi, gi, qc, gc = _checked(query, gallery, query_ids, gallery_ids, query_cams, gallery_cams)
     parts = [slice(k, k + chunk) for k in range(0, len(qi), chunk)]
     rows = [_scores(_hits(_order(q[p] @ g.T, qi[p], gi, qc[p], gc), qi[p], gi)) for p in parts]
@@ -675,8 +676,8 @@ def camera_contrastive_loss(features: torch.Tensor, proxies: torch.Tensor, memor
 def proxy_batches(memory: ProxyMemory, steps: int, generator: torch.Generator, proxies: int = 8,
                   pictures: int = 4) -> Iterator[torch.Tensor]:
     """Yield `steps` batches of positions of pictures, drawn by `generator`: in each, `pictures` pictures of
-    each of `proxies` proxies (all, if there are fewer), with repetition only where a proxy has too few. The
-    proxies come in a random order and all of them before any comes again."""
+    each of `proxies` proxies of `memory` (all, if there are fewer), with repetition only where a proxy has
+    too few. The proxies come in a random order and all of them before any comes again."""
     members = [(memory.member == p).nonzero().flatten() for p in range(len(memory))]
     order = torch.empty(0, dtype=torch.int64)
     for _ in range(steps):

@@ -137,10 +137,10 @@ def _one_of(names, generator): return names[int(uniform_between(generator, 0, le
 
 def strong_view(image: Tensor, xyxy: Tensor, labels: Tensor,
                 generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Augment a picture strongly: return `(image, xyxy, labels, matrix)`, the uint8 `image` (3, H, W) after
-    one of `COLOUR_CHANGES`, one of `MOVES` and 1 to 5 erased patches, its boxes `xyxy` (m, 4) and `labels`
-    (m,) without those of which less than a pixel is left, and the `matrix` (3, 3) that moves its points. Soft
-    Teacher, Xu et al. 2021, Table 7."""
+    """Augment a picture strongly, by `generator`: return `(image, xyxy, labels, matrix)`, the uint8 `image`
+    (3, H, W) after one of `COLOUR_CHANGES`, one of `MOVES` and 1 to 5 erased patches, its boxes `xyxy` (m, 4)
+    and `labels` (m,) without those of which less than a pixel is left, and the `matrix` (3, 3) that moves its
+    points. Soft Teacher, Xu et al. 2021, Table 7."""
     image = change_colours(image, _one_of(COLOUR_CHANGES, generator), uniform_between(generator))
     image, matrix = moved(image, _one_of(MOVES, generator), uniform_between(generator, -1, 1))
     xyxy = map_boxes(xyxy, matrix, image.shape[-2:])
@@ -177,10 +177,10 @@ def _sides(xyxy): return (xyxy[:, 2:] - xyxy[:, :2]).clamp(min=1).repeat(1, 2)
 
 def jitter_variances(model: Any, features: Features, detections: Sequence[Detections],
                      generator: torch.Generator, jitters: int = 10, jitter: float = 0.06) -> list[Tensor]:
-    """Return for each box in `detections` how much it moves when it is predicted again from `jitters` shifted
-    copies: float32 (m,) per picture, the standard deviation of its four numbers over the copies, in box
-    sides, mean over the four (equation (2)). `features`: of the pictures; `jitter`: deviation of the shifts
-    in sides of the box (a side counts as 1 pixel at least), drawn from `generator`."""
+    """Return for each box in `detections` how much it moves when `model` predicts it again from `jitters`
+    shifted copies: float32 (m,) per picture, the standard deviation of its four numbers over the copies, in
+    box sides, mean over the four (equation (2)). `features`: of the pictures; `jitter`: deviation of the
+    shifts in sides of the box (a side counts as 1 pixel at least), drawn from `generator`."""
     if not any(len(one.scores) for one in detections): return [one.scores for one in detections]
     noise = lambda xyxy: torch.randn(jitters, *xyxy.shape, generator=generator).to(xyxy.device)
     rois = [(one.xyxy + jitter * _sides(one.xyxy) * noise(one.xyxy)).reshape(-1, 4) for one in detections]

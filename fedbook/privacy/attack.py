@@ -173,10 +173,10 @@ def recorded(experiment: Experiment) -> Recording:
 # %% ../../nbs/privacy/attack.ipynb #22a00215
 def seen_by(recording: Recording, who: Literal["server", "client", "stranger"],
             id: int = 0) -> list[Letter] | list[Entry]:
-    """Return what an attacker `who` sees of a recorded run: the "server" every `Letter`, a "client" those of
-    client `id`, a "stranger" on an encrypted wire the ledger's entries (round, direction, client, bytes)
-    without names of verbs and tensors. Raises `UserError` for another `who`, and where nothing was
-    recorded."""
+    """Return what an attacker `who` sees of the recorded run `recording`: the "server" every `Letter`, a
+    "client" those of client `id`, a "stranger" on an encrypted wire the ledger's entries (round, direction,
+    client, bytes) without names of verbs and tensors. Raises `UserError` for another `who`, and where nothing
+    was recorded."""
     if who not in ("server", "client", "stranger"):
         raise UserError(f"who={who!r} is unknown; choose server, client or stranger")
     if not recording.letters:
@@ -268,8 +268,9 @@ def invert_update(network: nn.Module, weights: State, update: State, y: Tensor, 
     *shape), floats in [-1, 1], that minimise 1 - cosine(`simulated_update`, `update`) + `smooth` x total
     variation (formula (3)).
 
-    `update` and `weights`: name to tensor, on the CPU; `y` (n,): the labels; `steps` and `lr`: of the client;
-    `iterations`: of the search, which begins at noise from `generator`."""
+    `network`: the model that was trained, from `weights`; `update` and `weights`: name to tensor, on the CPU;
+    `y` (n,): the labels; `steps` and `lr`: of the client; `iterations`: of the search, which begins at noise
+    from `generator`."""
     names = [name for name, t in weights.items() if t.is_floating_point()]
     target = torch.cat([update[name].flatten() for name in names])
     def loss(x):

@@ -447,7 +447,7 @@ class AdaptiveClient(Client):
 class AdaptiveServer(DPServer):
     """DP-FedAvg's server with an adaptive clip (Andrew et al. 2021, Algorithm 1): it begins at `clip` and
     moves at `rate` to where the share `wished` of the updates is shorter. `noise` is the noise multiplier of
-    sum and count together."""
+    sum and count together; the other arguments are those of `DPServer`."""
     keeps: tuple[str, ...] = ("weights", "generator", "clip", "std")  # type: ignore[assignment]
 
     def __init__(self, model: nn.Module, per_round: int | None = None, seed: int = 0, clip: float = 0.1,
@@ -530,15 +530,16 @@ def in_turn(ids: Sequence[int], per_round: int, r: int) -> list[int]:
 
 # %% ../../nbs/privacy/dp.ipynb #a87afe14
 def rounds_of_passes(rounds: int, clients: int, per_round: int) -> list[int]:
-    """Return how many of `rounds` rounds are in the first pass over all `clients`, in the second, and so on,
-    a list."""
+    """Return how many of `rounds` rounds are in the first pass over all `clients`, `per_round` at a time, in
+    the second, and so on, a list."""
     long = math.ceil(clients / per_round)
     return [min(long, rounds - begun) for begun in range(0, rounds, long)]
 
 # %% ../../nbs/privacy/dp.ipynb #d9000125
 class InTurnServer(DPServer):
-    """DP-FedAvg's server that asks its `clients` (their number) in turn, each once in a pass: no random
-    sampling is needed, and none is accounted. The noise of a round is fresh."""
+    """DP-FedAvg's server that asks its `clients` (their number) in turn, `per_round` at a time, each once in
+    a pass: no random sampling is needed, and none is accounted. `clip`, `noise`: as in `DPServer`; the noise
+    of a round is fresh."""
 
     def __init__(self, model: nn.Module, per_round: int | None = None, seed: int = 0, clip: float = 1.0,
                  noise: float = 1.0, clients: int = 1) -> None:
@@ -708,11 +709,12 @@ def account(told: Iterable[Sequence]) -> Any:
 class RecordClient:
     """Wraps a `client` and makes its training private by record (DP-SGD, Abadi et al. 2016, by Opacus): each
     record's gradient is cut to `clip`, each step has the noise multiplier `noise`, and a record comes to it
-    by a coin of probability batch / n. What was spent is kept between rounds; with a `total`, a round that
-    would spend more raises `BudgetSpent`. `open` names verbs, and entries of a reply's `meta`, that leave
-    without noise, outside of the guarantee. How many records there are counts as public.
+    by a coin of probability batch / n; coins and noise are drawn by `seed`. What was spent is kept between
+    rounds; with a `total`, a round that would spend more raises `BudgetSpent`. `open` names verbs, and
+    entries of a reply's `meta`, that leave without noise, outside of the guarantee. How many records there
+    are counts as public.
 
-    Raises `UserError` for a client that is no `fedavg.Client` or limits its gradients, for a network or a
+    Raises `UserError` for a client that is no FedAvg `Client` or limits its gradients, for a network or a
     loss that mixes records, for batches of more than records, and for training by other steps."""
     verbs: tuple[str, ...] = ("fit",)
     keeps: tuple[str, ...] = ("client", "generator", "told")
