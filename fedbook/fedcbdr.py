@@ -37,7 +37,7 @@ from .methods.score import accuracy
 # %% ../nbs/13_fedcbdr.ipynb #59435d48
 @dataclass(frozen=True)
 class TrainingSizes(TaskSizes):
-    "The numbers of training on new and kept pictures."
+    "Settings of training on new and replayed pictures."
     rounds: Count = 8                      # rounds of a task
     batch: Count = 32                      # pictures in a step
     lr: Positive = 0.01                    # learning rate of SGD at the start of a task
@@ -60,7 +60,7 @@ class TrainingSizes(TaskSizes):
 # %% ../nbs/13_fedcbdr.ipynb #13b00002
 @dataclass(frozen=True)
 class FedCBDRSizes(TrainingSizes):
-    "The numbers of this chapter's runs, and the configuration of `FedCBDRServer`."
+    "Settings of FedCBDR's runs, and the configuration of `FedCBDRServer`."
     setting: str = ""                      # row of the paper's table (`settings`); empty: fields as they are
     memory: int = 0                        # pictures a baseline's client may hold; 0: its part of M
     synthetic: Count = 256                 # pictures that TARGET and LANDER paint before a task
@@ -85,8 +85,8 @@ class FedCBDRSizes(TrainingSizes):
 
     @property
     def completed(self) -> "FedCBDRSizes":
-        """These sizes with `memory` filled in: a client's part of M of each task. `UserError` for a single
-        task."""
+        """These sizes with `memory` filled in: a client's part of the M pictures kept of each task, over all
+        tasks. Raises `UserError` for a single task."""
         if self.tasks < 2: raise UserError(f"tasks={self.tasks} must be at least 2, or nothing is forgotten")
         if self.memory: return self
         return replace(self, memory=max(1, self.buffer_size * self.tasks // self.clients))
@@ -115,7 +115,8 @@ profiles = {
 
 # %% ../nbs/13_fedcbdr.ipynb #3788167e
 def tempered(z: Tensor, is_old: Tensor, tau_old: float, tau_new: float) -> Tensor:
-    "Logits `z` (b, C) over their temperatures, z~ in Eq. 7: `tau_old` where `is_old` (bool (C,)) holds."
+    """Return the logits `z` (b, C) divided by a temperature per class: `tau_old` where `is_old` (bool (C,))
+    holds, else `tau_new` (FedCBDR, Eq. 7)."""
     return z / z.new_full(is_old.shape, tau_new).masked_fill(is_old, tau_old)
 
 def _tts(logits: Tensor, y: Tensor, is_old: Tensor, tau_old: float, tau_new: float, omega_old: float,
@@ -151,16 +152,16 @@ def _old_columns(logits: Tensor, y: Tensor, old_classes: int | Iterable[int]) ->
 def tts_loss(logits: Tensor, y: Tensor, old_classes: int | Iterable[int], tau_old: float = 0.9,
              tau_new: float = 1.1, omega_old: float = 1.1, omega_new: float = 0.9,
              mode: str = "paper") -> Tensor:
-    """Task-aware temperature scaling, a scalar (FedCBDR, arXiv 2507.07712, Eq. 7 and 9), for `logits` (b, C)
-    and labels `y` (b,).
+    """Return FedCBDR's loss with task-aware temperature scaling, a scalar (arXiv 2507.07712, Eq. 7 and 9):
+    `omega_old` x mean cross-entropy of pictures with old labels + `omega_new` x that of the others, for
+    `logits` (b, C) divided by `tau_old` in old columns and `tau_new` in the others, and labels `y` (b,).
 
     `old_classes` says which columns are of earlier tasks: their number, if they come first, or a list of
-    them. Old logits are divided by `tau_old`, new ones by `tau_new`. mode "paper": `omega_old` times the mean
-    cross-entropy of the samples with old labels, plus `omega_new` times that of the others; a batch without
-    one kind lacks its term. mode "code", as published: logits are divided once more, by the temperature of
-    the sample's own label, and all samples share one mean of weighted cross-entropies. Without old classes
-    (the first task) both are the plain cross-entropy. Raises `UserError` for labels and old classes outside
-    0..C-1, no label at all, temperatures that are not positive, and an unknown mode."""
+    them. In `mode` "paper" a batch without one kind lacks its term. In "code", as published, logits are
+    divided once more, by the temperature of the sample's own label, and all samples share one mean of
+    weighted cross-entropies. Without old classes (the first task) both are the plain cross-entropy. Raises
+    `UserError` for labels and old classes outside 0..C-1, no label at all, temperatures that are not
+    positive, and an unknown mode."""
     if mode not in ("paper", "code"): raise UserError(f"mode={mode!r} is unknown; choose paper or code")
     if not min(tau_old, tau_new) > 0:
         raise UserError(f"tau_old={tau_old} and tau_new={tau_new} must be above 0")
@@ -173,9 +174,10 @@ _Pair = tuple[Tensor, Tensor]      # pictures and labels
 
 def mixed_batches(new: _Pair, replayed: _Pair, batch: int, ratio: float,
                   generator: torch.Generator) -> Iterator[_Pair]:
-    """One epoch of batches (x, y) out of the pairs (pictures, labels) `new` and `replayed`, on their device.
-    `ratio` 0: shuffled together, as in the published code; else that share of each batch is drawn from
-    `replayed`, with replacement, and an epoch is one pass over the new pictures."""
+    """Yield one epoch of batches (x, y) of `batch` pictures out of the pairs (pictures, labels) `new` and
+    `replayed`, on their device, drawn by `generator`. `ratio` 0: shuffled together, as in the published code;
+    else that share of each batch is drawn from `replayed`, with replacement, and an epoch is one pass over
+    the new pictures."""
     (x, y), (old_x, old_y) = new, replayed
     beside = min(max(1, round(ratio * batch)), batch - 1) if ratio and len(y) and len(old_y) else 0
     if not beside: x, y = torch.cat([x, old_x]), torch.cat([y, old_y])
@@ -191,8 +193,9 @@ def mixed_batches(new: _Pair, replayed: _Pair, batch: int, ratio: float,
 # %% ../nbs/13_fedcbdr.ipynb #13b00007
 @dataclass(frozen=True)
 class FedCBDRTrainer:
-    """The local step: `epochs` of SGD over a task's pictures and the replayed ones, in `mixed_batches` of
-    `batch`, with `tts_loss` (or, with `tts_mode` "off", plain cross-entropy)."""
+    """FedCBDR's local training: `epochs` of SGD (`lr`, `momentum`, `weight_decay`) over a task's pictures and
+    the replayed ones, in `mixed_batches` of `batch` with `replay_ratio`, by the `tts_loss` with the other
+    fields (or, with `tts_mode` "off", plain cross-entropy)."""
     epochs: int = 2
     batch: int = 128
     lr: float = 0.01
@@ -206,8 +209,9 @@ class FedCBDRTrainer:
     replay_ratio: float = 0.0
 
     def loss(self, logits: Tensor, y: Tensor, old: int) -> Tensor:
-        """The loss of `logits` (b, C), labels `y` (b,) in 0..C-1; the first `old` columns are of earlier
-        tasks."""
+        """Return the `tts_loss` of `logits` (b, C) and labels `y` (b,) in 0..C-1, a scalar, where the first
+        `old` columns are classes of earlier tasks; plain cross-entropy with `tts_mode` "off" or without old
+        classes."""
         if self.tts_mode == "off" or not old: return F.cross_entropy(logits, y)
         is_old = torch.arange(logits.shape[1], device=logits.device) < old
         knobs = self.tau_old, self.tau_new, self.omega_old, self.omega_new
@@ -215,7 +219,9 @@ class FedCBDRTrainer:
 
     def train(self, model: nn.Module, new: _Pair, replayed: _Pair, old: int,
               generator: torch.Generator) -> None:
-        "Train `model` in place on pairs (pictures, labels) `new` and `replayed`; `generator` shuffles."
+        """Train `model` in place on the pairs (pictures, labels) `new`, of the present task, and `replayed`,
+        of the buffer, with this trainer's epochs and settings; the first `old` classes are of earlier tasks,
+        `generator` shuffles."""
         device = next(model.parameters()).device
         (x, y), (old_x, old_y) = ([t.to(device) for t in pair] for pair in (new, replayed))
         sgd = torch.optim.SGD(model.parameters(), self.lr, self.momentum, weight_decay=self.weight_decay)
@@ -225,9 +231,9 @@ class FedCBDRTrainer:
 
 # %% ../nbs/13_fedcbdr.ipynb #44ecaba8
 class FedCBDRAggregator:
-    """The merge: the mean of the clients' weights, alike ("uniform", as in the published code) or by number
-    of pictures ("size", FedAvg, which the paper cites). Clients that had no picture to train on do not
-    count."""
+    """FedCBDR's aggregation: the mean of the clients' weights, `weighting` "uniform" (all alike, as in the
+    published code) or "size" (by number of pictures, FedAvg, which the paper cites). Clients without pictures
+    to train on do not count."""
 
     def __init__(self, weighting: str = "uniform"):
         if weighting not in ("uniform", "size"):
@@ -236,8 +242,8 @@ class FedCBDRAggregator:
 
     def merge(self, states: Iterable[tuple[dict[str, Tensor], int]],
               aggregate: Callable = mean_of) -> dict[str, Tensor]:
-        """The mean, or another `aggregate`, of `states`, pairs (name to tensor, number of pictures n), taken
-        one by one. Raises `UserError` where every n is 0."""
+        """Return the mean, or another `aggregate`, of `states`, pairs (name to tensor, number of pictures n),
+        taken one by one. Raises `UserError` where every n is 0."""
         held = ((state, 1 if self.weighting == "uniform" else n) for state, n in states if n)
         first = next(held, None)
         if first is None:
@@ -246,8 +252,8 @@ class FedCBDRAggregator:
 
 # %% ../nbs/13_fedcbdr.ipynb #e1861266
 def default_network(classes: int, shape: tuple[int, ...]) -> Expandable:
-    """A small CNN for pictures of any `shape` (C, H, W): two 3x3 convolutions of 16 and 32 channels, 4 x 4
-    averages, 128 features, and a head that grows."""
+    """Return a small CNN for pictures of any `shape` (C, H, W): two 3x3 convolutions of 16 and 32 channels, 4
+    x 4 averages, 128 features, and a head of `classes` classes to which more can be added."""
     body = nn.Sequential(nn.Conv2d(shape[0], 16, 3, padding=1), nn.MaxPool2d(2, ceil_mode=True), nn.ReLU(),
                          nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(),
                          nn.Linear(512, 128), nn.ReLU())
@@ -270,7 +276,8 @@ def _labelled_pictures(name: str, x: Any, y: Any) -> _Pair:
 
 # %% ../nbs/13_fedcbdr.ipynb #047ccae9
 class TrainingClient:
-    "What client `cid` of FedCBDR holds, and its round of training; see `FedCBDRClient`."
+    """FedCBDR's client without the selection of what to replay: its pictures, buffer and training. See
+    `FedCBDRClient`, also for the arguments."""
     verbs: tuple[str, ...] = ("fit",)
     keeps: tuple[str, ...] = ("generator", "buffer", "task", "old", "classes", "new", "P", "model")
 
@@ -288,19 +295,22 @@ class TrainingClient:
         self.P: Any = None
 
     def receive(self, msg: Msg) -> None:
-        "Borrow the network with the weights in `msg`, and find the pictures of its task."
+        """Load the weights in `msg` into the borrowed network, and begin the task that its meta names
+        (`begin`), if it is new."""
         if self.model is None: self.model = build(partial(default_network, 1, tuple(self.x.shape[1:])), 0)
         self.model.load_state_dict(part(msg.tensors, "model"))
         if msg.meta["classes"] != self.classes: self.begin(msg.meta)
 
     def begin(self, meta: dict) -> None:
-        "The task in `meta`: `classes` are all labels so far, the first `old` of earlier tasks."
+        """Begin the task in `meta`, and find its pictures: `classes` are the labels of all tasks so far, the
+        first `old` of them of earlier tasks."""
         self.task, self.old, self.classes = meta["task"], meta["old"], meta["classes"]
         mine = torch.isin(self.y, torch.tensor(self.classes[self.old:]))
         self.new, self.P = (self.x[mine], self.number(self.y[mine])), None
 
     def number(self, y: Tensor) -> Tensor:
-        "Labels `y` (n,) as places in the list of classes seen so far. Raises `UserError` for others."
+        """Return labels `y` (n,) as positions in the list of classes seen so far. Raises `UserError` for
+        others."""
         found = y[:, None] == torch.tensor(self.classes)
         if not found.any(1).all():
             unknown = y[~found.any(1)].unique().tolist()
@@ -308,7 +318,8 @@ class TrainingClient:
         return found.int().argmax(1)
 
     def fit(self, msg: Msg) -> Msg:
-        "Train on the task's pictures and the buffer; answer weights, number of pictures `n`, those `new`."
+        """Train on the task's pictures and the buffer from the weights in `msg`; return the weights, the
+        number of pictures `n`, and how many of them are `new`."""
         self.receive(msg)
         kept = (self.buffer.x, self.number(self.buffer.y)) if len(self.buffer) else (self.x[:0], self.y[:0])
         FedCBDRTrainer(**msg.meta["train"]).train(self.model, self.new, kept, self.old, self.generator)
@@ -317,40 +328,44 @@ class TrainingClient:
 
 # %% ../nbs/13_fedcbdr.ipynb #13b00011
 class FedCBDRClient(TrainingClient):
-    """FedCBDR's client `cid`, a number: holds pictures `x` (n, C, H, W), float or uint8, with labels `y` (n,)
-    of all its tasks, and looks only at those of the classes that the server names. Verbs: `fit`, and after a
-    task `sketch`, `scores`, `keep`. How to train comes with the message.
+    """FedCBDR's client number `cid`: holds pictures `x` (n, C, H, W), float or uint8, with labels `y` (n,) of
+    all its tasks, and looks only at those of the classes that the server names. The server asks for `fit`,
+    and after a task for `sketch`, `scores`, `keep`. How to train comes with the message.
 
-    `buffer_size` is the capacity of its `buffer` (None: append-only). `model` is the network it borrows;
-    without one, it builds the default for its pictures. The mask P comes from `seed`, Q from `key`, which all
-    clients share; a deployment keeps both from the server, while our runs derive everything from one seed.
-    `block` cuts P into blocks of so many rows (`random_orthogonal`). Raises `UserError` for pictures and
-    labels that do not go together."""
+    `buffer_size` is the capacity of its replay `buffer` (None: append-only). `model` is the network it
+    borrows; without one, it builds the default for its pictures. The mask P comes from `seed`, Q from `key`,
+    which all clients share; a deployment keeps both from the server, while our runs derive everything from
+    one seed. `block` cuts P into blocks of so many rows (`random_orthogonal`). Raises `UserError` for
+    pictures and labels that do not go together."""
     verbs = (*TrainingClient.verbs, "sketch", "scores", "keep")
 
     def mask_of_rows(self) -> Tensor | BlockDiagonal:
-        "P for the task's pictures: drawn once, and the same again when it is drawn again."
+        """Return the orthogonal matrix P (n, n) for the task's n pictures: drawn once, and the same when it
+        is drawn again."""
         if self.P is None:
             dice = generator(self.seed, self.id, self.task, 1)
             self.P = random_orthogonal(len(self.new[1]), dice, self.block)
         return self.P
 
     def sketch(self, msg: Msg) -> Msg:
-        "X'_k = P_k X_k Q (n_k, d), float64 (Eq. 1): masked features of the task under the weights in `msg`."
+        """Return the task's masked features P X Q (n, d), float64, under the weights in `msg` (FedCBDR, Eq.
+        1)."""
         self.receive(msg)
         x = features(self.model, self.new[0])
         Q = random_orthogonal(x.shape[1], generator(self.key, self.task, 3))
         return Msg({"features": mask(x, self.mask_of_rows(), Q)})
 
     def scores(self, msg: Msg) -> Msg:
-        "Leverage scores (n_k,) from the rows of U' (n_k, r) in `msg` (Eq. 4 and 5); labels if asked for."
+        """Return the leverage `scores` (n,) of the task's pictures, from the client's rows `u` (n, r) of U'
+        in `msg` (FedCBDR, Eq. 4 and 5); also their `labels`, if asked for."""
         u = msg.tensors["u"]
         scores = LeverageScoreCalculator().scores(u, self.mask_of_rows()) if len(u) else u.new_zeros(0)
         labels = self.new[1] - self.old if len(u) else torch.zeros(0, dtype=torch.int64)
         return Msg({"scores": scores} | ({"labels": labels} if msg.meta["labels"] else {}))
 
     def keep(self, msg: Msg) -> Msg:
-        "Put the task's pictures at the `indices` (m_k,) in `msg` into the buffer."
+        """Put the task's pictures at the `indices` (m,) in `msg` into the replay buffer; return how many were
+        `kept`."""
         if msg.tensors.keys() != {"indices"}: self.receive(msg)
         i, self.buffer.policy = msg.tensors["indices"], msg.meta["policy"]
         if len(i):
@@ -359,11 +374,13 @@ class FedCBDRClient(TrainingClient):
         return Msg({}, {"kept": len(i)})
 
     def state(self) -> Msg:
+        "Return the private state: replay buffer, random generator and present task."
         pictures = {"x": self.buffer.x, "y": self.buffer.y} if len(self.buffer) else {}
         return Msg({**pictures, "generator": self.generator.get_state()},
                    {"task": self.task, "old": self.old, "classes": self.classes})
 
     def load(self, msg: Msg) -> None:
+        "Restore what `state` returned, in `msg`."
         self.generator.set_state(msg.tensors["generator"])
         self.buffer.x, self.buffer.y = msg.tensors.get("x"), msg.tensors.get("y")
         if msg.meta["classes"]: self.begin(msg.meta)
@@ -373,9 +390,9 @@ _TRAINING = tuple(field.name for field in fields(FedCBDRTrainer))
 _SERVING = tuple("rate lr_end scale aggregation buffer_size use_replay gdr_mode norm replace buffer_policy".split())
 
 def configured(config: FedCBDRSizes | dict | None = None) -> FedCBDRSizes:
-    """`FedCBDRSizes` with the fields in `config` (name to value; None: as it is), or `config` if it is one
-    already. The rate falls over `rounds`. Fields of a stream (data, tasks, ...) or a client (capacity,
-    mask_block) do nothing here. Raises `UserError` for unknown keys and values of another type."""
+    """Return `FedCBDRSizes` with the fields in `config` (name to value; None keeps the default), or `config`
+    if it is one already. The rate falls over `rounds`. Fields of a stream (data, tasks, ...) or a client
+    (capacity, mask_block) do nothing here. Raises `UserError` for unknown keys and values of another type."""
     if isinstance(config, FedCBDRSizes): return config
     if not isinstance(config or {}, dict):
         raise UserError(f"config is a {type(config).__name__}, expected a dict or FedCBDRSizes")
@@ -388,10 +405,11 @@ def configured(config: FedCBDRSizes | dict | None = None) -> FedCBDRSizes:
 
 # %% ../nbs/13_fedcbdr.ipynb #d5a44e7c
 class TrainingServer(TaskServer):
-    """FedCBDR's rounds of training: TTS, a rate that falls over a task, an unweighted mean.
+    """FedCBDR's server without the selection of what to replay: rounds of training with the loss TTS, a rate
+    that falls over a task, and an unweighted mean.
 
-    `names[t]` are the labels of task t, as the clients know them, `config` is a `FedCBDRSizes`, `new[id]` is
-    how many pictures of the task client `id` holds."""
+    `model`: its network; `names[t]`: the labels of task t, as the clients know them; `config`: the settings;
+    `new[id]`: how many pictures of the task client `id` holds."""
     keeps: tuple[str, ...] = (*TaskServer.keeps, "new")
 
     def __init__(self, model: Any, names: list[list[int]], config: FedCBDRSizes, seed: int = 0):
@@ -400,23 +418,28 @@ class TrainingServer(TaskServer):
         self.new: dict[int, int] = {}
 
     def begin_task(self, task: int) -> None:
+        "Begin task number `task`, and add its classes to the head."
         super().begin_task(task)
         self.new = {}
 
     @property
-    def seen(self) -> list[int]: return sum(self.names[:self.task + 1], [])
+    def seen(self) -> list[int]:
+        "The labels of all classes so far, in order of arrival."
+        return sum(self.names[:self.task + 1], [])
 
     @property
     def lr(self) -> float:
-        "The rate of the present round."
+        "The learning rate of the present round."
         if self.config.rate == "constant": return self.config.lr
         return annealed_rate(self.config.lr, self.config.lr_end, self.round / self.rounds - self.task)
 
     def send(self, id: int) -> Msg:
+        "Return the message to client `id`: the weights, the labels of all classes so far, and how to train."
         msg, trainer = super().send(id), {name: getattr(self.config, name) for name in _TRAINING}
         return Msg(msg.tensors, {**msg.meta, "classes": self.seen, "train": {**trainer, "lr": self.lr}})
 
     def merge(self, replies: Iterable[tuple[int, Msg]]) -> None:
+        "Average the weights in `replies`, and note how many new pictures each client has."
         new = {}
         def states():
             for id, msg in replies:
@@ -426,8 +449,8 @@ class TrainingServer(TaskServer):
         self.new = self.new | new
 
     def classify(self, x: Tensor) -> Tensor:
-        """The class of each picture of `x` (n, C, H, W) among all classes seen so far: int64 (n,). With
-        `scale`, logits are divided by the temperatures first."""
+        """Return the predicted class of each picture of `x` (n, C, H, W) among all classes seen so far, as
+        its position in `seen`: int64 (n,). With `scale`, logits are divided by the temperatures first."""
         z, c = logits(self.network(), x), self.config
         if c.scale: z = tempered(z, torch.arange(z.shape[1]) < self.old, c.tau_old, c.tau_new)
         return z.argmax(1)
@@ -467,7 +490,8 @@ def _accept_scores(msg: Msg, u: Tensor, classes: range | None) -> None:
 
 # %% ../nbs/13_fedcbdr.ipynb #13b00015
 class ReplayServer(TrainingServer):
-    """FedCBDR's server on the engine: rounds of training, and up to three exchanges at the end of each task.
+    """FedCBDR's server: rounds of training, and at the end of each task up to three exchanges by which
+    clients learn which pictures to keep for replay.
 
     `blocks[id]` are client `id`'s rows of U', `drawn[id]` the indices it is told to keep (`drawn` is None
     until they are); the rest as `TrainingServer` has it."""
@@ -479,14 +503,18 @@ class ReplayServer(TrainingServer):
         self.drawn: Any = None
 
     def begin_task(self, task: int) -> None:
+        "Begin task number `task`, and forget the selection of the last one."
         super().begin_task(task)
         self.blocks, self.drawn = {}, None
 
     def steps(self, ids: list, r: int) -> list[Step]:
+        """Return the exchanges of round `r`: training, and in a task's last round the selection of what to
+        replay."""
         return super().steps(ids, r) + (self.gdr_steps(ids) if self.ends(r) else [])
 
     def gdr_steps(self, ids: list) -> list[Step]:
-        "The exchanges of data replay: three; two for the published code, without scores; one if uniform."
+        """Return the exchanges of global data replay with clients `ids`: three (`sketch`, `scores`, `keep`);
+        two for the published code, without scores; one if uniform; none without replay."""
         if not self.config.use_replay: return []
         sketch = Step("sketch", self.send, ids, self.merge_sketch)
         scores = Step("scores", self.say_block, ids, self.merge_scores)
@@ -494,7 +522,8 @@ class ReplayServer(TrainingServer):
         return [*before, Step("keep", self.say_keep, ids, list)]
 
     def merge_sketch(self, replies: Iterable[tuple[int, Msg]]) -> None:
-        "Eq. 2 and 3: stack the X'_k and factor them, so that each client can have its rows of U'."
+        """Factor the masked features in `replies`, stacked, so that each client can have its rows of U'
+        (FedCBDR, Eq. 2 and 3); for the published code, draw from them at once."""
         sketches = {id: msg.tensors["features"] for id, msg in replies}
         if self.config.gdr_mode == "repo_local":
             picks = lambda: repo_local(sketches.values(), self.config.buffer_size, self.dice())
@@ -502,14 +531,16 @@ class ReplayServer(TrainingServer):
         self.blocks = dict(zip(sketches, LeverageScoreCalculator().blocks(sketches.values())))
 
     def block(self, id: int) -> Tensor:
-        "Rows of U' for client `id`: none, if its sketch did not come."
+        "Return the rows of U' of client `id`: none, if its sketch did not come."
         rank = next((u.shape[1] for u in self.blocks.values()), 0)
         return self.blocks.get(id, torch.zeros(0, rank, dtype=torch.float64))
 
     def say_block(self, id: int) -> Msg:
+        "Return the message to client `id` with its rows of U', and whether its labels are wanted."
         return Msg({"u": self.block(id)}, {"labels": self.config.gdr_mode == "class_quota"})
 
     def merge_scores(self, replies: Iterable[tuple[int, Msg]]) -> None:
+        "Draw which pictures each client keeps, by the leverage scores in `replies`, into `drawn`."
         answers = {id: msg.tensors for id, msg in replies}
         scores, labels = ({id: tensors.get(name) for id, tensors in answers.items()}
                           for name in ("scores", "labels"))
@@ -517,16 +548,23 @@ class ReplayServer(TrainingServer):
         self.blocks = {}
 
     def assign(self, rows: dict, pick: Callable[[], list[Tensor]]) -> None:
-        "Give each client the indices that `pick` answers; none, where nobody's `rows` (by client) came."
+        """Set `drawn`, which pictures each client keeps, to the indices that `pick()` returns, in the order
+        of the clients in `rows`; nothing, where nobody's `rows` (by client) came."""
         self.drawn = dict(zip(rows, pick())) if any(map(len, rows.values())) else {}
 
     def draw(self, scores: dict, labels: dict) -> list[Tensor]:
+        """Return the drawn indices for each client in `scores` (id to leverage scores), for a quota within
+        each class of the `labels` (id to labels)."""
         m = _places(self.config, sum(map(len, scores.values())), sum(self.new.values()), self.task)
         return _drawn(self.config, m, [*scores.values()], [*labels.values()], self.dice())
 
-    def dice(self) -> torch.Generator: return generator(self.seed, self.task, 2)
+    def dice(self) -> torch.Generator:
+        "Return the random generator of the task's draws."
+        return generator(self.seed, self.task, 2)
 
     def say_keep(self, id: int) -> Msg:
+        """Return the message to client `id` with the indices of the pictures to keep; without scores, they
+        are drawn uniformly here."""
         if self.drawn is None:
             alike = {k: torch.ones(n, dtype=torch.float64) for k, n in self.new.items()}
             self.drawn = dict(zip(alike, self.draw(alike, {})))
@@ -536,6 +574,8 @@ class ReplayServer(TrainingServer):
                    {**weights.meta, "policy": self.config.buffer_policy})
 
     def accept(self, verb: str, id: int, msg: Msg) -> None:
+        """Raise `Refused` for a reply `msg` of client `id` to `verb` that must not be used: other tensors,
+        counts that cannot be, scores that do not add up."""
         if verb == "fit":
             expect(msg, labelled(self.weights, "model"))
             _accept_counts(msg)
@@ -595,12 +635,12 @@ def _first_head(server: ReplayServer, width: int) -> None:
 
 # %% ../nbs/13_fedcbdr.ipynb #50717dd8
 class FedCBDRServer:
-    """FedCBDR (arXiv 2507.07712, Algorithm 1), step by step:
+    """Runs FedCBDR (arXiv 2507.07712, Algorithm 1) step by step:
 
-    for task_id, classes in tasks.items():
-        server.set_task(task_id, classes)
-        for _ in range(rounds): server.train_round()
-        server.coordinate_gdr()
+        for task_id, classes in tasks.items():
+            server.set_task(task_id, classes)
+            for _ in range(rounds): server.train_round()
+            server.coordinate_gdr()
 
     `clients`: a list of `FedCBDRClient`, or a Federation of them. `test_data`: pictures (n, C, H, W) and
     labels (n,) of all classes. `config`: as for `configured`. `model`: a network whose head grows
@@ -621,7 +661,7 @@ class FedCBDRServer:
         self.history = History()
 
     def set_task(self, task_id: Any, task_classes: Sequence[int]) -> None:
-        """Begin task `task_id`, whose labels are `task_classes`: the head gets a row for each. Raises
+        """Begin task `task_id`, whose labels are `task_classes`, and add a row to the head for each. Raises
         `UserError` for a task or a class that came before, and for classes of which `test_data` has no
         picture."""
         server = self.server
@@ -635,7 +675,8 @@ class FedCBDRServer:
         else: server.begin_task(len(server.names) - 1)
 
     def train_round(self) -> float:
-        "One round of the task with all clients. Returns the accuracy on test pictures of all classes so far."
+        """Train for one round of the task with all clients; return the accuracy on test pictures of all
+        classes so far."""
         done = sum(row["task"] == self.task_ids[-1] for row in self.history.rows)
         self.server.round = self.server.task * self.server.rounds + min(done, self.server.rounds)
         self.walk(len(self.history), [Step("fit", self.server.send, self.federation.ids, self.server.merge)])
@@ -645,7 +686,8 @@ class FedCBDRServer:
         return right
 
     def coordinate_gdr(self) -> dict[int, int]:
-        "Choose together what clients keep of the task. Returns how many pictures each is to keep, by id."
+        """Choose together what clients keep of the task for replay; return how many pictures each is to keep,
+        by id."""
         if self.server.drawn is not None:
             raise UserError(f"coordinate_gdr was called for task {self.task_ids[-1]!r} before; call set_task "
                             "first")
@@ -656,7 +698,7 @@ class FedCBDRServer:
         return {id: len(i) for id, i in cast(dict, self.server.drawn or {}).items()}
 
     def walk(self, round: int, steps: list[Step]) -> None:
-        "Take the exchanges `steps` as part of `round`."
+        "Carry out the exchanges `steps` with the clients, as part of `round`."
         self.expect_task()
         self.federation.round = round
         for step in steps:
@@ -666,15 +708,17 @@ class FedCBDRServer:
                 for _ in replies: pass
 
     def expect_task(self) -> None:
+        "Raise `UserError` if no task was set yet."
         if not self.task_ids: raise UserError("there is no task yet; call set_task first")
 
     def predict(self, x: Tensor) -> Tensor:
-        "The label of each picture of `x` (n, C, H, W), among all classes so far: int64 (n,)."
+        """Return the predicted label of each picture of `x` (n, C, H, W), among all classes so far: int64
+        (n,)."""
         self.expect_task()
         return torch.tensor(self.server.seen)[self.server.classify(x)]
 
     def evaluate(self) -> tuple[float, list[float]]:
-        "Accuracy on the test pictures of all classes so far, and the list of it task by task."
+        "Return the accuracy on the test pictures of all classes so far, and the list of it task by task."
         self.expect_task()
         seen = torch.isin(self.test_data[1], torch.tensor(self.server.seen))
         x, y = (v[seen] for v in self.test_data)
@@ -683,20 +727,23 @@ class FedCBDRServer:
         return accuracy(predicted, y), [accuracy(predicted[own], y[own]) for own in tasks]
 
 # %% ../nbs/13_fedcbdr.ipynb #d1ded3d2
-def stream_client(id: int, model: Any, tasks: list, seed: int, capacity: int = 0,
+def stream_client(id: int, model: nn.Module | None, tasks: list, seed: int, capacity: int = 0,
                   mask_block: int = 0) -> FedCBDRClient:
-    "A `FedCBDRClient` for a `Stream`: `tasks` is a list of (pictures, labels), numbered already."
+    """Return client number `id`, a `FedCBDRClient`, for a `Stream`: `tasks` is a list of (pictures, labels),
+    labels numbered in order of arrival. `model`: the network it borrows; `capacity`: pictures in its replay
+    buffer (0: no bound); `mask_block`: rows in a block of its mask P (0: P is whole)."""
     x, y = (torch.cat(parts) for parts in zip(*tasks))
     return FedCBDRClient(id, x, y, capacity or None, model, seed, block=mask_block or None)
 
 def stream_server(model: Any, classes: Sequence[int], rounds: int, seed: int, **config: Any) -> ReplayServer:
-    "A `ReplayServer` for a `Stream` with `classes[t]` new classes in task t."
+    """Return a `ReplayServer` for a `Stream` with `classes[t]` new classes in task t and so many `rounds` per
+    task; `config`: fields of `FedCBDRSizes`."""
     ends = np.cumsum([0, *classes]).tolist()
     names = [list(range(first, end)) for first, end in zip(ends, ends[1:])]
     return ReplayServer(model, names, configured(config | {"rounds": rounds}), seed)
 
 def variant(name: str, **fixed: Any) -> Method:
-    "FedCBDR under another `name`, with `fixed` fields of its configuration."
+    "Return FedCBDR as a `Method` under another `name`, with some fields of its configuration `fixed`."
     left = tuple(field for field in (*_TRAINING, *_SERVING) if field not in fixed)
     server = partial(stream_server, **fixed)
     return Method(name, stream_client, server, takes=("capacity", "mask_block"), server_takes=left)

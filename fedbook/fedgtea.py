@@ -34,7 +34,7 @@ from .methods.wasserstein import Gaussian, pairwise_wasserstein2, wasserstein_lo
 # %% ../nbs/14_fedgtea.ipynb #d30abaea
 @dataclass(frozen=True)
 class FedGTEASizes(GANSizes, TaskSizes):
-    "The numbers of this chapter's runs."
+    "Settings of FedGTEA's runs."
     setting: str = ""               # one of the paper's sequences (`settings`); empty: the fields as they are
     order: Literal["sorted", "random", "icarl", "superclass"] = "sorted"  # of classes; random: with the seed
     rounds: Count = 4               # rounds of a task
@@ -106,10 +106,10 @@ def _floats(x: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 # %% ../nbs/14_fedgtea.ipynb #af0e1f7c
 class CATE(nn.Module):
-    """Cardinality-agnostic task encoder: pictures (b, *in_shape), floats in [-1, 1], to embeddings (b, dim),
-    by linear layers of widths `hidden`. Every embedding has the `length` root_d (mean 0 and variance 1 over
-    its entries), unit (1, the same direction) or free (no normalisation). Li and Bidkhori 2026; widths and
-    length are our choice. Raises `UserError` for other pictures, shapes and sizes.
+    """Cardinality-agnostic task encoder: a network of linear layers of widths `hidden` from pictures (b,
+    *in_shape), floats in [-1, 1], to embeddings (b, `dim`). `length` of an embedding: "root_d" (mean 0 and
+    variance 1 over its entries), "unit" (1, the same direction) or "free" (no normalisation). Li and Bidkhori
+    2026; widths and length are our choice. Raises `UserError` for other pictures, shapes and sizes.
 
         encoder = CATE((1, 28, 28), dim=64)
         encoder.embed(torch.rand(5, 1, 28, 28) * 2 - 1).shape    # (64,), of 5 pictures as of 50"""
@@ -125,23 +125,26 @@ class CATE(nn.Module):
 
     @property
     def most(self) -> float:
-        "The largest squared length of an embedding."
+        "The largest squared length that an embedding can have."
         return {"root_d": float(self.dim), "unit": 1.0, "free": math.inf}[self.length]
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the embeddings (b, dim) of float pictures `x` (b, *in_shape) in [-1, 1], one for each
+        picture."""
         z = self.body(_floats(x, self.in_shape))
         return z / math.sqrt(self.dim) if self.length == "unit" else z
 
     def embed(self, x: Tensor) -> Tensor:
-        "Formula (1): the mean over a batch `x` (b, *in_shape) of any size but 0, (dim,)."
+        """Return the embedding (dim,) of a task: the mean over a batch `x` (b, *in_shape) of any size but 0
+        (formula (1))."""
         if not len(x): raise UserError("x holds no picture; the embedding of a task needs at least one")
         return self(x).mean(0)
 
 # %% ../nbs/14_fedgtea.ipynb #39d9b765
 class TaskDiscriminator(Discriminator):
-    """The plain `Discriminator` with a class head on features F and task embeddings E side by side: pictures
-    (b, C, H, W) and embeddings (b, dim) to a logit for real (b,) and class logits (b, classes). The fusion is
-    our choice."""
+    """A `Discriminator` (of `width` channels and `dim` features) whose class head sees the features of a
+    picture and a task embedding side by side: pictures (b, *shape) and embeddings (b, `embedding`) to a logit
+    for being real (b,) and class logits (b, `classes`). The fusion is our choice."""
 
     def __init__(self, classes: int, shape: tuple[int, ...], embedding: int = 64, width: int = 32,
                  dim: int = 128):
@@ -149,26 +152,30 @@ class TaskDiscriminator(Discriminator):
         self.head = nn.Linear(dim + embedding, classes)
 
     def forward(self, x: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        """Return the logit for being real (b,) and the class logits (b, classes) of pictures `x` (b, C, H, W)
+        with task embeddings `e` (b, embedding)."""
         f = self.features(x)
         return self.real(f).squeeze(1), self.head(torch.cat([f, e], 1))
 
 # %% ../nbs/14_fedgtea.ipynb #d3a06e94
 def task_of(y: Tensor, classes: Sequence[int]) -> Tensor:
-    "The task (b,) of each label in `y` (b,), when task t brought `classes[t]` new ones."
+    """Return the task number (b,) of each label in `y` (b,), where task t brought `classes[t]` new classes,
+    numbered in order of arrival."""
     return torch.bucketize(y, torch.tensor(np.cumsum(classes), device=y.device), right=True)
 
 def group_means(z: Tensor, groups: Tensor) -> Tensor:
-    "Each row of `z` (b, d) replaced by the mean of the rows with its number in `groups` (b,)."
+    "Return `z` (b, d) with each row replaced by the mean of the rows with its number in `groups` (b,)."
     alike = (groups[:, None] == groups).to(z)
     return alike @ z / alike.sum(1, keepdim=True)
 
 # %% ../nbs/14_fedgtea.ipynb #c9591775
 class GTEA(nn.Module):
-    """The networks of FedGTEA, theta = (CATE, D, G): `cate`, `discriminator` and `generator`, for `classes`
-    so far and pictures of `shape`; `length` is that of CATE's embeddings.
+    """The networks of FedGTEA, theta = (CATE, D, G): `cate`, the task encoder, `discriminator` and
+    `generator` of an AC-GAN, for `classes` so far and pictures of `shape` (C, H, W). `dim`, `length` and
+    `hidden` are those of `CATE`, `width` and `critic_width` the channels of generator and discriminator.
 
-    `groups` (b,) are the tasks of the pictures, whose embeddings are averaged within each; without, each
-    picture has its own. With `dim` 0 there is no CATE (the paper's first ablation)."""
+    `groups` (b,) in its methods are the tasks of the pictures, whose embeddings are averaged within each;
+    without, each picture has its own. With `dim` 0 there is no CATE (the paper's first ablation)."""
 
     def __init__(self, classes: int, shape: tuple[int, ...], dim: int = 64, length: str = "root_d",
                  hidden: Sequence[int] = (256, 128), width: int = 12, critic_width: int = 32):
@@ -179,28 +186,33 @@ class GTEA(nn.Module):
         self.generator = Generator(classes, shape, width)
 
     def embeddings(self, x: Tensor, groups: Tensor | None = None) -> Tensor:
-        "The task embedding that goes with each picture of `x` (b, C, H, W): (b, dim)."
+        "Return the task embedding that goes with each picture of `x` (b, C, H, W): (b, dim)."
         if not self.cate: return x.new_zeros(len(x), 0)
         return self.cate(x) if groups is None else group_means(self.cate(x), groups)
 
     def judge(self, x: Tensor, groups: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        "Logits for real (b,) and for the classes (b, classes)."
+        "Return the logits for being real (b,) and for the classes (b, classes) of pictures `x` (b, C, H, W)."
         return self.discriminator(x, self.embeddings(x, groups))
 
-    def forward(self, x: Tensor, groups: Tensor | None = None) -> Tensor: return self.judge(x, groups)[1]
+    def forward(self, x: Tensor, groups: Tensor | None = None) -> Tensor:
+        "Return the class logits (b, classes) of pictures `x` (b, C, H, W)."
+        return self.judge(x, groups)[1]
 
     def widen(self, n_new: int, generator: torch.Generator | None = None) -> None:
+        "Add `n_new` classes to generator and discriminator, with weights drawn from `generator`."
         for half in (self.generator, self.discriminator): half.widen(n_new, generator)
 
     def load_state_dict(self, weights: dict[str, Tensor], **options: Any) -> Any:
-        "Load `weights`; generator and class head become as wide as theirs."
+        """Load the state dict `weights` after setting generator and class head to as many classes as it has;
+        `options` go to torch's `load_state_dict`."""
         self.generator.resize(weights["generator.labels.weight"].shape[1])
         self.discriminator.resize(len(weights["discriminator.head.weight"]))
         return super().load_state_dict(weights, **options)
 
 # %% ../nbs/14_fedgtea.ipynb #b1c4d2e4
 def gtea(make: Callable, classes: int, shape: tuple[int, ...], dim: int = 64, length: str = "root_d") -> GTEA:
-    "A `GTEA`: small beside the small CNN, wide beside a ResNet, as the plain AC-GANs."
+    """Return a `GTEA` for `classes` and pictures of `shape`, with embeddings of `dim` numbers and this
+    `length`: narrow layers if `make` is the small CNN, else (ResNet) wide ones, as the plain AC-GANs."""
     if make is expandable_cnn: return GTEA(classes, shape, dim, length)
     by = dry_narrow(nn.Sequential())        # 1, but in a dry run
     return GTEA(classes, shape, dim, length, (512 // by, 256 // by), 64 // by, 64 // by)
@@ -208,15 +220,15 @@ def gtea(make: Callable, classes: int, shape: tuple[int, ...], dim: int = 64, le
 # %% ../nbs/14_fedgtea.ipynb #3562a030
 def server_loss(kd: Tensor, wasserstein: Tensor, anchor: Tensor, alpha: float = 0.3, beta: float = 0.3,
                 gamma: float = 0.4) -> Tensor:
-    "L_server, formula (5), from its three terms (scalars)."
+    """Return the server's loss, a scalar: `alpha` x `kd` + `beta` x `wasserstein` + `gamma` x `anchor`, of
+    its terms for distillation, distance of tasks and nearness to the average (formula (5))."""
     return alpha * kd + beta * wasserstein + gamma * anchor
 
 def anchor_loss(params: Iterable[Tensor], anchor: Iterable[Tensor], squared: bool = False) -> Tensor:
-    """L_anchor, formula (6): the Euclidean distance of all of `params` (iterable of tensors) from `anchor`
-    (as many, alike), a scalar.
+    """Return the Euclidean distance of all of `params` (iterable of tensors) from `anchor` (as many, alike),
+    a scalar, L_anchor (formula (6)); `squared`: its square.
 
-    1e-12 under the root makes the gradient at the anchor 0 instead of not a number. `squared` leaves the root
-    out."""
+    1e-12 under the root makes the gradient at the anchor 0 instead of not a number."""
     away = cast(Tensor, sum((p - a).square().sum() for p, a in zip(params, anchor, strict=True)))
     return away if squared else (away + 1e-12).sqrt()
 
@@ -224,9 +236,9 @@ def anchor_loss(params: Iterable[Tensor], anchor: Iterable[Tensor], squared: boo
 @torch.no_grad()
 def pull_back(params: Iterable[Tensor], anchor: Iterable[Tensor], length: float,
               squared: bool = False) -> None:
-    """Formula (7), in place: `params` (iterable of tensors) move towards `anchor` (as many, alike) by
-    `length`, all together, or land on it. It minimises length |p - anchor| + |p - params|^2 / 2; with
-    `squared`, the same with the square of the first norm."""
+    """Move `params` (iterable of tensors), in place, towards `anchor` (as many, alike) by the distance
+    `length`, all together, or onto it where that is nearer: the proximal step that minimises length |p -
+    anchor| + |p - params|^2 / 2 (formula (7)); with `squared`, length |p - anchor|^2 + |p - params|^2 / 2."""
     params, anchor = list(params), list(anchor)
     away = anchor_loss(params, anchor).item()
     keep = 1 / (1 + 2 * length) if squared else max(0.0, 1 - length / away)
@@ -235,9 +247,10 @@ def pull_back(params: Iterable[Tensor], anchor: Iterable[Tensor], length: float,
 # %% ../nbs/14_fedgtea.ipynb #b1c4d302
 def replayed(model: GTEA, previous: dict[str, Tensor], old: int, steps: int, batch: int,
              generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """For each of `steps` steps `batch` pictures of the first `old` classes, all equally likely, painted by
-    the generator of `model` with the weights `previous`: floats (steps, batch, C, H, W) and classes (steps,
-    batch), on the model's device. Without old classes, batches of none."""
+    """Generate pictures of old classes for each of `steps` steps: return floats (steps, `batch`, C, H, W) and
+    classes (steps, `batch`), of the first `old` classes, all equally likely, by the generator of `model` with
+    the weights `previous`, on the model's device; drawn by the random `generator`. Without old classes,
+    batches of none."""
     device = next(model.parameters()).device
     if not old:
         return (torch.zeros(steps, 0, *model.shape, device=device),
@@ -248,8 +261,8 @@ def replayed(model: GTEA, previous: dict[str, Tensor], old: int, steps: int, bat
 
 # %% ../nbs/14_fedgtea.ipynb #b1c4d304
 class Rivals:
-    """Adam (betas .5 and .999) on both sides of a `GTEA`: CATE and discriminator at the rate `critic_lr`, the
-    generator at `generator_lr`."""
+    """The two Adam optimisers (betas .5 and .999) of a `GTEA`: of CATE and discriminator at the rate
+    `critic_lr`, of the generator at `generator_lr`."""
 
     def __init__(self, model: GTEA, critic_lr: float, generator_lr: float):
         self.model = model.train()
@@ -259,13 +272,15 @@ class Rivals:
                            for side, lr in ((critic, critic_lr), (painter, generator_lr))]
 
     def step(self, x: Tensor, y: Tensor, groups: Tensor | None, noise: Tensor) -> None:
-        """On real or replayed pictures `x` (b, C, H, W) of classes `y` (b,), with one embedding for each of
-        `groups` (b,), or for each picture (None); the paintings come from `noise` (b, noise)."""
+        """Take one step of both on real or replayed pictures `x` (b, C, H, W) of classes `y` (b,), against
+        generated ones of these classes from `noise` (b, noise); with one embedding for each of `groups` (b,),
+        or for each picture (None)."""
         judge, fake = partial(self.model.judge, groups=groups), self.model.generator(noise, y)
         self.move(self.optimisers[0], discriminator_loss(judge, x, y, fake))
         self.move(self.optimisers[1], generator_loss(judge, fake, y))
 
     def move(self, optimiser: torch.optim.Optimizer, loss: Tensor) -> None:
+        "Take one step of `optimiser` on `loss`, a scalar."
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -290,10 +305,12 @@ def _drawn_ahead(client: "FedGTEAClient") -> Iterator[tuple]:
 
 # %% ../nbs/14_fedgtea.ipynb #d46b9b50
 class FedGTEAClient(TaskClient):
-    """FedGTEA's client: `iterations` steps of an AC-GAN a round, each on `gan_batch` pictures of the task and
-    as many replayed ones. Half of the steps, or a share 1 - `alone`, take one embedding for each task in the
-    batch. The reply has the moments of CATE on all pictures of the task beside the weights, if there are at
-    least `LEAST_PICTURES`. The paper: rates 1e-4, batch 64, 100 iterations (CIFAR-10)."""
+    """FedGTEA's client: trains an AC-GAN with task embeddings for `iterations` steps a round, each on
+    `gan_batch` pictures of the task and as many replayed ones, at the rates `critic_lr` and `generator_lr`. A
+    share 1 - `alone` of the steps takes one embedding for each task in the batch, the others one for each
+    picture. The reply has mean and covariance of CATE's embeddings of all pictures of the task beside the
+    weights, if there are at least `LEAST_PICTURES`. The paper: rates 1e-4, batch 64, 100 iterations
+    (CIFAR-10)."""
     scratch = (*TaskClient.scratch, "_known")
 
     def __init__(self, *args: Any, iterations: int = 100, gan_batch: int = 64, critic_lr: float = 1e-4,
@@ -303,23 +320,30 @@ class FedGTEAClient(TaskClient):
         self.critic_lr, self.generator_lr = critic_lr, generator_lr
 
     def fit(self, msg: Msg) -> Msg:
+        """Train from the weights in `msg` on the present task; return the new weights, the number of pictures
+        `n`, and the `moments` of the embeddings."""
         self._known = msg.meta["classes"]
         reply = super().fit(msg)
         return Msg(reply.tensors | labelled(self.moments(), "moments"), reply.meta)
 
     def on_task_begin(self, past: dict[str, Tensor]) -> None:
+        "Store the generator's weights, for replay in this task, from the second task on; `past` is not used."
         if self.old: self.store["previous"] = snapshot(self.model.generator)
 
     def train(self) -> None:
+        "Train the network for `iterations` steps."
         rivals = Rivals(self.model, self.critic_lr, self.generator_lr)
         for x, y, groups, noise in _drawn_ahead(self): rivals.step(x, y, groups, noise)
 
     def replay(self, steps: int, many: int) -> tuple[Tensor, Tensor]:
-        "Pictures and classes of `replayed`, by the generator as it was when the task came."
+        """Return pictures and classes for `steps` steps of `many` each, as `replayed` does, by the generator
+        as it was when the task began."""
         before = self.store.get("previous", {})
         return replayed(self.model, before, self.old, steps, many, self.generator)
 
     def moments(self) -> dict[str, Tensor]:
+        """Return the `mean` (d,) and covariance `cov` (d, d) of the embeddings of all pictures of the task;
+        {} for fewer than `LEAST_PICTURES`, or without CATE."""
         x, _ = self.tasks[self.task]
         if not self.model.cate or len(x) < LEAST_PICTURES: return {}
         mine = Gaussian.from_samples(embed_all(self.model, x))
@@ -327,14 +351,15 @@ class FedGTEAClient(TaskClient):
 
 # %% ../nbs/14_fedgtea.ipynb #946bef6c
 def embed_all(model: Any, x: Tensor, batch: int = 500) -> Tensor:
-    """Task embeddings (n, dim) of each of the uint8 pictures `x` (n, C, H, W) alone, on the CPU; (n, 0)
-    without CATE. Leaves `model` in evaluation mode."""
+    """Return the task embedding (n, dim) of each of the uint8 pictures `x` (n, C, H, W) alone, on the CPU,
+    `batch` at a time; (n, 0) without CATE. Leaves `model` in evaluation mode."""
     return outputs(model, x, batch, of=model.embeddings)
 
 # %% ../nbs/14_fedgtea.ipynb #cfbb1f24
 @dataclass(frozen=True)
 class ServerSteps:
-    "How FedGTEA's server optimises: weights and forms of the three terms of formula (5), how often and long."
+    """Settings of the optimisation by FedGTEA's server: weights and forms of the three terms of its loss
+    (formula (5)), how often and how long."""
     distillation: float = 0.3  # weight alpha
     wasserstein: float = 0.3   # weight beta
     anchor: float = 0.4        # weight gamma
@@ -362,15 +387,16 @@ def _painted_tasks(artist: Generator, classes: Sequence[int], each: int, *seeds:
     return [artist.sample(y, generator(*seeds[:2], t, *seeds[2:])) for t, y in enumerate(labels)]
 
 def batch_moments(cate: CATE, pictures: Sequence[Tensor], per_batch: int = 64) -> tuple[Tensor, Tensor]:
-    """Means (T, d) and covariances (T, d, d), float64, of the embeddings by `cate` of batches of `per_batch`
-    pictures, from float `pictures` (n, C, H, W) of each task."""
+    """Return the means (T, d) and covariances (T, d, d), float64, of the mean embedding by `cate` of a batch
+    of `per_batch` pictures of each of T tasks: the mean and covariance over single pictures, the latter
+    divided by `per_batch`. `pictures`: float (n, C, H, W) of each task."""
     tasks = [Gaussian.from_samples(cate(x).double()) for x in pictures]
     return torch.stack([g.mean for g in tasks]), torch.stack([g.cov for g in tasks]) / per_batch
 
 def server_distillation(teacher_logits: Tensor, logits: Tensor, softmax: str = "old") -> Tensor:
-    """L_KD from the teacher's logits of the old classes (b, old) and the student's (b, classes): KL(teacher
-    || student), mean over the batch. The student's softmax is over the `old` classes, or over `all`, where
-    new classes count as wrong answers."""
+    """Return the distillation loss L_KD, a scalar: KL(teacher || student), mean over the batch, from
+    `teacher_logits` of the old classes (b, old) and the student's `logits` (b, classes). The student's
+    `softmax` is over the "old" classes, or over "all", where new classes count as wrong answers."""
     if softmax == "old": return distillation_loss(teacher_logits, logits)
     teacher, student = F.log_softmax(teacher_logits.detach(), 1), F.log_softmax(logits, 1)
     return F.kl_div(student[:, :teacher.shape[1]], teacher, reduction="batchmean", log_target=True)
@@ -395,9 +421,10 @@ def _parted(how: ServerSteps, cate: CATE | None, pictures: Sequence[Tensor]) -> 
 
 # %% ../nbs/14_fedgtea.ipynb #b1c4d313
 class ServerLoss:
-    """L_server, formula (5), of one server step with the weights and forms in `how`: it starts at the network
-    `average` and is taught by `teacher`, both frozen, and parts the tasks by `pictures`, float ones (n, C, H,
-    W) of each. `classes`: how many each task so far brought, the last of them new."""
+    """The loss L_server of FedGTEA's server in one optimisation (formula (5)), with the weights and forms in
+    `how`: distillation from `teacher`, the Wasserstein loss that keeps tasks apart, by float `pictures` (n,
+    C, H, W) of each, and the distance from the network `average`, where it starts; both are frozen.
+    `classes`: the number that each task so far brought, the last of them new."""
 
     def __init__(self, how: ServerSteps, classes: Sequence[int], average: GTEA, teacher: GTEA,
                  pictures: list[Tensor]):
@@ -405,31 +432,38 @@ class ServerLoss:
         self.teacher, self.pictures, self.beta = teacher, pictures, how.wasserstein
 
     def terms(self, theta: GTEA, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        "L_KD, L_W and L_anchor at the network `theta`."
+        """Return the terms L_KD, L_W and L_anchor at the network `theta`, three scalars; pictures are drawn
+        by `generator`."""
         near = self.near(theta)
         return self.distilled(theta, generator), self.parted(theta), near
 
     def near(self, theta: GTEA) -> Tensor:
+        "Return L_anchor, the distance of `theta` from the average: a scalar."
         return anchor_loss(theta.parameters(), self.average.parameters(), self.how.norm == "squared")
 
     def of(self, kd: Tensor, parted: Tensor, near: Tensor) -> Tensor:
+        "Return the weighted sum of the three terms: a scalar."
         return server_loss(kd, parted, near, self.how.distillation, self.beta, self.how.anchor)
 
     def balance(self, pull: dict[str, float]) -> None:
-        "By the `forces`, set L_W's weight so that it pulls beta / alpha times as hard as the distillation."
+        """Set the weight of L_W so that its gradient is beta / alpha times as long as that of the
+        distillation, by the gradients' lengths `pull` (from `forces`)."""
         if not pull.get("Wasserstein") or not self.how.distillation: return
         self.beta *= self.how.wasserstein / self.how.distillation * pull["distillation"] / pull["Wasserstein"]
 
     def distilled(self, theta: GTEA, generator: torch.Generator) -> Tensor:
+        "Return L_KD of `theta`, a scalar, on old pictures drawn by `generator`."
         return _distilled(self.how, self.classes, self.teacher, theta, generator)
 
-    def parted(self, theta: GTEA) -> Tensor: return _parted(self.how, theta.cate, self.pictures)
+    def parted(self, theta: GTEA) -> Tensor:
+        "Return L_W of `theta`, a scalar, on the pictures of all tasks; 0 without CATE."
+        return _parted(self.how, theta.cate, self.pictures)
 
 # %% ../nbs/14_fedgtea.ipynb #b1c4d315
 def forces(loss: ServerLoss, theta: GTEA, generator: torch.Generator, draws: int = 4) -> dict[str, float]:
-    """Lengths of the gradients of the weighted terms at `theta`: of `distillation` and `Wasserstein` in CATE
-    (none without it), and of both together in all weights, which the anchor holds back with its weight
-    gamma. The distillation is a mean over `draws` batches."""
+    """Return the lengths of the gradients of the weighted loss terms at `theta`: of `distillation` and
+    `Wasserstein` in CATE (none without it), and of both `together` in all weights, which the anchor holds
+    back with its weight gamma. The distillation is a mean over `draws` batches drawn by `generator`."""
     kd = loss.how.distillation * sum(loss.distilled(theta, generator) for _ in range(draws)) / draws
     parted, names = loss.beta * loss.parted(theta), [name for name, _ in theta.named_parameters()]
     length = lambda gradients: math.sqrt(sum(float(g.square().sum()) for g in gradients if g is not None))
@@ -442,7 +476,8 @@ def forces(loss: ServerLoss, theta: GTEA, generator: torch.Generator, draws: int
 
 @torch.no_grad()
 def measured(loss: ServerLoss, theta: GTEA, generator: torch.Generator, draws: int = 4) -> dict[str, float]:
-    "The terms of L_server at `theta` and their `sum`, the distillation over `draws` batches."
+    """Return the terms of the loss at `theta`, `distillation`, `wasserstein` and `anchor`, and their weighted
+    `sum`; the distillation is a mean over `draws` batches drawn by `generator`."""
     kd = torch.stack([loss.distilled(theta, generator) for _ in range(draws)]).mean()
     parted, near = loss.parted(theta), loss.near(theta)
     return {"distillation": float(kd), "wasserstein": float(parted), "anchor": float(near),
@@ -451,9 +486,10 @@ def measured(loss: ServerLoss, theta: GTEA, generator: torch.Generator, draws: i
 # %% ../nbs/14_fedgtea.ipynb #b1c4d317
 def walk(loss: ServerLoss, theta: GTEA, generator: torch.Generator,
          seen: Callable[[], Any] = lambda: None) -> None:
-    """Take `theta`, in place, down L_server, as `loss.how` says: by Adam (betas .5 and .999) at a rate that
-    is `falling` to 0 or `constant`, or by `proximal` steps, formula (7); gradients are cut at length 1.
-    `seen()` is called after each step."""
+    """Minimise `loss` over the network `theta`, in place, by the steps in `loss.how`: Adam (betas .5 and
+    .999) at a rate that is "falling" to 0 or "constant", or "proximal" steps (SGD on the first two terms,
+    then `pull_back`, formula (7)); gradients are cut at length 1. Pictures are drawn by `generator`; `seen()`
+    is called after each step."""
     how, proximal, here = loss.how, loss.how.walk == "proximal", [*theta.parameters()]
     if how.walk not in ("falling", "constant", "proximal"):
         raise UserError(f"walk={how.walk!r} is unknown; choose falling, constant or proximal")
@@ -492,10 +528,11 @@ def _likeliest(gaussians: Sequence[Gaussian], z: Tensor) -> Tensor:
 
 def embeddings_at_test(model: GTEA, x: Tensor, mode: str = "per_sample",
                        gaussians: Sequence[Gaussian] = (), batch: int = 64) -> Tensor:
-    """The task embedding (n, d) that goes with each uint8 picture of `x` (n, C, H, W): its own
-    (`per_sample`), the mean of the one of `gaussians` under which its own is likeliest (`gaussian`), or the
-    mean over `batch` pictures in the order given (`task_batch`: where all are of one task, this tells the
-    classifier more than a picture does)."""
+    """Return the task embedding (n, d) by `model` for each uint8 picture of `x` (n, C, H, W), when its task
+    is not known. `mode` "per_sample": its own; "gaussian": the mean of the one of `gaussians` under which its
+    own is likeliest; "task_batch": the mean over `batch` pictures in the order given (where all are of one
+    task, this tells the classifier more than a picture does). Raises `UserError` for an unknown mode, and for
+    "gaussian" without any."""
     if mode not in modes: raise UserError(f"mode={mode!r} is unknown; choose one of {', '.join(modes)}")
     e = embed_all(model, x)
     if mode == "per_sample": return e
@@ -547,8 +584,9 @@ def _noted(replies: Iterable[tuple[int, Msg]], into: list[Gaussian]) -> Iterator
 
 # %% ../nbs/14_fedgtea.ipynb #b1c4d321
 class GaussianServer(TaskServer):
-    """A server that averages, and pools the Gaussians that come with the weights: `gaussians[t]` is that of
-    task t, as the clients sent it last, `known` how many classes each task so far brought."""
+    """A server that averages the weights, and pools the Gaussians of embeddings that come with them:
+    `gaussians[t]` is that of task t, as the clients sent it last, `known` the number of classes that each
+    task so far brought."""
     keeps: tuple[str, ...] = (*TaskServer.keeps, "pooled")
 
     def __init__(self, model: Any, classes: list[int], rounds: int, seed: int = 0):
@@ -556,19 +594,27 @@ class GaussianServer(TaskServer):
         self.pooled: dict[int, tuple] = {}
 
     @property
-    def gaussians(self) -> dict[int, Gaussian]: return {t: Gaussian(*of) for t, of in self.pooled.items()}
+    def gaussians(self) -> dict[int, Gaussian]:
+        "The pooled `Gaussian` of each task, by its number."
+        return {t: Gaussian(*of) for t, of in self.pooled.items()}
 
     @property
-    def known(self) -> list[int]: return self.classes[:self.task + 1]
+    def known(self) -> list[int]:
+        "The number of classes that each task so far brought."
+        return self.classes[:self.task + 1]
 
     def send(self, id: int) -> Msg:
+        "Return the message to client `id`: that of `TaskServer`, and the number of classes of each task."
         msg = super().send(id)
         return Msg(msg.tensors, {**msg.meta, "classes": self.known})
 
     def accept(self, verb: str, id: int, msg: Msg) -> None:
+        """Raise `Refused` unless the reply `msg` of client `id` has fitting weights, a count, and moments
+        that can be those of embeddings."""
         _accept_reply(msg, self.weights, self.model.cate)
 
     def merge(self, replies: Iterable[tuple[int, Msg]]) -> None:
+        "Average the weights in `replies`, and pool the Gaussians that came with them."
         gaussians: list[Gaussian] = []
         super().merge(_noted(replies, gaussians))
         if not gaussians: return
@@ -577,18 +623,19 @@ class GaussianServer(TaskServer):
 
     def classify(self, x: Tensor, mode: str = "per_sample", gaussians: Sequence[Gaussian] | None = None,
                  batch: int = 64) -> Tensor:
-        """The class of each uint8 picture of `x` (n, C, H, W) among all seen so far, int64 (n,), with the
-        `embeddings_at_test` of a mode; `gaussian` takes the clients' where none are given."""
+        """Return the predicted class of each uint8 picture of `x` (n, C, H, W) among all seen so far, int64
+        (n,), with the task embedding that `embeddings_at_test` gives for `mode`, `gaussians` (None: those of
+        the clients) and `batch`."""
         model, found = self.network(), list(gaussians or self.gaussians.values())
         return _logits_given(model, x, embeddings_at_test(model, x, mode, found, batch)).argmax(1)
 
 # %% ../nbs/14_fedgtea.ipynb #56dde073
 class FedGTEAServer(GaussianServer):
-    """FedGTEA's server: averages, then walks down L_server as `how` (a `ServerSteps`) says.
+    """FedGTEA's server: averages, then minimises its own loss L_server as `how` (a `ServerSteps`) says.
 
-    `track[t]` are the `batch_moments` of all tasks, newly painted, when task t ended. `log` has an entry for
-    each walk: L_server where it `began`, the terms and their `sum` where it ended, the `forces` at its
-    start."""
+    `track[t]` are the `batch_moments` of all tasks, on newly generated pictures, when task t ended. `log` has
+    an entry for each optimisation: L_server where it `began`, the terms and their `sum` where it ended, the
+    `forces` at its start."""
     keeps: tuple[str, ...] = (*GaussianServer.keeps, "track", "log", "round")
 
     def __init__(self, model: Any, classes: list[int], rounds: int, seed: int = 0,
@@ -599,30 +646,34 @@ class FedGTEAServer(GaussianServer):
         self.log: list[dict] = []
 
     def merge(self, replies: Iterable[tuple[int, Msg]]) -> None:
+        """Average the weights in `replies`; from the second task on, optimise them if this round is due; at a
+        task's end, note the moments of all tasks."""
         super().merge(replies)
         due = (self.round % self.rounds + 1) % self.how.server_every == 0
         if self.task and (due or self.ends(self.round)): self.optimise()
         if self.model.cate and self.ends(self.round): self.track[self.task] = self.painted_moments()
 
     def optimise(self) -> None:
-        "Walk from the averaged weights down L_server, and log it."
+        "Minimise the server's loss from the averaged weights, and log it."
         theta, drawn = self.network(), partial(generator, self.seed, self.round)
         found = _noted_walk(self.formula(theta), theta, drawn(0), partial(drawn, 2))
         self.log.append({"round": self.round, **found})
         self.weights = snapshot(theta)
 
     def formula(self, theta: GTEA) -> ServerLoss:
-        "L_server from where `theta`, the average, stands."
+        "Return the server's loss for an optimisation that starts at `theta`, the average."
         average, teacher = frozen(theta), frozen(theta, self.before)
         return ServerLoss(self.how, self.known, average, teacher, self.paint(theta.generator))
 
     def paint(self, artist: Generator, again: int = 0) -> list[Tensor]:
-        "`painted` pictures of each task so far, by `artist`; others for another number `again`."
+        """Return `how.painted` pictures of each task so far, floats (n, C, H, W), generated by `artist`;
+        others for another number `again`."""
         return _painted_tasks(artist, self.known, self.how.painted, self.seed, self.round, again)
 
     @torch.no_grad()
     def painted_moments(self) -> tuple:
-        "`batch_moments` of all tasks so far on pictures painted anew, as the server stands, on the CPU."
+        """Return the `batch_moments` of all tasks so far on newly generated pictures, with the present
+        weights, on the CPU."""
         theta = self.network()
         painted = self.paint(theta.generator, again=1)
         return tuple(m.cpu() for m in batch_moments(theta.cate, painted, self.how.per_batch))
@@ -655,8 +706,9 @@ RARE, QUESTIONS = 0.2, (("what is it?", "one", "other"), ("which background?", "
                         ("how does it lie?", "upright", "lying"), ("where is it?", "left", "right"))
 
 def answered_pictures(answers: Tensor, piles: Sequence[Tensor], generator: torch.Generator) -> Tensor:
-    """Pictures with the `answers` (n, 4), 0 or 1, to `QUESTIONS`, drawn from two `piles` of uint8 pictures
-    (m, C, H, W): smaller, moved, turned, on a background that no pixel is darker than. uint8 (n, C, H, W)."""
+    """Return pictures, uint8 (n, C, H, W), with the `answers` (n, 4), 0 or 1, to `QUESTIONS`, made from two
+    `piles` of uint8 pictures (m, C, H, W), one per answer to the first: smaller, moved, turned, on a
+    background that no pixel is darker than; drawn by `generator`."""
     which, bright, lying, right = (a[:, None, None, None].bool() for a in answers.T)
     picks = torch.randint(min(map(len, piles)), (len(answers),), generator=generator)
     x = torch.where(which, piles[1][picks], piles[0][picks])
@@ -670,7 +722,8 @@ def answered_pictures(answers: Tensor, piles: Sequence[Tensor], generator: torch
 
 # %% ../nbs/14_fedgtea.ipynb #b1c4d519
 def ceiling_of_one(rare: float = RARE, questions: int = len(QUESTIONS)) -> float:
-    "The share of right answers that no classifier of single pictures can beat."
+    """Return the highest accuracy, 0 to 1, that a classifier of single pictures can have on the stream of
+    questions, where each of `questions` attributes is 1 in a share `rare` of the pictures of other tasks."""
     best = 0.0
     for kind in np.ndindex(*[2] * questions):
         chances = [math.prod(0.5 if k == q else (1 - rare, rare)[a] for k, a in enumerate(kind))
@@ -680,9 +733,9 @@ def ceiling_of_one(rare: float = RARE, questions: int = len(QUESTIONS)) -> float
 
 # %% ../nbs/14_fedgtea.ipynb #b1c4d452
 def question_stream(sizes: FedGTEASizes, seed: int) -> Stream:
-    """A `Stream` of a task for each of `QUESTIONS` about the same kinds of pictures, of the two classes of
-    the data in `sizes` that look least alike. A task's own answers are equally frequent, of the other
-    attributes each is 1 in a share `RARE`; equal shares for the clients."""
+    """Return a `Stream` with a task for each of `QUESTIONS` about the same kinds of pictures, of the two
+    classes of the data in `sizes` that look least alike; drawn by `seed`. A task's own answers are equally
+    frequent, of the other attributes each is 1 in a share `RARE`; equal shares for the clients."""
     base = make_stream(sizes, seed)
     known = [torch.cat(parts) for parts in zip(*(task for client in base.clients for task in client))]
     look = lambda c: as_float(known[0][known[1] == c]).mean(0).flatten()

@@ -39,7 +39,7 @@ Weighting = Literal["klpwa", "klaw", "cdw", "size", "uniform", "alone"]
 
 @dataclass(frozen=True)
 class RoundSizes(SiteSizes):
-    "The numbers of what a client does in a round, but for pruning. `epochs` are those of a round."
+    "Settings of a client's round of learning without labels, but for pruning. `epochs` are those of a round."
     clients: Count = 4          # sites that take part
     smallest: Count = 80        # train pictures of the smallest rendered site
     control_identities: int = 10  # rendered people that each site has labelled for control
@@ -62,7 +62,7 @@ class RoundSizes(SiteSizes):
 # %% ../nbs/12_fedklpr.ipynb #25120002
 @dataclass(frozen=True)
 class FedKLPRSizes(RoundSizes):
-    "Every number of this chapter's runs."
+    "Settings of FedKLPR's runs."
     pruning: Literal["recover", "always", "never", "lottery", "subfedavg"] = "recover"  # recover: CRR
     average: Literal["sparse", "plain"] = "sparse"  # sparse: SAS
     step: Share = 0.15          # share of the weights left that one pruning takes
@@ -119,7 +119,8 @@ profiles = {
 
 # %% ../nbs/12_fedklpr.ipynb #205333c2
 def make_sites(sizes: FedKLPRSizes, seed: int) -> list[Holding]:
-    "The `Holding` of each client: rendered sites by `seed`, the real sets, or yours."
+    """Return the `Holding` (pictures) of each client's site: rendered by `seed`, the real sets, or your own
+    folders. Raises `UserError` for more clients than sites."""
     real = real_sites(sizes)
     if real and sizes.clients > len(real):
         raise UserError(f"clients={sizes.clients} is more than the {len(real)} sites of data={sizes.data!r}")
@@ -134,20 +135,20 @@ _SITES = ("data", "sets", "clients", "largest", "smallest", "cameras", "per_came
 def _world(sizes, seed): return make_sites(sizes, seed)
 
 def world_of(sizes: FedKLPRSizes, seed: int) -> list[Holding]:
-    "`make_sites`, but made once for all `sizes` that differ in training alone."
+    """Return the pictures of each site as `make_sites` does, cached for all `sizes` that differ in training
+    alone."""
     return _world(FedKLPRSizes(**{name: getattr(sizes, name) for name in _SITES}), seed)
 
 # %% ../nbs/12_fedklpr.ipynb #6d28c08f
 def kl_regularization(features: torch.Tensor, reference: torch.Tensor, temperature: float = 1.0,
                       kind: str = "softmax") -> torch.Tensor:
-    """Equation (1), KLL: KL(current || reference) of what the trained model and the frozen one it was sent as
-    make of a batch.
+    """Return FedKLPR's regulariser KLL, KL(current || reference), a scalar: it compares the features of a
+    batch by the trained model with those by the frozen model that the client was sent (equation (1)).
 
     `features`, `reference`: (b, d), outputs of the neck before they are brought to length 1 (on features of
     length 1 the softmax is flat). `kind="softmax"`: softmax over the d numbers of each picture at
     `temperature`, mean over pictures; "gaussian": a Gaussian with a diagonal covariance over the batch, mean
-    over the d numbers. A scalar; raises `UserError` for unequal shapes, another kind, a temperature not
-    above 0."""
+    over the d numbers. Raises `UserError` for unequal shapes, another kind, a temperature not above 0."""
     if features.shape != reference.shape:
         raise UserError(f"features {tuple(features.shape)} and reference {tuple(reference.shape)} must have "
                         "one shape")
@@ -163,26 +164,27 @@ def _gaussian_kl(features, reference, floor=1e-5):
     return 0.5 * ((v1 + (m1 - m2) ** 2) / v2 - 1 - (v1 / v2).log()).mean()
 
 def cosine_change(features: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
-    "FedCAPR's distance: mean over the pictures of 1 - cos(features, reference), both (b, d)."
+    """Return FedCAPR's distance of features, a scalar: the mean over pictures of 1 - cos(features,
+    reference), both (b, d)."""
     return (1 - F.cosine_similarity(features, reference)).mean()
 
 # %% ../nbs/12_fedklpr.ipynb #ba122211
 def kl_weight(divergences: Iterable[float]) -> list[float]:
-    """Equation (2), KLAW: the share of each client in the sum of all `divergences`; equal shares if nothing
-    moved. A list that sums to 1."""
+    """Return the clients' weights KLAW: each one's share in the sum of all `divergences`, a list that sums to
+    1; equal shares if all are 0 (equation (2))."""
     return to_shares("divergences", divergences)
 
 def pruning_weight(ratios: list[float]) -> list[float]:
-    """Equation (3), PRAW: P_k^2 over the sum of all P_j^2, for pruning `ratios` P_k in [0, 1]; equal shares
-    if nobody has pruned. A list that sums to 1. (The paper prints P_k^2 / P_t and leaves P_t open; with the
-    sum of squares the weights sum to 1.)"""
+    """Return the clients' weights PRAW: P_k^2 / sum_j P_j^2, for pruning `ratios` P_k in [0, 1], a list that
+    sums to 1; equal shares if nobody has pruned (equation (3)). (The paper prints P_k^2 / P_t and leaves P_t
+    open; with the sum of squares the weights sum to 1.)"""
     if any(v > 1 for v in ratios): raise UserError(f"ratios={list(ratios)!r:.80} must be from 0 to 1")
     to_shares("ratios", ratios)
     return to_shares("ratios", [v * v for v in ratios])
 
 def combine_weights(kl: list[float], pruning: list[float], gamma: float) -> list[float]:
-    """Equation (4), KLPWA: gamma times `kl` plus (1 - gamma) times `pruning` (lists of one number per
-    client), for `gamma` from 0 to 1."""
+    """Return the clients' weights KLPWA: `gamma` times `kl` plus (1 - `gamma`) times `pruning` (lists of one
+    number per client), for `gamma` from 0 to 1, divided by their sum (equation (4))."""
     if not 0 <= gamma <= 1: raise UserError(f"gamma={gamma} must be from 0 to 1")
     if len(kl) != len(pruning):
         raise UserError(f"kl has {len(kl)} weights and pruning {len(pruning)}; one of each per client was "
@@ -194,35 +196,37 @@ _MOVES = {"drop": lambda before, now: before - now, "abs": lambda before, now: a
           "printed": lambda before, now: now - before}
 
 class CrossRoundRecovery:
-    """CRR: prune only when accuracy has recovered from the last time, and take it back if it costs too much.
+    """CRR, FedKLPR's rule for pruning: prune only when accuracy has recovered from the last time, and take it
+    back if it costs too much.
 
-    `threshold`: no pruning below this accuracy; `delta_rd`: allowed loss since the round before; `delta_ep`:
-    allowed loss by pruning; all in [0, 1]. `mode` says what counts as a loss. "drop": a fall of accuracy.
-    "abs": a change either way. "printed": as the paper's inequalities stand, a RISE: they let a collapse
-    pass, and forbid pruning after a jump upwards."""
+    `threshold`: no pruning below this accuracy; `delta_rd`: allowed loss of accuracy since the round before;
+    `delta_ep`: allowed loss by pruning; all in [0, 1]. `mode` says what counts as a loss. "drop": a fall of
+    accuracy. "abs": a change either way. "printed": as the paper's inequalities stand, a RISE: they let a
+    collapse pass, and forbid pruning after a jump upwards."""
 
     def __init__(self, threshold: float, delta_rd: float = 0.02, delta_ep: float = 0.01, mode: str = "drop"):
         if mode not in _MOVES: raise UserError(f"mode={mode!r} is unknown; choose one of {', '.join(_MOVES)}")
         self.threshold, self.delta_rd, self.delta_ep, self.loss = threshold, delta_rd, delta_ep, _MOVES[mode]
 
     def ready(self, accuracy: float, before: float | None) -> bool:
-        """Equation (5), stage 1: may be pruned, with this `accuracy` now and `before` in the round before
-        (None: there was none)?"""
+        """Return whether pruning may be tried now (stage 1): `accuracy` is at least the threshold, and has
+        lost at most `delta_rd` since `before`, that of the round before (None: there was none, and False)
+        (equation (5))."""
         if before is None or accuracy < self.threshold: return False
         return self.loss(before, accuracy) <= self.delta_rd + 1e-9
 
     def accepts(self, accuracy: float, pruned: float) -> bool:
-        """Equation (6), stage 2: is `pruned`, the accuracy after pruning, good enough beside the `accuracy`
-        before it?"""
+        """Return whether pruning may stay (stage 2): `pruned`, the accuracy after it, has lost at most
+        `delta_ep` against the `accuracy` before it (equation (6))."""
         return self.loss(accuracy, pruned) <= self.delta_ep + 1e-9
 
     def attempt(self, model: nn.Module, mask: Mask, candidate: Mask, accuracy: float, before: float | None,
                 score: Callable[[], float]) -> tuple[Mask, str]:
-        """Set `candidate` (a mask) on `model` if both stages allow it. Returns the mask that counts and
-        `waits`, `accepted` or `rolled back`.
+        """Prune `model` by the mask `candidate` if both stages allow it. Returns the mask that counts,
+        `candidate` or the old `mask`, and "waits", "accepted" or "rolled back".
 
-        `score()` is the accuracy of `model` as it then is. After a rollback the weights are bit for bit what
-        they were."""
+        `accuracy` and `before`: as in `ready`; `score()` is the accuracy of `model` as it then is. After a
+        rollback the weights are bit for bit what they were."""
         if not self.ready(accuracy, before): return mask, "waits"
         whole = snapshot(model)
         model.load_state_dict(masked(whole, candidate))
@@ -232,12 +236,12 @@ class CrossRoundRecovery:
 
 # %% ../nbs/12_fedklpr.ipynb #dcc4dd84
 class FedKLPRClient(MaskedClient):
-    """A client that clusters its own pictures, trains on the clusters, prunes its network when that costs
-    nothing, and sends what is left.
+    """FedKLPR's client: clusters its own unlabelled pictures, trains on the clusters, prunes its network when
+    that costs no accuracy, and sends what is left.
 
-    `model` and `reference` are two networks that it borrows, `data` a `ReIDData`, `sizes` says how it learns
-    and prunes. `baseline` is CRR's threshold, such as a dense run's accuracy; None: the best of the warm-up;
-    less `sizes.margin` control queries."""
+    `model` and `reference` are two networks that it borrows, `data` a `ReIDData`; `sizes` says how it learns
+    and prunes. `baseline` is the accuracy for CRR's threshold, such as a dense run's; None: the best of the
+    warm-up; the threshold is `sizes.margin` validation queries below it."""
     keeps: tuple[str, ...] = ("mask", "generator", "rounds", "best", "before")
     scratch: tuple[str, ...] = ("_round",)
     _round = 0
@@ -253,14 +257,14 @@ class FedKLPRClient(MaskedClient):
 
     @property
     def threshold(self) -> float:
-        "Accuracy below which nothing is pruned."
+        "The accuracy below which nothing is pruned."
         base = self.best if self.baseline is None else self.baseline
         return base - self.sizes.margin * self.query
 
     def fit(self, msg: Msg) -> Msg:
-        """Start from the masked model in `msg`, train, perhaps prune, and answer what is left: values, the
-        mask if it is new, number of pictures `n`, how far the features moved (`kl`, `cosine`), accuracy on
-        the control identities, and what became of pruning (`event`)."""
+        """Train from the pruned model in `msg`, perhaps prune, and return what is left: values, the mask if
+        it is new, the number of pictures `n`, how far the features moved (`kl`, `cosine`), the validation
+        `accuracy`, and what became of pruning (`event`)."""
         self.receive(msg)
         mask = self.mask
         self.prepare()
@@ -272,41 +276,49 @@ class FedKLPRClient(MaskedClient):
         return self.reply(self.mask is not mask, **self.moves(), accuracy=accuracy, event=event)
 
     def receive(self, msg: Msg) -> State:
+        "Load the weights and the mask in `msg`, also into the reference network; return the full weights."
         self._round, weights = msg.meta.get("round", self.rounds), super().receive(msg)
         self.reference.load_state_dict(weights)
         return weights
 
-    def prepare(self) -> None: "What a client does before it trains: nothing here."
+    def prepare(self) -> None:
+        "Called before training, for methods that prune then; nothing is done here."
 
     def train(self) -> None:
+        """Train for a round on clusters of its own pictures (`learn`), with the regulariser; pruned weights
+        stay zero."""
         sizes, last = self.sizes, self._round == self.sizes.rounds - 1
         self.reference.train(sizes.norms == "alike")
         learn(self.model, self.data, sizes, self.generator, self.optimiser(),
               last and sizes.last_epochs or sizes.epochs, self.regularise, partial(self.clear, self.holes()))
 
-    def optimiser(self) -> torch.optim.Optimizer: return adam(self.model, self.sizes, self.pace())
+    def optimiser(self) -> torch.optim.Optimizer:
+        "Return a new Adam optimiser, with this round's learning rate."
+        return adam(self.model, self.sizes, self.pace())
 
     def pace(self) -> float:
-        "The learning rate of this round, as a share of `sizes.lr`."
+        "Return the learning rate of this round, as a share of `sizes.lr`."
         if self.sizes.lr_drop: return 0.1 if self._round >= self.sizes.lr_drop else 1.0
         return annealed_rate(1.0, 0.02, self._round / self.sizes.rounds)
 
     def regularise(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor | float:
-        """What equation (1) adds to the loss of a batch `x`, of which the model makes `out`; nothing in the
-        first round."""
+        """Return what is added to the loss of a batch `x` (b, 3, H, W), a scalar: `sizes.delta` x the KL
+        divergence or cosine distance between the model's features `out` (b, d) and those of the model it was
+        sent; 0 in its first round."""
         if self.sizes.regulariser == "none" or not self.rounds: return 0.0
         with torch.no_grad(): frozen = self.reference(x)
         distance = self.divergence if self.sizes.regulariser == "kl" else cosine_change
         return self.sizes.delta * distance(out, frozen)
 
     def divergence(self, features: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
-        """KL between what the trained model and the one it was sent as make of a batch, by the client's
-        reading of it."""
+        """Return KL(features || reference) of a batch, both (b, d), by the client's settings
+        (`kl_regularization`): a scalar."""
         if self.sizes.kl_input == "unit": features, reference = F.normalize(features), F.normalize(reference)
         return kl_regularization(features, reference, self.sizes.temperature, self.sizes.kind)
 
     def validate(self) -> float:
-        "Rank-1 of the model on the control identities, looked for among all pictures of the site."
+        """Return the validation accuracy, rank-1: the share of the held-out pictures whose person is found
+        first among all pictures of the site."""
         data, n = self.data, len(self.data.x_val)
         features = embed(self.model, torch.cat([data.x_val, data.x]))
         ids = torch.cat([data.val_ids, data.val_ids.new_full((len(data.x),), -1)])
@@ -314,12 +326,14 @@ class FedKLPRClient(MaskedClient):
         return cmc_map(features[:n], features, data.val_ids, ids, data.val_cameras, cameras)["rank1"]
 
     def too_early(self) -> str:
-        "Why this round is none for pruning: `warm-up` or `rest`; empty if it is one."
+        """Return why nothing may be pruned in this round, "warm-up" or "rest" (the last rounds); empty if it
+        may."""
         if self.rounds < self.sizes.warmup: return "warm-up"
         return "rest" if self._round >= self.sizes.rounds - self.sizes.rest else ""
 
     def prune(self, accuracy: float) -> str:
-        "Prune if it is time and if it is allowed. Returns what happened."
+        """Prune if it is time and allowed, at this `accuracy` before it. Returns what happened, such as
+        "accepted" or "waits"."""
         sizes = self.sizes
         if sizes.pruning == "never": return "never"
         early = self.too_early()
@@ -337,7 +351,7 @@ class FedKLPRClient(MaskedClient):
         return event
 
     def moves(self) -> dict[str, float]:
-        "How far the features of a fixed batch moved in this round: `kl` and `cosine`."
+        "Return how far the features of a fixed batch moved in this round: `kl` and `cosine`."
         x = self.data.x_val
         fixed = x[torch.linspace(0, len(x) - 1, min(32, len(x))).long()]
         now, then = (outputs(network, fixed) for network in (self.model, self.reference))
@@ -349,11 +363,12 @@ class FedKLPRClient(MaskedClient):
 _EVENTS = ("never", "warm-up", "waits", "accepted", "rolled back", "target reached", "rest")
 
 class FedKLPRServer(MaskedServer):
-    """Sends each client the global model under that client's own mask, and averages what comes back.
+    """FedKLPR's server: sends each client the global model under that client's own mask, and averages what
+    comes back.
 
-    `weighting`: "klpwa" (gamma KLAW + (1 - gamma) PRAW), "klaw", "cdw" (FedCAPR: by cosine change), "size"
-    (FedAvg) or "uniform". `average`: "sparse" (SAS) or "plain" (a pruned weight counts as 0). Raises
-    `UserError` for unknown choices."""
+    `weighting`: "klpwa" (`gamma` KLAW + (1 - `gamma`) PRAW), "klaw", "cdw" (FedCAPR: by cosine change),
+    "size" (FedAvg) or "uniform". `average`: "sparse" (over the clients that kept a weight) or "plain" (a
+    pruned weight counts as 0). Raises `UserError` for unknown choices."""
 
     def __init__(self, model: nn.Module, per_round: int | None = None, seed: int = 0,
                  weighting: str = "klpwa", average: str = "sparse", gamma: float = 0.5):
@@ -365,6 +380,8 @@ class FedKLPRServer(MaskedServer):
         self.weighting, self.gamma = weighting, gamma
 
     def shares(self, metas: list[dict], ratios: list[float]) -> list[float]:
+        """Return the weight of each client in the average, by `weighting`, a list that sums to 1; `metas` are
+        the numbers in the replies, `ratios` the shares of weights that clients pruned."""
         kl, cosine, n = ([meta[name] for meta in metas] for name in ("kl", "cosine", "n"))
         if self.weighting == "uniform": return [1 / len(n)] * len(n)
         if self.weighting == "klpwa":
@@ -372,6 +389,7 @@ class FedKLPRServer(MaskedServer):
         return kl_weight({"klaw": kl, "cdw": cosine, "size": n}[self.weighting])
 
     def accept(self, verb: str, id: int, msg: Msg) -> None:
+        "Raise `Refused` unless the reply `msg` of client `id` fits its mask and reports numbers in range."
         super().accept(verb, id, msg)
         event = msg.meta.get("event")
         if event not in _EVENTS: raise Refused(f"event={event!r:.40} is not one of {', '.join(_EVENTS)}")
@@ -382,8 +400,8 @@ class FedKLPRServer(MaskedServer):
 
 # %% ../nbs/12_fedklpr.ipynb #3315ed45
 class LotteryFLClient(FedKLPRClient):
-    """LotteryFL (Li et al. 2021): prune BEFORE training, when the model that came is good enough, and go
-    back to the first weights under the new mask."""
+    """LotteryFL's client (Li et al. 2021): prunes BEFORE training, when the model that came is good enough,
+    and goes back to the first weights under the new mask."""
     keeps = (*FedKLPRClient.keeps, "first")
     scratch = (*FedKLPRClient.scratch, "_event")
 
@@ -392,6 +410,7 @@ class LotteryFLClient(FedKLPRClient):
         self.first: State | None = None
 
     def prepare(self) -> None:
+        "Prune now, if it is time and the model's validation accuracy is at least the threshold."
         if self.first is None: self.first = snapshot(self.model)
         self._event, candidate = self.too_early(), self.candidate()
         if self._event: return
@@ -400,17 +419,23 @@ class LotteryFLClient(FedKLPRClient):
         self.mask, self._event = candidate, "accepted"
         self.model.load_state_dict(masked(self.first, candidate))
 
-    def prune(self, accuracy: float) -> str: return self._event
+    def prune(self, accuracy: float) -> str:
+        "Return what `prepare` did."
+        return self._event
 
 # %% ../nbs/12_fedklpr.ipynb #d5c5db1b
 class SubFedAvgClient(FedKLPRClient):
-    """Sub-FedAvg (Vahidian et al. 2021): prune if the mask that pruning would give still changes while
-    training, and accuracy after it stays above the threshold."""
+    """Sub-FedAvg's client (Vahidian et al. 2021): prunes if the mask that pruning would give still changes
+    while training, and accuracy after it stays above the threshold."""
     scratch = (*FedKLPRClient.scratch, "_early")
 
-    def prepare(self) -> None: self._early: Any = self.candidate()
+    def prepare(self) -> None:
+        "Note the mask that pruning would give before training."
+        self._early: Any = self.candidate()
 
     def prune(self, accuracy: float) -> str:
+        """Prune if the mask changed in training and `accuracy` stays above the threshold. Returns what
+        happened."""
         early = self.too_early()
         if early: return early
         candidate = self.candidate()
@@ -422,13 +447,14 @@ class SubFedAvgClient(FedKLPRClient):
 
 # %% ../nbs/12_fedklpr.ipynb #ffaa62ed
 def last_rounds(rounds: int) -> int:
-    "How many rounds at the end of a run its row is the mean of: an eighth of `rounds`, from 1 to 3."
+    "Return over how many last rounds of a run its scores are averaged: an eighth of `rounds`, from 1 to 3."
     return min(3, max(1, rounds // 8))
 
 def score_round(server: Any, model: nn.Module, world: list[Holding], test: bool = True) -> dict:
-    """What a round came to: for each client its pruning ratio and what it answered; and with `test`, Rank-1
-    and mAP of its own model after local training (`rank1`, `mAP`; means over clients) and Rank-1 of the
-    global model under its mask (`shared`). `model` is borrowed."""
+    """Return the results of a round: `clients`, for each its pruning ratio and what it reported; and with
+    `test` rank-1 accuracy and mAP of its own model after local training (`rank1`, `mAP`) and rank-1 of the
+    global model under its mask (`shared`), with the means over clients. `model` is a network to load weights
+    into; `world`: each client's pictures."""
     reports, masks = getattr(server, "reports", {}), getattr(server, "masks", {})
     names = ("event", "accuracy", "share", "kl")
     def report(id): return {name: reports.get(id, {}).get(name) for name in names}
@@ -447,9 +473,9 @@ _CLIENTS = {"lottery": LotteryFLClient, "subfedavg": SubFedAvgClient}
 
 @dataclass(frozen=True)
 class FedKLPRExperiment(Experiment):
-    """Re-identification without labels. `sites`: the places in `world_of` of those that take part (empty:
-    all); `start`: a network to start from in place of `start_of`'s; `pruned`: the share of its weights that
-    all clients are without from the first round on."""
+    """An `Experiment` of re-identification without labels. `sites`: numbers of the sites that take part
+    (empty: all); `start`: a network to start from in place of `start_of`'s; `pruned`: the share of weights
+    that all clients lack from the first round on."""
     sizes: FedKLPRSizes
     sites: tuple[int, ...] = ()
     start: nn.Module | None = None
@@ -457,29 +483,36 @@ class FedKLPRExperiment(Experiment):
 
     @cached_property
     def world(self) -> list:
+        "The pictures of each client's site."
         every = world_of(self.sizes, self.seed)
         return [every[k] for k in self.sites or range(len(every))]
 
     @property
-    def ids(self) -> list[int]: return list(range(len(self.world)))
+    def ids(self) -> list[int]:
+        "The client ids, 0, 1, ..."
+        return list(range(len(self.world)))
 
     @cached_property
     def lent(self) -> list:
-        "Two networks that the clients borrow; their weights come with each message."
+        "Two networks that all clients of a process borrow; their weights come with each message."
         network = self.start or make_network(self.sizes, self.seed)
         return [copy.deepcopy(network).to(self.device) for _ in range(2)]
 
-    def first(self) -> nn.Module: return self.start or start_of(self.sizes, self.seed, self.device)
+    def first(self) -> nn.Module:
+        "Return the network with the initial weights."
+        return self.start or start_of(self.sizes, self.seed, self.device)
 
     def client(self, id: int) -> FedKLPRClient:
+        "Return client number `id`."
         kind, (model, reference) = _CLIENTS.get(self.sizes.pruning, FedKLPRClient), self.lent
         return kind(id, model, reference, self.world[id].data, self.sizes, self.seed, self.baseline(id))
 
     def baseline(self, id: int) -> float | None:
-        "CRR's threshold for client `id`, if `sizes` have one."
+        "Return the accuracy for CRR's threshold of client `id`, if the sizes have one, else None."
         return self.sizes.baselines[id] if self.sizes.baselines else None
 
     def server(self) -> Server:
+        "Return the server that the sizes name, with pruned weights if `pruned` is positive."
         sizes, first = self.sizes, self.first()
         if sizes.weighting == "alone": return LocalOnly(first, seed=self.seed)
         server = FedKLPRServer(first, None, self.seed, sizes.weighting, sizes.average, sizes.gamma)
@@ -487,6 +520,8 @@ class FedKLPRExperiment(Experiment):
         return server
 
     def test(self, server: Any) -> dict:
+        """Return the results of the last round of `server` (`score_round`), with the test in those rounds
+        that count."""
         r, rounds = server.round + 1, self.sizes.rounds
         due = r % self.sizes.test_every == 0 or r > rounds - last_rounds(rounds)
         return score_round(server, self.lent[0], self.world, due)
@@ -509,39 +544,51 @@ METHODS: dict[str, dict[str, Any]] = {
 
 # %% ../nbs/12_fedklpr.ipynb #6b4e9085
 class DigitsClient(FedKLPRClient):
-    "The same client, pruning and all, with a plain classifier to train: cross-entropy on digits."
+    """A `FedKLPRClient` on handwritten digits, which trains a plain classifier by cross-entropy, and prunes
+    as there."""
     train, optimiser = MaskedClient.train, MaskedClient.optimiser
 
     def validate(self) -> float:
+        "Return the accuracy on the validation digits."
         return accuracy(outputs(self.model, self.data.x_val).argmax(1), self.data.y_val)
 
 # %% ../nbs/12_fedklpr.ipynb #00a568e4
 DIGIT_SIZES = FedKLPRSizes(weighting="uniform", epochs=2, batch=16, lr=3e-3, rest=0)
 
 class DigitsExperiment(FedKLPRExperiment):
-    """A federation on `digits_world`; of the sizes, those of pictures do nothing. A row of its history has
-    `digits_scores`, and what became of pruning (`events`)."""
+    """An `Experiment` with `DigitsClient`s on `digits_world`; fields of the sizes about pictures have no
+    effect. Results of a round are the `digits_scores`, and what became of pruning (`events`)."""
 
     @cached_property
-    def world(self) -> list[DigitsData]: return digits_world(self.seed, self.sizes.clients)
+    def world(self) -> list[DigitsData]:
+        "The digits of each client."
+        return digits_world(self.seed, self.sizes.clients)
 
     @cached_property
-    def lent(self) -> list: return [self.first() for _ in range(2)]
+    def lent(self) -> list:
+        "Two networks that all clients of a process borrow."
+        return [self.first() for _ in range(2)]
 
-    def first(self) -> nn.Module: return build(digits_net, self.seed).to(self.device)
+    def first(self) -> nn.Module:
+        "Return the network with the initial weights."
+        return build(digits_net, self.seed).to(self.device)
 
     def client(self, id: int) -> DigitsClient:
+        "Return client number `id`."
         model, reference = self.lent
         return DigitsClient(id, model, reference, self.world[id], self.sizes, self.seed, self.baseline(id))
 
     def test(self, server: Any) -> dict:
+        "Return the `digits_scores` of `server`, and what became of pruning at each client."
         events = [report["event"] for report in server.reports.values()]
         return dict(**digits_scores(server, self.lent[0], self.world), events=events)
 
 # %% ../nbs/12_fedklpr.ipynb #69990f35
 def drop_channels(network: nn.Module, share: float) -> Any:
-    """A smaller copy of a `small_net`: in each block, `share` of the channels between its two convolutions
-    are left out, those with the smallest sum of magnitudes in the first (Li et al. 2017)."""
+    """Return a smaller copy of `network`, a `small_net`, without the share `share` of the channels between
+    the two convolutions of each block (one at least stays): those with the smallest sum of magnitudes in the
+    first (Li et al. 2017). Raises `UserError` for a share outside 0 to 1, and for a network without such
+    blocks."""
     if not 0 <= share <= 1: raise UserError(f"share={share} must be from 0 to 1")
     thin: Any = copy.deepcopy(network)
     blocks = [block for block in thin.body if isinstance(block, Residual)]

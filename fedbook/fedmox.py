@@ -45,7 +45,7 @@ from .methods.teacher import ema_update, momentum_at, self_training_epoch, twin
 # %% ../nbs/11_fedmox.ipynb #49225c07
 @dataclass(frozen=True)
 class FedMoxSizes(Profile):
-    "The numbers of this chapter's runs."
+    "Settings of FedMox's runs on pictures of streets."
     data: StreetData = "rendered"  # whose streets, or a COCO file
     clients: Count = 9  # clients
     share: Share = 0.33  # share of the clients that answer in a round
@@ -145,15 +145,16 @@ profiles = {
 
 # %% ../nbs/11_fedmox.ipynb #1affad79
 def make_street(sizes: FedMoxSizes, seed: int) -> Street:
-    "The `Street` of a run: rendered by `seed`, the real set that `sizes.data` names, or yours."
+    """Return the `Street` data of a run, labelled pictures of the server, unlabelled ones of the clients and
+    test pictures: rendered by `seed`, the real set that `sizes.data` names, or your own."""
     return street_for(sizes, seed, sizes.clients)
 
 # %% ../nbs/11_fedmox.ipynb #d1a7f740
 class MoERPNHead(nn.Module):
-    """The head of a region proposal network with `experts` in place of its 3x3 convolution; objectness and
-    boxes (1x1) are shared. A drop-in for torchvision's `RPNHead`: a list of maps (b, channels, h, w) to two
-    lists, (b, anchors, h, w) and (b, 4 * anchors, h, w). One mixture serves all levels. `gate`, `sparse`,
-    `detach`: of `SpatialMoE`."""
+    """The head of a region proposal network with a mixture of `experts` in place of its 3x3 convolution;
+    objectness and box offsets (1x1 convolutions) are shared. A drop-in for torchvision's `RPNHead`: a list of
+    maps (b, channels, h, w) to two lists, (b, anchors, h, w) and (b, 4 * anchors, h, w). One mixture serves
+    all levels. `gate`, `sparse`, `detach`: of `SpatialMoE`."""
 
     def __init__(self, channels: int, anchors: int = 3, experts: int = 3, gate: str = "ste",
                  sparse: bool = False, detach: bool = False):
@@ -166,13 +167,16 @@ class MoERPNHead(nn.Module):
         for layer in (*convolutions, self.cls_logits, self.bbox_pred): small_start(layer)
 
     def forward(self, maps: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Return two lists for the list `maps` of features (b, channels, h, w): objectness logits (b,
+        anchors, h, w) and box offsets (b, 4 * anchors, h, w)."""
         hidden = [F.relu(self.moe(x)) for x in maps]
         return [self.cls_logits(x) for x in hidden], [self.bbox_pred(x) for x in hidden]
 
 # %% ../nbs/11_fedmox.ipynb #b777441c
 class BoxExpert(nn.Module):
-    """All that a box head computes of RoI features (n, inside): two hidden layers of `dim` units, `n_classes`
-    + 1 class logits and 4 box numbers for each class, side by side: (n, 1 + 5 * n_classes)."""
+    """One expert of a box head, all that it computes of a region's features (n, `inside`): two hidden layers
+    of `dim` units, `n_classes` + 1 class logits and 4 box offsets for each class, side by side: (n, 1 + 5 *
+    n_classes)."""
 
     def __init__(self, inside: int, dim: int, n_classes: int):
         super().__init__()
@@ -181,15 +185,17 @@ class BoxExpert(nn.Module):
         self.cls_score, self.bbox_pred = nn.Linear(dim, n_classes + 1), nn.Linear(dim, 4 * n_classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return class logits and box offsets (n, 1 + 5 * n_classes) for the features `x` (n, ...) of n
+        regions."""
         x = self.hidden(x)
         return torch.cat([self.cls_score(x), self.bbox_pred(x)], 1)
 
 # %% ../nbs/11_fedmox.ipynb #5d7aead2
 class MoEBoxHead(nn.Module):
-    """A box head of `experts` `BoxExpert`s behind a traditional router; RoI features (n, channels, 7, 7) to
-    (n, 1 + 5 * n_classes). With `centred` the router reads each feature less its mean over the regions, over
-    its deviation (running ones in eval mode), which differ from region to region where the raw ones mostly
-    do not. `gate`, `sparse`, `detach`: of `RoIMoE`."""
+    """A box head of `experts` `BoxExpert`s with `dim` hidden units, of which a router chooses one per region:
+    features (n, `channels`, 7, 7) of regions to (n, 1 + 5 * n_classes). With `centred` the router reads each
+    feature less its mean over the regions, over its deviation (running ones in eval mode), which differ from
+    region to region where the raw ones mostly do not. `gate`, `sparse`, `detach`: of `RoIMoE`."""
 
     def __init__(self, channels: int, dim: int, n_classes: int, experts: int = 3, gate: str = "ste",
                  sparse: bool = False, detach: bool = False, centred: bool = False):
@@ -202,17 +208,23 @@ class MoEBoxHead(nn.Module):
         boxes = [BoxExpert(inside, dim, n_classes) for _ in range(experts)]
         self.moe = RoIMoE(router, boxes, gate, sparse, detach)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor: return self.moe(x)
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return class logits and box offsets (n, 1 + 5 * n_classes) for the features `x` (n, channels, 7, 7)
+        of n regions."""
+        return self.moe(x)
 
 class BoxOutputs(nn.Module):
-    """Parts the numbers of `MoEBoxHead` as torchvision's `RoIHeads` wants them: class logits (n, n_classes +
-    1) and boxes (n, 4 * (n_classes + 1)), four zeros in front for the background, which has no box."""
+    """Splits the output of `MoEBoxHead` as torchvision's `RoIHeads` wants it: class logits (n, n_classes + 1)
+    and box offsets (n, 4 * (n_classes + 1)), with four zeros in front for the background, which has no
+    box."""
 
     def __init__(self, n_classes: int):
         super().__init__()
         self.n_classes = n_classes
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return class logits (n, n_classes + 1) and box offsets (n, 4 * (n_classes + 1)) out of `x` (n, 1 +
+        5 * n_classes)."""
         logits, boxes = x.split([self.n_classes + 1, 4 * self.n_classes], 1)
         return logits, F.pad(boxes, (4, 0))
 
@@ -222,13 +234,14 @@ def detector(encoder: ImageEncoder, n_classes: int, experts: int = 3, channels: 
              anchors: tuple[int, ...] = (8, 16, 32, 64, 128), limits: dict[str, int] = SMALL_LIMITS,
              seed: int = 0, frozen: bool = True, detach: bool = False, mixed: str = "both",
              centred: bool = False) -> nn.Module:
-    """FedMox's detector: a Faster R-CNN of torchvision on the frozen `encoder`, whose region proposal head
-    and box head are mixtures of `experts` (1: no router, a plain detector). Weights by `seed`.
+    """Return FedMox's detector for `n_classes` classes: a Faster R-CNN of torchvision on the frozen
+    `encoder`, whose region proposal head and box head are mixtures of `experts` (1: no router, a plain
+    detector). Initial weights by `seed`.
 
     `channels` of the pyramid, `box_dim` units of the box head, `anchors` in pixels, one for each of five
-    levels, `limits`: how many proposals are looked at. `mixed="proposals"`: the box head has one expert.
-    `gate`, `sparse`, `detach`: of the mixtures; `centred`: of `MoEBoxHead`. Raises `UserError` for experts or
-    classes below 1."""
+    levels, `limits`: how many proposals are looked at. `frozen`: whether the encoder stays as it is.
+    `mixed="proposals"`: the box head has one expert. `gate`, `sparse`, `detach`: of the mixtures; `centred`:
+    of `MoEBoxHead`. Raises `UserError` for experts or classes below 1."""
     check_experts(experts)
     if not isinstance(n_classes, int) or n_classes < 1:
         raise UserError(f"n_classes={n_classes!r} must be a whole number, 1 or more")
@@ -241,7 +254,7 @@ def detector(encoder: ImageEncoder, n_classes: int, experts: int = 3, channels: 
     return build(make, seed)
 
 def n_parameters(module: nn.Module) -> int:
-    "How many numbers the parameters of `module` hold."
+    "Return the number of parameters of `module`, each number of a tensor counted."
     return sum(p.numel() for p in module.parameters())
 
 # %% ../nbs/11_fedmox.ipynb #0f3629b5
@@ -250,11 +263,11 @@ def _encoder(name, weights, device):
     return image_encoder(name, None if weights == "random" else weights, device)
 
 def encoder_of(sizes: FedMoxSizes, device: str | torch.device = "cpu") -> ImageEncoder:
-    "The frozen encoder of a run, read once."
+    "Return the frozen encoder that `sizes` name on `device`, read once and cached."
     return _encoder(sizes.encoder, sizes.weights, str(device))
 
 def make_detector(sizes: FedMoxSizes, seed: int, device: str | torch.device = "cpu") -> nn.Module:
-    "The detector of a run, with weights by `seed`."
+    "Return the detector with the dimensions in `sizes`, on `device`, with initial weights by `seed`."
     limits = PAPER_LIMITS if sizes.limits == "paper" else SMALL_LIMITS
     classes = make_street(sizes, seed).classes
     return detector(encoder_of(sizes, device), len(classes), sizes.experts, sizes.channels, sizes.box_dim,
@@ -263,8 +276,8 @@ def make_detector(sizes: FedMoxSizes, seed: int, device: str | torch.device = "c
 
 # %% ../nbs/11_fedmox.ipynb #fbf33496
 def equal_width(sizes: FedMoxSizes, n_classes: int = 5) -> int:
-    """The smallest `box_dim` with which a head of one expert has at least as many parameters as that of
-    `sizes.experts`: the comparison at equal bytes."""
+    """Return the smallest `box_dim` with which a head of one expert has at least as many parameters as that
+    of `sizes.experts` experts, for a comparison at equal bytes; `n_classes`: number of object classes."""
     def count(experts, dim):
         with torch.device("meta"):
             proposals = MoERPNHead(sizes.channels, 3, experts)
@@ -276,9 +289,10 @@ def equal_width(sizes: FedMoxSizes, n_classes: int = 5) -> int:
 # %% ../nbs/11_fedmox.ipynb #63a3e15e
 def soft_mixture(server_state: dict[str, torch.Tensor], aggregated_state: dict[str, torch.Tensor],
                  alpha: float) -> dict[str, torch.Tensor]:
-    """Equation (1): alpha times the OLD server model plus (1 - alpha) times the clients' mean, tensor by
-    tensor; equal to a step of server learning rate 1 - alpha from the old model to the mean. Tensors that are
-    not floating are the mean's. Raises `UserError` for other names or shapes, or alpha outside 0..1."""
+    """Return `alpha` x `server_state` + (1 - `alpha`) x `aggregated_state`, tensor by tensor: the OLD server
+    model mixed with the clients' mean; equal to a step of server learning rate 1 - alpha from the old model
+    to the mean (equation (1)). Tensors that are not floating are the mean's. Raises `UserError` for other
+    names or shapes, or alpha outside 0..1."""
     if not 0 <= alpha <= 1: raise UserError(f"alpha={alpha} must be from 0 to 1")
     if server_state.keys() != aggregated_state.keys():
         differ = sorted(server_state.keys() ^ aggregated_state.keys())[:3]
@@ -294,8 +308,8 @@ def soft_mixture(server_state: dict[str, torch.Tensor], aggregated_state: dict[s
 
 # %% ../nbs/11_fedmox.ipynb #54e4cb25
 def cosine_rate(step: int, steps: int, rise: int = 0) -> float:
-    """Share of the learning rate at `step` of `steps` (from 0): a linear rise over the first `rise` steps,
-    then a cosine down to nearly 0."""
+    """Return the factor of the learning rate, 0 to 1, at `step` (from 0) of `steps`: a linear rise over the
+    first `rise` steps, then a cosine down to nearly 0."""
     if step < rise: return (step + 1) / (rise + 1)
     return 0.5 + 0.5 * math.cos(math.pi * (step - rise) / max(1, steps - rise))
 
@@ -303,7 +317,7 @@ def cosine_rate(step: int, steps: int, rise: int = 0) -> float:
 _SETTLED = 10 ** 6
 
 class FedMoxClient(Client):
-    """The private side of FedMox: pictures without labels at low resolution, and a memory for one head.
+    """FedMox's client: trains on pictures without labels at low resolution, by a teacher's pseudo-labels.
 
     `learn(model, teacher, generator, rate, step)` trains `model` in place for one local epoch; `n` is the
     number of its pictures. The teacher is a copy of the weights that came, or, with `own_teacher`, the one
@@ -318,8 +332,8 @@ class FedMoxClient(Client):
         self.teacher: dict[str, torch.Tensor] = {}
 
     def fit(self, msg: Msg) -> Msg:
-        """A local epoch without labels, from the weights in `msg`; answers the new weights and the number of
-        pictures."""
+        """Train for an epoch without labels, from the weights in `msg`; return the new weights and the number
+        of pictures `n`."""
         load_head(self.model, msg.tensors)
         teacher = twin(self.model)
         if self.teacher: load_head(teacher, self.teacher)
@@ -329,16 +343,16 @@ class FedMoxClient(Client):
 
 # %% ../nbs/11_fedmox.ipynb #c68d581a
 class FedMoxServer(Server):
-    """The public side of FedMox: a few labelled pictures at high resolution. Each round it averages what the
-    clients learned without labels, mixes the average with its own model of the round before, and trains the
-    mixture on its labels.
+    """FedMox's server, with a few labelled pictures at high resolution. Each round it averages what the
+    clients learned without labels, mixes the average with its own model of the round before (`soft_mixture`
+    with `alpha`), and trains the mixture on its labels.
 
     `learn(model, generator, rate)` trains `model` in place for one epoch with labels. `share` of the clients
     answer in a round, at least one; with `share=0` there are no clients, and a round is an epoch of the
     server alone: the warm-up, and the baseline SCL. `rise`: the first epochs, in which the learning rate
-    rises. `phase` parts the draws of two servers with one seed: 0 for the warm-up, 1 for the rounds. With an
-    `optimiser` (of the parameters of `model`) `learn` gets it as well, its rate set, in every epoch; a
-    checkpoint holds its moments."""
+    rises. `phase` separates the random draws of two servers with one seed: 0 for the warm-up, 1 for the
+    rounds. With an `optimiser` (of the parameters of `model`) `learn` gets it as well, its rate set, in every
+    epoch; a checkpoint holds its moments."""
 
     def __init__(self, model: nn.Module, learn: Callable, rounds: int, share: float = 0.33,
                  alpha: float = 0.2, seed: int = 0, rise: int = 0, phase: int = 1,
@@ -351,15 +365,18 @@ class FedMoxServer(Server):
         self.top = optimiser.param_groups[0]["lr"] if optimiser else 0.0
 
     def pick(self, ids: list, r: int) -> list:
-        "The clients of round `r`: `share` of `ids`, drawn without replacement."
+        "Return the clients of round `r`: the share `share` of `ids`, drawn without replacement."
         if not self.share: return []
         count = max(1, round(self.share * len(ids)))
         return sorted(ids[i] for i in np.random.default_rng([self.seed, r]).choice(len(ids), count, False))
 
-    def send(self, id: int) -> Msg: return Msg(self.weights, {"rate": cosine_rate(self.round, self.rounds)})
+    def send(self, id: int) -> Msg:
+        "Return the message to client `id`: the weights and the factor `rate` of the learning rate."
+        return Msg(self.weights, {"rate": cosine_rate(self.round, self.rounds)})
 
     def merge(self, replies: Iterable) -> None:
-        "Mean of `replies` (pairs of id and Msg), mixture, and an epoch with labels."
+        """Average the weights in `replies` (pairs of id and Msg), mix with the old model, and train an epoch
+        with labels."""
         pairs = ((msg.tensors, msg.meta["n"]) for _, msg in replies)
         first = next(pairs, None)
         if first is None:
@@ -369,7 +386,8 @@ class FedMoxServer(Server):
         self.weights = self.supervise(soft_mixture(self.weights, average, self.alpha))
 
     def supervise(self, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        "One epoch on the labelled pictures, from `weights` (name to tensor); the new weights."
+        """Train for one epoch on the labelled pictures, from `weights` (name to tensor); return the new
+        weights."""
         load_head(self.model, weights)
         rate = cosine_rate(self.round, self.rounds, self.rise)
         more = {}
@@ -380,10 +398,12 @@ class FedMoxServer(Server):
         return head_state(self.model)
 
     def state(self) -> Msg:
+        "Return the server's state: weights, and the optimiser's moments if it has one."
         msg = super().state()
         return Msg({**msg.tensors, **_moments(self.optimiser)}, msg.meta) if self.optimiser else msg
 
     def load(self, msg: Msg) -> None:
+        "Restore what `state` returned, in `msg`."
         own = {name: t for name, t in msg.tensors.items() if name.startswith(_KEPT)}
         super().load(Msg({name: t for name, t in msg.tensors.items() if name not in own}, msg.meta))
         if self.optimiser: _put_moments(self.optimiser, own)
@@ -405,9 +425,10 @@ def _put_moments(optimiser, tensors):
 
 # %% ../nbs/11_fedmox.ipynb #8b45509d
 def orthogonality(parameters: Iterable[torch.Tensor]) -> torch.Tensor | float:
-    """Sum over weight matrices and convolutions, flattened to (rows, columns), of an estimate from below of
-    the largest singular value of W W^T - 1 (or W^T W - 1, the smaller one), by two steps of power iteration
-    (SRIP, Bansal et al. 2018), which FedSTO adds to its losses (Kim et al. 2023)."""
+    """Return FedSTO's orthogonality penalty (Kim et al. 2023), a scalar: the sum over weight matrices and
+    convolutions in `parameters`, flattened to W (rows, columns), of an estimate from below of the largest
+    singular value of W W^T - 1 (or W^T W - 1, the smaller one), by two steps of power iteration (SRIP, Bansal
+    et al. 2018)."""
     total = 0.0
     for w in parameters:
         if w.ndim < 2: continue
@@ -420,8 +441,9 @@ def orthogonality(parameters: Iterable[torch.Tensor]) -> torch.Tensor | float:
 
 # %% ../nbs/11_fedmox.ipynb #2c6c7d09
 def penalty_of(name: str, mu: float, model: nn.Module | None) -> Callable | None:
-    """The function from a model to what `name` ("none", "proximal" or "orthogonal") adds to its loss, `model`
-    being where training starts; None for none."""
+    """Return the penalty function `name` ("none", "proximal" or "orthogonal"), from a model to a scalar that
+    is added to its loss: `mu` times the `orthogonality`, or FedProx's `mu` / 2 x squared distance from the
+    present weights of `model`; None for "none"."""
     if name == "none": return None
     if name == "orthogonal": return lambda model: mu * orthogonality(trainable(model))
     if name != "proximal":
@@ -432,8 +454,8 @@ def penalty_of(name: str, mu: float, model: nn.Module | None) -> Callable | None
 # %% ../nbs/11_fedmox.ipynb #e2380f2c
 def learn_with_labels(model: nn.Module, generator: torch.Generator, rate: float, data: Pictures,
                       sizes: FedMoxSizes, optimiser: torch.optim.Optimizer | None = None) -> None:
-    """An epoch of the server on labelled `data`: what `FedMoxServer.learn` is, for streets. `optimiser`: to
-    go on with one, at its own rate."""
+    """Train `model` in place for one epoch on labelled `data`, the server's part of FedMox, at the rate
+    `rate` x `sizes.lr`; other settings in `sizes`. `optimiser`: one to go on with, at its own rate."""
     name = sizes.penalty if sizes.penalty == "orthogonal" else "none"
     extra = penalty_of(name, sizes.mu, model)
     def balanced(model):
@@ -448,7 +470,9 @@ def learn_with_labels(model: nn.Module, generator: torch.Generator, rate: float,
 # %% ../nbs/11_fedmox.ipynb #3bb2ec00
 def learn_without_labels(model: nn.Module, teacher: nn.Module, generator: torch.Generator, rate: float,
                          step: int, data: Pictures, sizes: FedMoxSizes) -> None:
-    "An epoch of Soft Teacher on `data`, its boxes unread: what `FedMoxClient.learn` is, for streets."
+    """Train `model` in place for one epoch of Soft Teacher on `data`, whose boxes are not read, with
+    pseudo-labels of `teacher`: the client's part of FedMox, at the rate `rate` x `sizes.client_lr`. `step`:
+    how many steps the teacher has followed already."""
     names = ("batch", "weight", "momentum", "decay", "keep", "rpn", "classes", "variance", "jitters",
              "jitter")
     self_training_epoch(model, teacher, data, generator, lr=rate * sizes.client_lr, step=step,
@@ -458,8 +482,9 @@ def learn_without_labels(model: nn.Module, teacher: nn.Module, generator: torch.
 # %% ../nbs/11_fedmox.ipynb #90c69369
 def street_server(sizes: FedMoxSizes, seed: int, device: str | torch.device = "cpu",
                   kind: Callable = FedMoxServer, lasting: bool = False, **options: Any) -> FedMoxServer:
-    """The server of a run on streets, not warmed up; `options` of `kind`. `lasting`: one AdamW of rate
-    `sizes.lr` for all epochs, where there would be a new one in each."""
+    """Return a `FedMoxServer` for pictures of streets, not trained yet; `kind` is its class, `options`
+    further arguments of it. `lasting`: one AdamW of rate `sizes.lr` for all epochs, where there would be a
+    new one in each."""
     data = make_street(sizes, seed).server
     if sizes.same_resolution: data = resized(data, sizes.low)
     learn = partial(learn_with_labels, data=data, sizes=sizes)
@@ -469,15 +494,17 @@ def street_server(sizes: FedMoxSizes, seed: int, device: str | torch.device = "c
 
 # %% ../nbs/11_fedmox.ipynb #11c0a002
 def train_alone(server: Server, epochs: int, checkpoint: Checkpoint | None = None, label: str = "") -> dict:
-    "Weights of `server` after `epochs` rounds in which nobody is asked."
+    """Return the weights of `server` after `epochs` rounds without clients; `checkpoint` and `label` are for
+    the progress."""
     with Federation(InProcess(lambda id: None), []) as nobody: run(server, nobody, epochs, checkpoint, label=label)
     return server.weights
 
 # %% ../nbs/11_fedmox.ipynb #45d500b6
 def warm_up(sizes: FedMoxSizes, seed: int, device: str | torch.device = "cpu",
             checkpoint: Checkpoint | None = None) -> dict[str, torch.Tensor]:
-    """Weights of the head after `sizes.warmup` epochs of the server alone, with one AdamW. With
-    `sizes.upcycle` this share is spent on one expert; the rest, a rate that rises anew, on its copies."""
+    """Return the weights of the head after `sizes.warmup` epochs of the server alone, with one AdamW;
+    `checkpoint`: to go on after a stop. With `sizes.upcycle` this share of the epochs trains one expert; in
+    the rest, with a rate that rises anew, all experts train, begun as its copies."""
     first = round(sizes.upcycle * sizes.warmup) if sizes.experts > 1 else 0
     epochs = sizes.warmup - first
     its = replace(sizes, share=0, lr=sizes.warm_lr, penalty="none", rounds=max(1, epochs))
@@ -491,41 +518,48 @@ def warm_up(sizes: FedMoxSizes, seed: int, device: str | torch.device = "cpu",
 # %% ../nbs/11_fedmox.ipynb #6c090a12
 def score_weights(model: nn.Module, weights: dict[str, torch.Tensor], tests: dict[str, Pictures],
                   iou: float = 0.5) -> dict[str, float]:
-    """Mean average precision of a head's `weights` in each domain of `tests`, and the image-weighted `total`;
-    `model` is borrowed."""
+    """Return the mean average precision (at overlap `iou`; 0: COCO's) of a head's `weights` in each domain of
+    `tests`, and the image-weighted `total`; `model` is a detector to load them into."""
     load_head(model, weights)
     return score_domains(model, tests, iou=iou or None)
 
 # %% ../nbs/11_fedmox.ipynb #6c090a11
 @dataclass(frozen=True)
 class FedMoxExperiment(Experiment):
-    """FedMox on streets. The head starts from `start()`, a dict of
-    weights, or from those after the warm-up. `wrap` is put around every client, `kind` is the class of the
-    server."""
+    """An `Experiment` with FedMox on pictures of streets. The head starts from the weights that `start()`
+    returns, or if it is None from those after the warm-up. `wrap` is a function put around every client,
+    `kind` is the class of the server."""
     sizes: FedMoxSizes
     start: Callable | None = None
     wrap: Callable | None = None
     kind: Callable = FedMoxServer
 
     @cached_property
-    def lent(self) -> nn.Module: return make_detector(self.sizes, self.seed, self.device)
+    def lent(self) -> nn.Module:
+        "The detector that all clients of a process borrow while they train."
+        return make_detector(self.sizes, self.seed, self.device)
 
     @property
-    def street(self) -> Street: return make_street(self.sizes, self.seed)
+    def street(self) -> Street:
+        "The pictures of server, clients and tests."
+        return make_street(self.sizes, self.seed)
 
     def client(self, id: int) -> Any:
+        "Return client number `id`."
         data = self.street.clients[id]
         learn = partial(learn_without_labels, data=data, sizes=self.sizes)
         made = FedMoxClient(id, self.lent, learn, len(data), self.seed, self.sizes.own_teacher)
         return self.wrap(made) if self.wrap else made
 
     def server(self) -> FedMoxServer:
+        "Return the server, with a detector that has been warmed up."
         server = street_server(self.sizes, self.seed, self.device, self.kind)
         server.weights = self.start() if self.start else warm_up(self.sizes, self.seed, self.device)
         return server
 
     def test(self, server: Any) -> dict[str, float]:
-        "After the last round, the mean average precision in each domain and in `total`."
+        """Return the mean average precision of `server` in each domain and in `total` after the last round,
+        else {}."""
         if server.round + 1 < self.rounds: return {}
         return score_weights(self.lent, server.weights, self.street.tests, self.sizes.iou)
 
@@ -536,9 +570,12 @@ def learn_mosaic_alone(model: nn.Module, teacher: nn.Module, generator: torch.Ge
                        step: int, x: torch.Tensor, lr: float = 8e-3, batch: int = 8, threshold: float = 0.9,
                        noise: float = 0.7, wrong: float = 0.0, momentum: float = 0.99, penalty: str = "none",
                        mu: float = 0.001) -> None:
-    """An epoch of a client on features `x` (n, 16, h, w): the teacher labels each pixel of which it is sure
-    above `threshold`; the student learns these labels from features with `noise` added (the strong view). A
-    share `wrong` of the labels is drawn at random, for the experiment on bad teachers."""
+    """Train `model` in place for one epoch on features `x` (n, 16, h, w) without labels, in batches of
+    `batch`: `teacher` labels each pixel of which its probability is above `threshold`; the model learns these
+    labels by cross-entropy (times 4) from features with normal noise of deviation `noise` added (the strong
+    view), and the teacher follows with `momentum`. AdamW at the rate `rate` x `lr`. A share `wrong` of the
+    labels is drawn at random, for the experiment on bad teachers. `penalty`, `mu`: as in `penalty_of`;
+    `step`: how many steps the teacher has followed already."""
     steps, extra = itertools.count(step), penalty_of(penalty, mu, model)
     def loss(i):
         sure, label = _own_labels(teacher, x[i], wrong, generator)
@@ -559,7 +596,7 @@ def _own_labels(teacher, x, wrong, generator):
 # %% ../nbs/11_fedmox.ipynb #519f8a3b
 @dataclass(frozen=True)
 class MosaicSizes(Profile):
-    "The numbers of a run on the mosaic."
+    "Settings of FedMox on synthetic maps (the mosaic)."
     experts: Count = 3  # experts of the head
     plain: bool = False  # one nonlinear head with as many parameters instead
     kernel: Count = 1  # side of the experts' convolutions, pixels
@@ -584,35 +621,42 @@ class MosaicSizes(Profile):
 # %% ../nbs/11_fedmox.ipynb #519f8a3d
 def mosaic_client(id: int, seed: int, model: nn.Module, own_teacher: bool = False,
                   world: dict | None = None, **options: Any) -> FedMoxClient:
-    """Client `id` on the mosaic: 24 maps without labels, at half the resolution, of weather 1 to 3; `world`:
-    options of `mosaic`; `options` of `learn_mosaic_alone`."""
+    """Return client `id` on the mosaic: 24 unlabelled maps at half the resolution, of weather 1 to 3, drawn
+    by `seed`. `model`: the head it borrows; `own_teacher`: as in `FedMoxClient`; `world`: options of
+    `mosaic`; `options`: of `learn_mosaic_alone`."""
     x = halved(mosaic(24, 1 + id % 3, seed, part=10 + id, **(world or {}))).x
     return FedMoxClient(id, model, partial(learn_mosaic_alone, x=x, **options), len(x), seed, own_teacher)
 
 # %% ../nbs/11_fedmox.ipynb #519f8a3f
 @dataclass(frozen=True)
 class MosaicExperiment(Experiment):
-    """FedMox on the mosaic: labelled maps at the server, 24 at each client, at half the resolution and
-    without labels. `head` is the head to start from, else a fresh one; `start()`, if given, the weights after
-    the warm-up."""
+    """An `Experiment` with FedMox on synthetic maps (`mosaic`): labelled ones at the server, 24 at each
+    client, at half the resolution and without labels. `head` is the head to start from, else a fresh one;
+    `start()`, if given, returns the weights after the warm-up."""
     sizes: MosaicSizes
     head: nn.Module | None = None
     start: Callable | None = None
 
     @property
-    def world(self) -> dict: return dict(length=self.sizes.length, systematic=self.sizes.systematic)
+    def world(self) -> dict:
+        "The options of `mosaic` in the sizes."
+        return dict(length=self.sizes.length, systematic=self.sizes.systematic)
 
     def network(self) -> nn.Module:
+        "Return a new head, or a copy of `head`."
         sizes = self.sizes
         if self.head is not None: return copy.deepcopy(self.head)
         if sizes.plain: return plain_head(sizes.experts, self.seed, sizes.kernel)
         return mosaic_head(sizes.experts, sizes.gate, sizes.sparse, self.seed, sizes.kernel)
 
     @cached_property
-    def lent(self) -> nn.Module: return self.network()
+    def lent(self) -> nn.Module:
+        "The head that all clients of a process borrow while they train."
+        return self.network()
 
     def labelled_server(self, rounds: int, share: float, phase: int = 1) -> FedMoxServer:
-        "A server that learns from labels for `rounds`, from the weights of the head."
+        """Return a server that learns from labels for `rounds`, from the weights of the head; `share` of the
+        clients, and `phase`, as in `FedMoxServer`."""
         sizes, model = self.sizes, self.network()
         data = mosaic(sizes.maps, 0, self.seed, **self.world)
         if sizes.low_server: data = halved(data)
@@ -622,16 +666,18 @@ class MosaicExperiment(Experiment):
 
     @cached_property
     def warm(self) -> dict[str, torch.Tensor]:
-        "Weights after the warm-up."
+        "The weights after the warm-up."
         if self.start: return self.start()
         return train_alone(self.labelled_server(self.sizes.warmup, 0, phase=0), self.sizes.warmup)
 
     def client(self, id: int) -> FedMoxClient:
+        "Return client number `id`."
         sizes = self.sizes
         return mosaic_client(id, self.seed, self.lent, sizes.own_teacher, self.world, lr=sizes.client_lr,
                              threshold=sizes.threshold, wrong=sizes.wrong, penalty=sizes.penalty)
 
     def server(self) -> FedMoxServer:
+        "Return the server, with the weights after the warm-up."
         server = self.labelled_server(self.rounds, self.sizes.share)
         server.weights = self.warm
         return server
@@ -639,9 +685,9 @@ class MosaicExperiment(Experiment):
 # %% ../nbs/11_fedmox.ipynb #519f8a40
 def mosaic_trial(seed: int, model: nn.Module | None = None, start: Callable | None = None,
                  **sizes: Any) -> tuple:
-    """A run on the mosaic with these `sizes` (of `MosaicSizes`), from the head `model` and the weights
-    `start()` after the warm-up, if they are given. Returns the server, the scores after the warm-up and after
-    the last round, and the federation."""
+    """Run FedMox on the mosaic with these `sizes` (fields of `MosaicSizes`), from the head `model` and the
+    weights `start()` after the warm-up, if they are given. Returns the server, the scores (`score_mosaic`)
+    after the warm-up and after the last round, and the federation."""
     experiment = MosaicExperiment(MosaicSizes(**sizes), seed, head=model, start=start)
     server, _, federation = trial(experiment, workers=1)
     def score(weights):
@@ -652,8 +698,9 @@ def mosaic_trial(seed: int, model: nn.Module | None = None, start: Callable | No
 # %% ../nbs/11_fedmox.ipynb #882d8589
 def shrink(state: dict[str, torch.Tensor], start: dict[str, torch.Tensor], kind: str,
            keep: float = 0.1) -> dict[str, torch.Tensor]:
-    """What a client may send instead of `state` (name to tensor): its change from `start`, as "int8" (one
-    scale for each tensor), or the share `keep` of it that is largest ("top")."""
+    """Compress what a client sends: return the change of `state` from `start` (both name to tensor), with
+    `kind` "int8" in 8 bits (one scale for each tensor), with "top" only the share `keep` of entries that is
+    largest."""
     if kind not in ("int8", "top"): raise UserError(f"kind={kind!r} is unknown; choose int8 or top")
     small = {}
     for name, t in state.items():
@@ -667,7 +714,8 @@ def shrink(state: dict[str, torch.Tensor], start: dict[str, torch.Tensor], kind:
     return small
 
 def restored(small: dict[str, torch.Tensor], start: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    "The state that `shrink` made `small` of, as far as it can be had back; `start` as there."
+    """Return the state that was given to `shrink`, up to what was lost, from its result `small` and the same
+    `start`."""
     state = {}
     for name, t in start.items():
         change = torch.zeros(t.numel())
@@ -678,33 +726,41 @@ def restored(small: dict[str, torch.Tensor], start: dict[str, torch.Tensor]) -> 
 
 # %% ../nbs/11_fedmox.ipynb #0f89dd9a
 class ShrinkingClient:
-    "Puts what `client` answers through `shrink`, as `kind` says."
+    "Wraps `client` and compresses its answers by `shrink` with this `kind`."
     verbs = ("fit",)
     keeps = ("client",)
 
     def __init__(self, client: Client, kind: str): self.client, self.kind = client, kind
 
     def fit(self, msg: Msg) -> Msg:
+        "Let the client train from `msg`, and return its answer compressed."
         reply = self.client.fit(msg)
         return Msg(shrink(reply.tensors, msg.tensors, self.kind), reply.meta)
 
-    def state(self) -> Msg: return self.client.state()
+    def state(self) -> Msg:
+        "Return the client's private state."
+        return self.client.state()
 
-    def load(self, msg: Msg) -> None: self.client.load(msg)
+    def load(self, msg: Msg) -> None:
+        "Restore the client's private state from `msg`."
+        self.client.load(msg)
 
 class ShrinkingServer(FedMoxServer):
-    """Reads answers of `ShrinkingClient`s of this `shrinking` (a kind of `shrink`); all else as in
-    `FedMoxServer`."""
+    """A `FedMoxServer` that reads answers of `ShrinkingClient`s, compressed by the kind `shrinking` of
+    `shrink`."""
 
     def __init__(self, *args: Any, shrinking: str = "int8", **options: Any):
         super().__init__(*args, **options)
         self.shrinking = shrinking
 
     def accept(self, verb: str, id: int, msg: Msg) -> None:
+        """Raise `Refused` unless the reply `msg` of client `id` is a compressed change that can be undone,
+        with a count."""
         expect(msg, shrink(self.weights, self.weights, self.shrinking))
         try: state = restored(msg.tensors, self.weights)
         except (IndexError, RuntimeError): raise Refused("a change lies outside its tensor") from None
         super().accept(verb, id, Msg(state, msg.meta))
 
     def merge(self, replies: Iterable) -> None:
+        "Undo the compression of `replies`, and merge them as `FedMoxServer` does."
         super().merge((id, Msg(restored(msg.tensors, self.weights), msg.meta)) for id, msg in replies)

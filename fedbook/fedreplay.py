@@ -42,7 +42,7 @@ _Rate = Annotated[float, Bounds(above=0, high=1)]
 
 @dataclass(frozen=True)
 class FedReplaySizes(Profile):
-    "Every number of this chapter's runs."
+    "Settings of FedReplay's runs on crop leaves."
     data: str = "leaves"         # leaves (rendered), or a set that `world.pictures` knows
     classes: Count = 30          # classes of rendered leaves
     largest: int = 160           # train pictures of the most frequent class of leaves
@@ -120,8 +120,9 @@ profiles = {
 # %% ../nbs/10_fedreplay.ipynb #955322fd
 @dataclass(frozen=True, eq=False)
 class World:
-    """A data set behind a frozen encoder: features `x` (n, D) or (n, T, D) and labels `y` (n,) for training,
-    the same for the test, the names of the classes, and what it is called."""
+    """A data set behind a frozen encoder: features `x` (n, D) or (n, T, D) (T tokens a picture) and labels
+    `y` (n,) for training, `x_test` and `y_test` for the test, the names of the `classes`, and the `name` of
+    the set."""
     x: Tensor
     y: Tensor
     x_test: Tensor
@@ -130,22 +131,23 @@ class World:
     name: str
 
 def crops(sizes: FedReplaySizes, split: str = "train") -> Pictures:
-    """The pictures of `sizes.data` for `split` (train or test): rendered leaves, or a set of
-    `fedbook.datasets.world.pictures`."""
+    """Return the pictures that `sizes.data` names for `split` "train" or "test": rendered leaves, or a set
+    known to `fedbook.datasets.folders.pictures`."""
     if sizes.data != "leaves": return pictures(sizes.data, split)
     tail = long_tail(sizes.classes, sizes.largest, sizes.smallest)
     return leaves(tail if split == "train" else sizes.test_pictures, sizes.classes, sizes.size, split=split)
 
 def encode_world(train: Pictures, test: Pictures, encoder: ImageEncoder,
                  cache: str | Path | None = "auto") -> World:
-    "Encode the pictures of `train` and `test` once, by an `ImageEncoder`; `cache` as in its `encode`."
+    """Return the `World` of the pictures `train` and `test`, encoded once by `encoder`; `cache` as in its
+    `encode`."""
     x, x_test = (encoder.encode(photos.images, cache=cache) for photos in (train, test))
     return World(x, train.labels, x_test, test.labels, train.classes, train.name)
 
 # %% ../nbs/10_fedreplay.ipynb #be3a03ab
 class ReplayHead(nn.Module):
-    """A small transformer over frozen features, and a linear classifier. Input z: (b, in_dim), or (b,
-    n_tokens, in_dim); output: logits (b, n_classes).
+    """A small transformer over frozen features, and a linear classifier. Input z: (b, `in_dim`), or (b,
+    `n_tokens`, `in_dim`); output: logits (b, `n_classes`).
 
     Each token is brought to length sqrt(in_dim), projected to `dim`, put behind a learned class token, and
     given a learned position; then `layers` pre-norm blocks with `heads` heads, `ff` hidden units (GELU) and
@@ -168,15 +170,20 @@ class ReplayHead(nn.Module):
         self.classifier = nn.Linear(dim, n_classes)
 
     def features(self, z: Tensor) -> Tensor:
-        "h (b, dim), what the classifier sees: the class token after the last LayerNorm."
+        """Return the classifier's input (b, dim) for features `z` (b, in_dim) or (b, n_tokens, in_dim): the
+        class token after the last LayerNorm."""
         tokens = z.reshape(len(z), self.n_tokens, self.in_dim)
         tokens = self.project(F.normalize(tokens, dim=-1) * math.sqrt(self.in_dim))
         tokens = torch.cat([self.token.expand(len(z), 1, -1), tokens], 1) + self.position
         return self.norm(self.blocks(tokens)[:, 0])
 
-    def forward(self, z: Tensor) -> Tensor: return self.classifier(self.features(z))
+    def forward(self, z: Tensor) -> Tensor:
+        "Return the logits (b, n_classes) for features `z` (b, in_dim) or (b, n_tokens, in_dim)."
+        return self.classifier(self.features(z))
 
     def load_state_dict(self, state: State, strict: bool = True, assign: bool = False) -> object:
+        """Load `state` after setting the classifier to as many classes as it has; `strict` and `assign` as
+        torch's."""
         now = self.classifier.out_features
         rows = len(state["classifier.weight"]) if "classifier.weight" in state else now
         if type(self.classifier) is not nn.Linear or rows != now:
@@ -190,17 +197,17 @@ def _blank_linear(like, rows):
 
 # %% ../nbs/10_fedreplay.ipynb #a2a0a13b
 def make_head(sizes: FedReplaySizes, world: World, seed: int, classes: int) -> ReplayHead:
-    """A `ReplayHead` for the features of `world` with `classes` rows; its first weights depend on `seed`
-    alone."""
+    """Return a `ReplayHead` for the features of `world` with `classes` classes and the dimensions in `sizes`;
+    its initial weights depend on `seed` alone."""
     tokens = 1 if world.x.dim() == 2 else world.x.shape[1]
     return build(partial(ReplayHead, world.x.shape[-1], classes, sizes.dim, sizes.layers, sizes.heads,
                          sizes.ff, tokens), seed)
 
 # %% ../nbs/10_fedreplay.ipynb #d0d40997
 class Farms(NamedTuple):
-    """Who holds what: `parts`, index arrays into the training features; `joins`, the round in which each
-    client comes; labels `y` and `y_test`, numbered so that classes which come late are last; `known`, how
-    many classes there are at the start."""
+    """How the data are dealt to clients: `parts`, index arrays into the training features, one per client;
+    `joins`, client id to the round in which it comes; labels `y` and `y_test`, numbered so that classes which
+    come late are last; `known`, the number of classes at the start."""
     parts: list[np.ndarray]
     joins: dict[int, int]
     y: Tensor
@@ -208,8 +215,8 @@ class Farms(NamedTuple):
     known: int
 
 def deal(world: World, sizes: FedReplaySizes, seed: int) -> Farms:
-    """Split the training features of `world` over `sizes.clients` farms; with a `sizes.join_round`, the last
-    farm comes in that round."""
+    """Deal the training features of `world` to `sizes.clients` clients by the split `sizes.split`, drawn by
+    `seed`; with a `sizes.join_round`, the last client comes in that round."""
     splits: dict[str, Callable] = {"class": by_class, "iid": iid, "shards": partial(shards, per_client=1),
                                    "dirichlet": partial(dirichlet, alpha=sizes.alpha)}
     if sizes.join_round and sizes.clients < 2:
@@ -225,11 +232,11 @@ def deal(world: World, sizes: FedReplaySizes, seed: int) -> Farms:
 # %% ../nbs/10_fedreplay.ipynb #e28e08a7
 def donate(features: Tensor, labels: Tensor, rate: float,
            generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """A class-balanced share of a client's own features: of each class c, max(1, round(rate n_c)), drawn
-    without replacement.
+    """Draw a client's donation to the common pool by `generator`, a class-balanced share of its features: of
+    each class c with n_c features, max(1, round(`rate` n_c)), without replacement.
 
-    `features` (n, ...), `labels` (n,), `rate` above 0 and at most 1. Returns `(z, y)`, in the order they were
-    in."""
+    `features` (n, ...), `labels` (n,), `rate` above 0 and at most 1. Returns `(z, y)`, features and labels in
+    the order they were in."""
     if not 0 < rate <= 1: raise UserError(f"rate={rate} must be above 0 and at most 1")
     if not len(labels): raise UserError("labels is empty; a client needs at least one picture to donate")
     shares = []
@@ -241,8 +248,8 @@ def donate(features: Tensor, labels: Tensor, rate: float,
 
 # %% ../nbs/10_fedreplay.ipynb #51599269
 class ReplayPool:
-    """What all clients donated: features `z` (M, ...) and labels `y` (M,). `donations`: list of such pairs,
-    of one width."""
+    """The pool of features that all clients share for replay: features `z` (M, ...) and labels `y` (M,),
+    joined from `donations`, a list of such pairs of one width."""
 
     def __init__(self, donations: list[tuple[Tensor, Tensor]]):
         self.z, self.y = (torch.cat(parts) for parts in zip(*donations, strict=True))
@@ -251,15 +258,16 @@ class ReplayPool:
 
     @property
     def nbytes(self) -> int:
-        "Bytes of features and labels, unpacked; the wire leaves out zeros."
+        "Bytes of features and labels in memory; messages leave out zeros."
         return self.z.nbytes + self.y.nbytes
 
     def draw(self, n: int, generator: torch.Generator) -> Tensor:
-        "Positions (n,) of `n` entries, drawn with replacement."
+        "Return the positions (`n`,) of entries drawn with replacement by `generator`."
         return torch.randint(len(self), (n,), generator=generator)
 
     def equalised(self, generator: torch.Generator) -> "ReplayPool":
-        "A pool with as many entries of each class as the rarest class has, drawn without replacement."
+        """Return a pool with as many entries of each class as the rarest class has, drawn without replacement
+        by `generator`."""
         least = int(self.y.unique(return_counts=True)[1].min())
         order = torch.randperm(len(self), generator=generator)
         chosen = torch.cat([order[self.y[order] == c][:least] for c in self.y.unique()]).sort().values
@@ -267,27 +275,28 @@ class ReplayPool:
 
 # %% ../nbs/10_fedreplay.ipynb #51599271
 def with_pool(msg: Msg, pool: ReplayPool | None) -> Msg:
-    "The message `msg`, and in it a `pool`, where there is one (not None)."
+    "Return the message `msg` with the features and labels of `pool` added, or as it is for None."
     more = {} if pool is None else labelled({"z": pool.z, "y": pool.y}, "pool")
     return Msg({**msg.tensors, **more}, msg.meta)
 
 def pool_in(msg: Msg) -> ReplayPool | None:
-    "The pool in a message that `with_pool` made, or None."
+    "Return the pool in a message `msg` from `with_pool`, or None."
     found = part(msg.tensors, "pool")
     return ReplayPool([(found["z"], found["y"])]) if found else None
 
 # %% ../nbs/10_fedreplay.ipynb #ff6c46a6
 def replay_loss(local: Tensor, replay: Tensor, lam: float) -> Tensor:
-    """(1 - lam) `local` + lam `replay`: a client's loss on its own batch and on a batch from the pool; `lam`
-    in [0, 1]."""
+    """Return (1 - `lam`) `local` + `lam` `replay`, a client's total loss, from its losses on its own batch
+    and on a batch from the pool; `lam` in [0, 1]."""
     if not 0 <= lam <= 1: raise UserError(f"lam={lam} must be from 0 to 1")
     return (1 - lam) * local + lam * replay
 
 # %% ../nbs/10_fedreplay.ipynb #b501e3a8
 def warm_start(head: ReplayHead, pool: ReplayPool, steps: int, generator: torch.Generator, lr: float = 1e-3,
                batch: int = 64, weight_decay: float = 1e-4) -> None:
-    """Train `head` in place on the `pool` alone: `steps` of AdamW on cross-entropy, batches of `batch` drawn
-    with replacement from `generator`. The server's first move, and the whole of the baseline "pool only"."""
+    """Train `head` in place on the `pool` alone: `steps` of AdamW (rate `lr`, `weight_decay`) on
+    cross-entropy, with batches of `batch` drawn with replacement by `generator`. It is the server's training
+    before the first round, and the whole of the baseline "pool only"."""
     device = head.classifier.weight.device
     drawn = (pool.draw(batch, generator) for _ in range(steps))
     train(head, ((pool.z[i].to(device), pool.y[i].to(device)) for i in drawn),
@@ -295,14 +304,16 @@ def warm_start(head: ReplayHead, pool: ReplayPool, steps: int, generator: torch.
 
 # %% ../nbs/10_fedreplay.ipynb #40280203
 def class_prototypes(h: Tensor, y: Tensor) -> Tensor:
-    "The mean of `h` (m, d) for each class of `y` (m,): (classes present, d), in ascending order of class."
+    """Return the mean of the features `h` (m, d) of each class in `y` (m,): (classes present, d), in
+    ascending order of class."""
     return torch.stack([h[y == c].mean(0) for c in y.unique()])
 
 # %% ../nbs/10_fedreplay.ipynb #c4e9add3
 def expand_classifier(linear: nn.Linear, prototypes: Tensor) -> nn.Linear:
-    """A copy of `linear` (d inputs, C outputs) with a row for each of `prototypes` (N, d): the old rows and
-    their logits bit for bit as they were; new row c is prototype c at the mean length of the old rows, its
-    bias the mean of the old biases."""
+    """Return a copy of the classifier `linear` (d inputs, C outputs) with one more class for each of
+    `prototypes` (N, d), the mean features of new classes: old logits stay bit for bit; new row c is prototype
+    c scaled to the mean length of the old rows, its bias the mean of the old biases. Raises `UserError` for
+    prototypes of another width."""
     if prototypes.dim() != 2 or prototypes.shape[1] != linear.in_features:
         expected = f"expected (new classes, {linear.in_features})"
         raise UserError(f"prototypes have shape {tuple(prototypes.shape)}, {expected}")
@@ -314,8 +325,8 @@ def expand_classifier(linear: nn.Linear, prototypes: Tensor) -> nn.Linear:
 
 # %% ../nbs/10_fedreplay.ipynb #927de635
 def row_gated_average(states: list[State], counts: list, previous: State) -> State:
-    """The classifier's rows, each averaged over the clients that own its class: row c is the mean of their
-    rows c, weighted by their `counts` of class c. A row that no client owns stays as in `previous`.
+    """Average the classifier row by row over the clients that own the class: row c is the mean of their rows
+    c, weighted by their numbers of pictures of class c. A row that no client owns stays as in `previous`.
 
     `states`: list of {"weight": (C, d), "bias": (C,)}; `counts`: as many (C,) arrays of pictures per class;
     `previous`: such a state. A summary of the paper says that updates are isolated by class ownership, in the
@@ -332,34 +343,37 @@ def row_gated_average(states: list[State], counts: list, previous: State) -> Sta
 
 # %% ../nbs/10_fedreplay.ipynb #c04598db
 def cross_entropy(client: "FedReplayClient", logits: Tensor, y: Tensor) -> Tensor:
-    "FedAvg's local loss: the mean over a batch, for `logits` (b, C) and `y` (b,)."
+    """Return FedAvg's local loss, the mean cross-entropy of a batch, a scalar: `logits` (b, C), labels `y`
+    (b,). `client` is not used."""
     return F.cross_entropy(logits, y)
 
 def fedprox(client: "FedReplayClient", logits: Tensor, y: Tensor, mu: float = 0.01) -> Tensor:
-    """FedProx's local loss (Li et al. 2020, Eq. 2): `mu` / 2 times the squared distance from the weights that
-    were sent is added."""
+    """Return FedProx's local loss, a scalar: the mean cross-entropy of `logits` (b, C) and labels `y` (b,),
+    plus `mu` / 2 times the squared distance of the weights of `client` from those it was sent (Li et al.
+    2020, Eq. 2)."""
     anchor = [client._anchor[name] for name, _ in client.model.named_parameters()]
     return F.cross_entropy(logits, y) + proximal(client.model.parameters(), anchor, mu)
 
 def restricted_softmax(logits: Tensor, counts: Tensor, alpha: float = 0.5) -> Tensor:
-    """FedRS's logits (Li and Zhan 2021, as in its authors' code): those of class c are multiplied by
-    alpha + (1 - alpha) n_c / max n, so that a client pushes rows of classes it does not hold less. `logits`
-    (b, C), `counts` (C,)."""
+    """Return FedRS's scaled logits (b, C): those of class c multiplied by alpha + (1 - alpha) n_c / max n, so
+    that a client pushes rows of classes it does not hold less (Li and Zhan 2021, as in its authors' code).
+    `logits` (b, C); `counts` (C,), the client's numbers n of pictures."""
     return logits * (alpha + (1 - alpha) * counts / counts.max())
 
 def fedrs(client: "FedReplayClient", logits: Tensor, y: Tensor, alpha: float = 0.5) -> Tensor:
-    "FedRS's local loss: cross-entropy of `restricted_softmax`."
+    """Return FedRS's local loss, a scalar: the mean cross-entropy of `logits` (b, C) after
+    `restricted_softmax` by the class counts of `client` and `alpha`, and labels `y` (b,)."""
     return F.cross_entropy(restricted_softmax(logits, client._counts, alpha), y)
 
 # %% ../nbs/10_fedreplay.ipynb #aee8359e
 class FedReplayClient(Client):
-    """A farm: frozen features `z` (n, D) or (n, T, D) and labels `y` (n,), a head that it borrows, and the
-    pool, once it came.
+    """FedReplay's client: frozen features `z` (n, D) or (n, T, D) and labels `y` (n,), a head that it
+    borrows, and the pool of shared features, once it came.
 
     Of `sizes` it takes `epochs`, `batch`, `lr` and `weight_decay` of AdamW, begun anew each round; `rate`,
     the share of its own features that it gives away, once; `lam`, the weight of the pool in its loss.
-    `local_loss(client, logits, y)` is its loss on its own pictures. While a fit message asks for `mu`, the
-    teacher's logits on the pool are distilled at `sizes.temperature`.
+    `local_loss(client, logits, y)` is its loss on its own pictures. While a fit message has a weight `mu`,
+    the old head's (teacher's) logits on the pool are distilled at `sizes.temperature`.
 
     Between rounds it keeps the pool (`replay`) and the `teacher`'s logits on it. What a fit message says, the
     weights (`start`) and `mu`, is forgotten after the answer."""
@@ -378,18 +392,21 @@ class FedReplayClient(Client):
         self.teacher: Tensor | None = None
 
     def donate(self, msg: Msg) -> Msg:
-        "Its share, the same however often it is asked."
+        """Return the features `z` and labels `y` that it gives to the pool, the same however often it is
+        asked."""
         z, y = donate(self.x, self.y, self.rate, generator(self.seed, self.id, 1))
         return Msg({"z": z, "y": y})
 
     def pool(self, msg: Msg) -> Msg:
-        "Keep the pool in `msg`, and with it the teacher's logits, where there are any."
+        """Keep the pool in `msg`, and with it the teacher's logits, where there are any; return the number of
+        entries `kept`."""
         self.replay = ReplayPool([(msg.tensors["z"], msg.tensors["y"])])
         self.teacher = msg.tensors.get("teacher")
         return Msg({}, {"kept": len(self.replay)})
 
     def fit(self, msg: Msg) -> Msg:
-        "FedAvg's, on features."
+        """Train from the weights in `msg`; return the new weights, the number of pictures `n` and of each
+        class, `counts`."""
         self.read(msg)
         return self.answer(super().fit(Msg(self.start)).tensors)
 
@@ -412,13 +429,15 @@ class FedReplayClient(Client):
         self._mu = fit_msg.meta.get("mu", 0.0)
 
     def answer(self, weights: State) -> Msg:
+        "Return the reply with the new `weights`, the number of pictures `n` and the `counts` of each class."
         return Msg(weights, {"n": len(self.y), "counts": self.counts().tolist()})
 
     def counts(self) -> Tensor:
-        "How many pictures of each class it holds (C,); the pool does not count."
+        "Return how many pictures of each class it holds, int64 (C,); the pool does not count."
         return torch.bincount(self.y, minlength=self.model.classifier.out_features)
 
     def optimiser(self) -> torch.optim.Optimizer:
+        "Return a new AdamW optimiser of the head."
         return fused_adamw(self.model.parameters(), self.lr, self.weight_decay)
 
     @property
@@ -427,16 +446,21 @@ class FedReplayClient(Client):
         return self.replay if self.lam or self._mu else None
 
     def train(self) -> None:
-        "FedAvg's; what the losses compare with goes to the device once."
+        """Train for a round; the weights sent and the class counts, which losses compare with, go to the
+        device once."""
         self._anchor = {name: t.to(self.device) for name, t in self.start.items()}
         self._counts = self.counts().to(self.device, torch.float32)
         super().train()
 
-    def batches(self) -> Iterable[tuple]: return map(self.rows, self.plan())
+    def batches(self) -> Iterable[tuple]:
+        """Return the batches of a round: own features and labels, and with a pool its features and labels,
+        perhaps the teacher's logits."""
+        return map(self.rows, self.plan())
 
     def loss(self, z: Tensor, y: Tensor, *pool: Tensor) -> Tensor:
-        """Equation (3): its own batch and one from the pool (features, labels, perhaps the teacher's logits),
-        in one pass through the head; with a teacher, (5)."""
+        """Return the loss of a batch, a scalar: (1 - lam) x `local_loss` on its own features `z` with labels
+        `y` (b,) + lam x cross-entropy on those in `pool` (equation (3)), and with the teacher's logits in
+        `pool` also mu x T^2 KL(teacher || head) on its features (equation (5))."""
         if not pool: return self.local_loss(self, self.model(z), y)
         shared_z, shared_y, *teacher = pool
         own, shared = self.model(torch.cat([z, shared_z])).split(len(y))
@@ -444,15 +468,18 @@ class FedReplayClient(Client):
         if not teacher: return loss
         return loss + self._mu * distillation_loss(teacher[0], shared, self.temperature)
 
-    def state(self) -> Msg: return with_pool(gather(self, ("generator", "teacher")), self.replay)
+    def state(self) -> Msg:
+        "Return its private state: random generator, pool and the teacher's logits."
+        return with_pool(gather(self, ("generator", "teacher")), self.replay)
 
     def load(self, msg: Msg) -> None:
+        "Restore what `state` returned, in `msg`."
         scatter(self, msg)
         self.replay = pool_in(msg)
 
     def alike(self) -> tuple | None:
-        """What it has in common with whoever can train beside it; None with another loss, or for another
-        class."""
+        """Return what clients must have in common to be trained together in one batched computation, a tuple
+        to compare; None for a client with another loss, or of another class."""
         if type(self) is not FedReplayClient or self.local_loss is not cross_entropy: return None
         pool = [] if self.replay is None else [self.replay.z]
         widths = [t.shape[1:] for t in (self.x, *pool, self.teacher) if t is not None]
@@ -460,8 +487,8 @@ class FedReplayClient(Client):
                 *((name, t.shape) for name, t in self.start.items()))
 
     def plan(self) -> list:
-        """For each step the positions of its own pictures, and as many of the pool (none where it does not
-        replay), drawn ahead. They go to the device together, and so does what they point at."""
+        """Return for each step of a round the positions of its own pictures, and of as many in the pool (none
+        where it does not replay), drawn ahead and on the device."""
         self._there, pool, drawn = self.there(), self.source, []
         for _ in range(self.epochs):
             for own in batches(len(self.y), self.batch, self.generator):
@@ -470,36 +497,37 @@ class FedReplayClient(Client):
         return list(zip(there[::2], there[1::2]))
 
     def there(self) -> tuple[list[Tensor], ...]:
-        "On the device: own features and labels; and the pool's with the teacher's logits, those that count."
+        """Return what a round reads, on the device: own features and labels; and the pool's, with the
+        teacher's logits where they count."""
         pool, taught = self.source, [self.teacher] if self._mu else []
         groups = [self.x, self.y], [] if pool is None else [pool.z, pool.y, *taught]
         return tuple([t.to(self.device) for t in group if t is not None] for group in groups)
 
     def rows(self, step: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
-        "What `there` has at the positions of a step of the plan."
+        "Return the batch at the positions `step` of the plan."
         (own, shared), (mine, pool) = step, self._there
         return (*(t[own] for t in mine), *(t[shared] for t in pool))
 
     def losses(self, weights: State, share: Tensor, z: Tensor, y: Tensor, *pool: Tensor) -> Tensor:
-        "`loss` of k clients (k,) that are alike: see `together.Stackable`."
+        "Return the losses (k,) of k clients that are alike, in one computation: see `losses_stacked`."
         return losses_stacked(self, weights, share, z, y, *pool)
 
 # %% ../nbs/10_fedreplay.ipynb #2e291ad3
 def classifier_rows(state: State) -> State:
-    "The classifier's `weight` (C, d) and `bias` (C,) out of a head's `state`."
+    "Return the classifier's `weight` (C, d) and `bias` (C,) out of a head's `state`."
     return {name: state[f"classifier.{name}"] for name in ("weight", "bias")}
 
 class FedReplayServer(Server):
-    """Collects a pool once and hands it to everybody; then FedAvg. A client that comes later brings its part
-    of the pool, and perhaps new classes.
+    """FedReplay's server: collects a pool of features once and hands it to all clients; then FedAvg. A client
+    that comes later brings its part of the pool, and perhaps new classes.
 
     `head`: a `ReplayHead` with a row for each class known at the start. `joins[id]` is the round in which
     client `id` comes (0: from the start). Labels of latecomers must be below `most_classes`.
 
     Of `sizes` it takes `per_round`; `warm_steps`, `warm_batch`, `lr` and `weight_decay` of the first
-    training; `balance` of the pool; and how a latecomer is taken in: `gate`, and for `kd_rounds`
-    rounds the weight `mu` with which clients distil the old head's logits on the pool. Rows of new classes
-    begin as `prototypes`, or at random."""
+    training; `balance` of the pool; and how a latecomer is taken in: `gate`, and for `kd_rounds` rounds the
+    weight `mu` with which clients distil the old head's logits on the pool. Rows of new classes begin as
+    `prototypes`, or at random."""
     prototypes = True
     keeps: tuple[str, ...] = ("weights", "teacher", "holders", "pool")
 
@@ -520,20 +548,26 @@ class FedReplayServer(Server):
         return self.pool
 
     @property
-    def classes(self) -> int: return len(self.weights["classifier.bias"])
+    def classes(self) -> int:
+        "The number of classes that the head has."
+        return len(self.weights["classifier.bias"])
 
     def pick(self, ids: list, r: int) -> list:
+        """Return the clients of round `r`: `per_round` of those of `ids` that have come, drawn without
+        replacement."""
         return super().pick([id for id in ids if self.joins[id] <= r], r)
 
     def steps(self, ids: list, r: int) -> list:
+        """Return the exchanges of round `r`: training by the clients `ids`; before it, when clients come,
+        their donations and the new pool to everybody who is there."""
         here = [id for id, start in self.joins.items() if start <= r]
         new = [id for id, start in self.joins.items() if start == r]
         pool = [Step("donate", Msg({}), new, self.collect), Step("pool", self.share, here, self.note_holders)]
         return [*(pool if new else []), Step("fit", self.send, ids, self.merge)]
 
     def collect(self, replies: Iterable) -> None:
-        """Add what arrives to the pool; then, at the start, warm up on it, and later, make room for new
-        classes."""
+        """Add the donations in `replies` to the pool; then, at the start, train the head on it, and later,
+        add new classes."""
         donated = ReplayPool([(msg.tensors["z"], msg.tensors["y"]) for _, msg in replies])
         self.pool = ReplayPool([(pool.z, pool.y) for pool in (self.pool, donated) if pool])
         if self.sizes.balance == "equal":
@@ -545,13 +579,14 @@ class FedReplayServer(Server):
         self.weights = snapshot(self.head)
 
     def warm_up(self) -> None:
+        "Train the head on the pool (`warm_start`)."
         sizes, drawn = self.sizes, generator(self.seed, 0, 0, 2)
         warm_start(self.head, self.shared_pool, sizes.warm_steps, drawn, sizes.lr, sizes.warm_batch,
                    sizes.weight_decay)
 
     def expand(self, donated: ReplayPool) -> None:
-        """Keep the old head's logits on the pool as the teacher's; then a row for each new class up to the
-        last in `donated` (0 for one that nobody gave)."""
+        """Keep the old head's logits on the pool as the teacher's; then add a row to the classifier for each
+        new class up to the last in the pool `donated` (a prototype of 0 for one that nobody gave)."""
         old = self.head.classifier
         if self.sizes.mu and self.sizes.kd_rounds: self.teacher = outputs(self.head, self.shared_pool.z)
         new = donated.y >= self.classes
@@ -564,19 +599,25 @@ class FedReplayServer(Server):
         else: self.head.classifier = widen(old, len(rows), generator(self.seed, self.round, 0, 3))
 
     def share(self, id: int) -> Msg:
+        "Return the message to client `id` with the pool and the teacher's logits, if there are any."
         pool = {"z": self.shared_pool.z, "y": self.shared_pool.y}
         return Msg(pool if self.teacher is None else {**pool, "teacher": self.teacher})
 
-    def note_holders(self, replies: Iterable) -> None: self.holders |= {id for id, _ in replies}
+    def note_holders(self, replies: Iterable) -> None:
+        "Note that the clients in `replies` have the pool."
+        self.holders |= {id for id, _ in replies}
 
     def send(self, id: int) -> Msg:
-        "The weights; and the pool, to a client that missed it."
+        """Return the message to client `id`: the weights; the pool, if it missed it; and after a late join
+        the distillation's weight `mu`."""
         sizes = self.sizes
         late = any(0 < start <= self.round < start + sizes.kd_rounds for start in self.joins.values())
         missed = {} if self.pool is None or id in self.holders else labelled(self.share(id).tensors, "pool")
         return Msg({**self.weights, **missed}, {"mu": sizes.mu} if late and sizes.mu else {})
 
     def merge(self, replies: Iterable) -> None:
+        """Average the weights in `replies` by number of pictures; with the gate, the classifier's rows over
+        the owners of their class."""
         states, counts, ids = [], [], []
         def pairs():
             for id, msg in replies:
@@ -592,6 +633,7 @@ class FedReplayServer(Server):
         self.holders.update(ids)
 
     def accept(self, verb: str, id: int, msg: Msg) -> None:
+        "Raise `Refused` for a reply `msg` of client `id` to `verb` that must not be merged."
         if verb == "donate": return self.accept_donation(id, msg)
         if verb == "pool": return self.accept_receipt(msg)
         super().accept(verb, id, msg)
@@ -602,11 +644,14 @@ class FedReplayServer(Server):
                           f"{n}")
 
     def accept_receipt(self, msg: Msg) -> None:
+        "Raise `Refused` unless `msg` says that the whole pool was kept."
         expect(msg, {})
         count, wanted = msg.meta.get("kept"), len(self.shared_pool)
         if count != wanted: raise Refused(f"kept={count!r:.40} is not the pool's {wanted} entries")
 
     def accept_donation(self, id: int, msg: Msg) -> None:
+        """Raise `Refused` unless `msg` has features of the right shape with as many labels, and labels that
+        client `id` may have."""
         head = self.head
         shape = (head.in_dim,) if head.n_tokens == 1 else (head.n_tokens, head.in_dim)
         expect(msg, {"z": ((None, *shape), torch.float32), "y": ((None,), torch.int64)})
@@ -617,19 +662,23 @@ class FedReplayServer(Server):
         if not 0 <= int(y.min()) <= int(y.max()) < allowed:
             raise Refused(f"labels {int(y.min())} to {int(y.max())} are not all in 0 to {allowed - 1}")
 
-    def state(self) -> Msg: return with_pool(gather(self, ("weights", "teacher", "holders")), self.pool)
+    def state(self) -> Msg:
+        "Return the server's state: weights, teacher's logits, which clients have the pool, and the pool."
+        return with_pool(gather(self, ("weights", "teacher", "holders")), self.pool)
 
     def load(self, msg: Msg) -> None:
+        "Restore what `state` returned, in `msg`."
         scatter(self, msg)
         self.pool = pool_in(msg)
 
 # %% ../nbs/10_fedreplay.ipynb #0065fe7e
 @dataclass(frozen=True)
 class FedReplayExperiment(Experiment):
-    """The farms of `sizes` and their server. `server_kind`: `FedReplayServer`; with 04's `Server` it is
-    StdFed, with `LocalOnly` no federation. `local_loss`: what the farms minimise on their own pictures.
-    `features`: a `World` that is made already (None: `crops` of `sizes.data`, encoded). Raises `UserError`
-    where another server than `FedReplayServer` should take in a late farm."""
+    """An `Experiment` with FedReplay on the clients of `sizes`. `server_kind`: `FedReplayServer`; with the
+    plain `Server` it is StdFed, FedAvg of the heads without a pool, with `LocalOnly` no federation.
+    `local_loss`: what the clients minimise on their own pictures. `features`: a `World` that is made already
+    (None: `crops` of `sizes.data`, encoded). Raises `UserError` where another server than `FedReplayServer`
+    should take in a late client."""
     sizes: FedReplaySizes
     server_kind: type[Server] = FedReplayServer
     local_loss: Callable = cross_entropy
@@ -637,27 +686,34 @@ class FedReplayExperiment(Experiment):
 
     @cached_property
     def world(self) -> World:
+        "The encoded data set."
         if self.features: return self.features
         sizes, where = self.sizes, torch.device(self.device)
         encoder = image_encoder(sizes.encoder, sizes.weights, where, sizes.size, sizes.width, sizes.tokens)
         return encode_world(crops(sizes), crops(sizes, "test"), encoder)
 
     @cached_property
-    def farms(self) -> Farms: return deal(self.world, self.sizes, self.seed)
+    def farms(self) -> Farms:
+        "How the data are dealt to the clients."
+        return deal(self.world, self.sizes, self.seed)
 
     def head(self) -> ReplayHead:
-        "A new head with a row for each class known at the start."
+        "Return a new head with a row for each class known at the start."
         return make_head(self.sizes, self.world, self.seed, self.farms.known).to(self.device)
 
     @cached_property
-    def lent(self) -> ReplayHead: return self.head()
+    def lent(self) -> ReplayHead:
+        "The head that all clients of a process borrow while they train."
+        return self.head()
 
     def client(self, id: int) -> FedReplayClient:
+        "Return client number `id`."
         mine = torch.from_numpy(self.farms.parts[id])
         return FedReplayClient(id, self.lent, self.world.x[mine], self.farms.y[mine], self.sizes, self.seed,
                                self.local_loss)
 
     def server(self) -> Server:
+        "Return the server, with a head of its own."
         sizes, kind = self.sizes, self.server_kind
         if issubclass(kind, FedReplayServer):
             return kind(self.head(), self.farms.joins, sizes, self.seed, len(self.world.classes))
@@ -666,8 +722,9 @@ class FedReplayExperiment(Experiment):
                         f"{kind.__name__} takes in nobody later")
 
     def test(self, server: Server) -> dict:
-        """Accuracy of the server's head on test features: `accuracy` over all classes it knows, `old` over
-        those known at the start, `new` over those that came later (0 while there are none)."""
+        """Return the accuracy, 0 to 1, of the head of `server` on test features: `accuracy` over all classes
+        it knows, `old` over those known at the start, `new` over those that came later (0 while there are
+        none)."""
         rows, known = len(server.weights["classifier.bias"]), self.farms.known
         def over(first: int, last: int) -> float:
             asked = (self.farms.y_test >= first) & (self.farms.y_test < last)
@@ -679,8 +736,8 @@ experiment = FedReplayExperiment
 
 # %% ../nbs/10_fedreplay.ipynb #5ffddef8
 def logits_stacked(head: ReplayHead, weights: State, z: Tensor) -> Tensor:
-    """`ReplayHead.forward` of k heads at once: logits (k, b, C) for `z` (k, b, in_dim) or (k, b, n_tokens,
-    in_dim).
+    """Return the logits (k, b, C) of k heads at once, as `ReplayHead` computes each, for features `z` (k, b,
+    in_dim) or (k, b, n_tokens, in_dim).
 
     `weights`: the tensors of the k heads' state dicts, stacked (k, ...); of `head` only the sizes count."""
     k, b = z.shape[:2]
@@ -694,9 +751,11 @@ def logits_stacked(head: ReplayHead, weights: State, z: Tensor) -> Tensor:
 # %% ../nbs/10_fedreplay.ipynb #67f42c70
 def losses_stacked(client: FedReplayClient, weights: State, share: Tensor, x: Tensor, y: Tensor,
                     *pool: Tensor) -> Tensor:
-    """`FedReplayClient.loss` of k clients (k,), with the head, `lam`, `mu` and temperature of `client`.
+    """Return the losses (k,) of k clients at once, as `FedReplayClient.loss` computes each, with the head,
+    `lam`, `mu` and temperature of `client`.
 
-    `weights`: as in `logits_stacked`; the rest: as `together.batch_stacked` returns it."""
+    `weights`: the k heads' state dicts, stacked (k, ...); `share`, features `x`, labels `y` and `pool`: the
+    stacked batch, as `engine.stacked.batch_stacked` returns it."""
     if not pool: return entropy_stacked(share, logits_stacked(client.model, weights, x), y)
     z, labels, *teacher = pool
     own, shared = logits_stacked(client.model, weights, torch.cat([x, z], 1)).split(y.shape[1], 1)

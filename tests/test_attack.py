@@ -17,10 +17,10 @@ from fedbook.privacy.attack import (AttackSizes, Decoder, FewPictures, Gallery, 
                                     ShieldedClient, audit, bin_contents, change_in, distance_from_moments,
                                     embeddings_in, guess_counts, guess_labels, holding_of, imprinted,
                                     inputs_from_moves, invert_update, likeness_of_masks, linked_answers,
-                                    lira_scores, log_odds, noised, outside_span, own_rows, read_classes,
-                                    read_pictures, recorded, rest_of, seen_by, share_read, simulated_update,
-                                    surer_of_members, telling_lengths, thin_spans, total_variation,
-                                    train_decoder, true_positive_rate)
+                                    lira_scores, log_odds, membership_auc, noised, outside_span, own_rows,
+                                    read_classes, read_pictures, recorded, seen_by, share_read,
+                                    simulated_update, thin_spans, total_variation, train_decoder,
+                                    true_positive_rate, unique_lengths, unknown_rows)
 from fedbook.engine.workers import prove, trial
 from fedbook.engine.federation import Call, InProcess
 from fedbook.engine.errors import UserError
@@ -279,9 +279,9 @@ def test_one_unknown_row_is_unmasked_and_two_are_up_to_a_rotation():
     g = generator(8)
     x = torch.randn(15, 20, generator=g, dtype=torch.float64)
     hidden = random_orthogonal(15, g) @ x
-    one = rest_of(hidden, x[:-1], 1)[0]
+    one = unknown_rows(hidden, x[:-1], 1)[0]
     assert min((one - x[-1]).abs().max(), (one + x[-1]).abs().max()) < 1e-6
-    two = rest_of(hidden, x[:-2], 2)
+    two = unknown_rows(hidden, x[:-2], 2)
     assert torch.allclose(two.T @ two, x[-2:].T @ x[-2:], atol=1e-8)
     assert outside_span(x[-2:], two).max() < 1e-6
 
@@ -349,17 +349,17 @@ def test_a_linear_first_layer_gives_its_pictures():
 
 
 def test_lengths_tell_where_they_differ(two_rounds):
-    assert telling_lengths(two_rounds) == 0
+    assert unique_lengths(two_rounds) == 0
     entry = two_rounds.ledger.entries
     odd = Ledger()
     for k in range(3): odd.record(0, "up", k, "fit", b"x" * (5 + (k == 2)))
-    assert telling_lengths(two_rounds._replace(ledger=odd)) == pytest.approx(1 / 3) and entry
+    assert unique_lengths(two_rounds._replace(ledger=odd)) == pytest.approx(1 / 3) and entry
 
 
 def test_members_are_known_where_a_model_has_seen_little():
     record = recorded(FewPictures(replace(SIZES, rounds=40, batch=4), 0, count=4))
     x, y = record.experiment.pictures("test").tensors()
-    assert surer_of_members(record, (x, y)) > 0.6
+    assert membership_auc(record, (x, y)) > 0.6
     assert holding_of(object()) is None and holding_of(record.experiment.client(0))[1].numel() == 4
 
 

@@ -19,12 +19,13 @@ pytest.importorskip("dp_accounting")
 pytest.importorskip("opacus")
 
 from fedbook.methods.continual import TaskClient
-from fedbook.privacy.dp import (AdaptiveClient, AdaptiveServer, Budget, BudgetedExperiment, BudgetSpent, budgeted,
+from fedbook.privacy.dp import (AdaptiveClient, AdaptiveServer, Budget, BudgetSpent, BudgetedExperiment,
                                 DPClient, DPServer, Epsilon, InTurnServer, NarrowExperiment, RecordClient,
-                                RecordExperiment, TreeServer, TurnServer, account, clip_update, coins_event,
+                                RecordExperiment, TreeServer, TurnServer, account, budgeted, clip_update,
                                 count_noise_for, default_delta, dp_experiment, in_turn, least_noise,
-                                moved_clip, narrow_cnn, norm_of, profiles, refuse_loss, refuse_network,
-                                rounds_of_passes, spent, split_noise, tree_event, tree_nodes, tree_noise)
+                                moved_clip, narrow_cnn, norm_of, poisson_event, profiles, refuse_loss,
+                                refuse_network, rounds_of_passes, spent, split_noise, tree_event, tree_nodes,
+                                tree_noise)
 from fedbook.engine.workers import Checkpoint, prove, trial
 from fedbook.engine.federation import Client, Experiment, FedProxClient, TooFewReplies
 from fedbook.fedcbdr import FedCBDRClient
@@ -74,7 +75,7 @@ def exact(eps, noise, rounds):
 
 @pytest.mark.parametrize("noise, rounds", [(1.0, 5), (5.0, 10), (10.0, 100)])
 def test_without_coins_the_account_is_exact(noise, rounds):
-    found = spent(coins_event(noise, 1.0, rounds), 1e-5, "client").value
+    found = spent(poisson_event(noise, 1.0, rounds), 1e-5, "client").value
     assert exact(found, noise, rounds) <= 1e-5 * (1 + 1e-6) and exact(found - 2e-3, noise, rounds) > 1e-5
 
 
@@ -82,7 +83,7 @@ def test_without_coins_the_account_is_exact(noise, rounds):
 def test_a_sum_with_coins_has_the_delta_of_the_integral(noise, rate):
     without = norm(0, noise).pdf
     mixed = lambda v: (1 - rate) * without(v) + rate * norm(1, noise).pdf(v)
-    found = spent(coins_event(noise, rate, 1), 1e-4, "record").value
+    found = spent(poisson_event(noise, rate, 1), 1e-4, "record").value
     def delta(p, q, eps):
         more = lambda v: max(0.0, p(v) - math.exp(eps) * q(v))
         return quad(more, -12 * noise, 12 * noise, limit=400, points=[0, 1, 3])[0]
@@ -92,7 +93,7 @@ def test_a_sum_with_coins_has_the_delta_of_the_integral(noise, rate):
 
 @pytest.mark.parametrize("noise, rounds, step", [(0.1, 30, 0.015), (0.01, 30, 1.5), (1.0, 5, 0.01)])
 def test_a_coarser_account_is_not_below_the_exact_one(noise, rounds, step):
-    found = spent(coins_event(noise, 1.0, rounds), 1e-5, "client", step).value
+    found = spent(poisson_event(noise, 1.0, rounds), 1e-5, "client", step).value
     assert exact(found, noise, rounds) <= 1e-5 < exact(0.998 * found, noise, rounds)
 
 
@@ -113,40 +114,40 @@ def by_integer_orders(noise, rate, rounds, delta, orders=range(2, 200)):
                                                  (2.0, 0.2, 8), (5.0, 0.5, 16), (1.0, 1.0, 5)])
 def test_loss_distributions_never_ask_for_more_than_renyi_nor_for_half(noise, rate, rounds):
     bound = by_integer_orders(noise, rate, rounds, 1e-5)
-    assert bound / 2 < spent(coins_event(noise, rate, rounds), 1e-5, "client").value <= bound
+    assert bound / 2 < spent(poisson_event(noise, rate, rounds), 1e-5, "client").value <= bound
 
 
 def test_no_noise_is_no_privacy():
-    assert spent(coins_event(0.0, 0.2, 8), 1e-5, "client").value == math.inf
+    assert spent(poisson_event(0.0, 0.2, 8), 1e-5, "client").value == math.inf
 
 
 @pytest.mark.parametrize("wrong", [dict(noise=-1.0), dict(noise=math.nan), dict(rate=0.0), dict(rate=1.5),
                                    dict(rounds=0), dict(rounds=2.5)])
 def test_numbers_out_of_range_are_named(wrong):
     with pytest.raises(UserError, match=f"{next(iter(wrong))}="):
-        coins_event(**{**dict(noise=1.0, rate=0.2, rounds=8), **wrong})
+        poisson_event(**{**dict(noise=1.0, rate=0.2, rounds=8), **wrong})
 
 
 @pytest.mark.parametrize("value", [0.5, 4.0])
 def test_the_least_noise_keeps_the_target_and_hardly_less_would_not(value):
-    event, target = lambda z: coins_event(z, 0.2, 8), Epsilon(value, 1e-5, "client")
+    event, target = lambda z: poisson_event(z, 0.2, 8), Epsilon(value, 1e-5, "client")
     noise = least_noise(event, target)
     value_of = lambda z: spent(event(z), 1e-5, "client").value
     assert value_of(noise) <= value < value_of(0.985 * noise)
 
 
 def test_targets_that_are_none_are_named():
-    with pytest.raises(UserError, match="target="): least_noise(lambda z: coins_event(z, 0.2, 8), 2.0)
+    with pytest.raises(UserError, match="target="): least_noise(lambda z: poisson_event(z, 0.2, 8), 2.0)
     with pytest.raises(UserError, match="target="):
-        least_noise(lambda z: coins_event(z, 1.0, 8), Epsilon(1e-9, 1e-9, "client"))
-    assert least_noise(lambda z: coins_event(z, 0.5, 1), Epsilon(1e4, 1e-5, "client")) == 0.25
+        least_noise(lambda z: poisson_event(z, 1.0, 8), Epsilon(1e-9, 1e-9, "client"))
+    assert least_noise(lambda z: poisson_event(z, 0.5, 1), Epsilon(1e4, 1e-5, "client")) == 0.25
 
 
 @pytest.mark.parametrize("package", ["dp_accounting", "opacus"])
 def test_a_missing_package_is_named_with_its_extra(monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(UserError, match=r"fedbook\[dp\]"):
-        coins_event(1.0, 0.2, 8) if package == "dp_accounting" else refuse_network(nn.Linear(2, 2))
+        poisson_event(1.0, 0.2, 8) if package == "dp_accounting" else refuse_network(nn.Linear(2, 2))
 
 
 # Small federations
@@ -284,7 +285,7 @@ def test_a_private_trial_learns_and_sends_as_many_bytes_a_client(one_process):
 # A budget
 
 
-def event(rounds, clients): return coins_event(2.0, 3 / clients, rounds)
+def event(rounds, clients): return poisson_event(2.0, 3 / clients, rounds)
 
 def worth(rounds): return spent(event(rounds, 6), 1e-3, "client")
 
@@ -476,8 +477,8 @@ def test_servers_say_what_their_rounds_tell():
     tree, fresh = (kind(build(tiny, 0), 2, noise=3.0, clients=8) for kind in (TreeServer, InTurnServer))
     same = lambda a, b: spent(a, 1e-3, "client").value == pytest.approx(spent(b, 1e-3, "client").value)
     assert same(tree.event(6, 8), tree_event(3.0, (4, 2)))
-    assert same(fresh.event(6, 8), coins_event(3.0, 1.0, 2))
-    assert same(AdaptiveServer(build(tiny, 0), 2, noise=3.0).event(6, 8), coins_event(3.0, 0.25, 6))
+    assert same(fresh.event(6, 8), poisson_event(3.0, 1.0, 2))
+    assert same(AdaptiveServer(build(tiny, 0), 2, noise=3.0).event(6, 8), poisson_event(3.0, 0.25, 6))
 
 
 def test_a_tree_for_another_number_of_clients_is_refused():
@@ -579,7 +580,7 @@ def test_what_was_told_is_booked_and_a_budget_leaves_the_client_out():
     assert client.spends().value == 0
     for _ in range(3): client.fit(start())
     assert client.told == [[2.0, 0.5, 6]]
-    expected = spent(coins_event(2.0, 0.5, 6), 1e-3, "record")
+    expected = spent(poisson_event(2.0, 0.5, 6), 1e-3, "record")
     assert client.spends() == expected and spent(account(client.told), 1e-3, "record") == expected
 
     poor = private(small(Client), 2.0, total=expected)
@@ -590,7 +591,7 @@ def test_what_was_told_is_booked_and_a_budget_leaves_the_client_out():
 
 
 def test_a_round_goes_on_without_the_client_that_has_spent_its_budget(one_process):
-    one = spent(coins_event(2.0, 0.5, 2), 1e-3, "record")
+    one = spent(poisson_event(2.0, 0.5, 2), 1e-3, "record")
     assert len(trial(RecordExperiment(of(Plain, rounds=2), 2.0, total=one)).history.rows) == 2
     with pytest.raises(TooFewReplies, match="BudgetSpent"):
         trial(RecordExperiment(of(Plain, rounds=3), 2.0, total=one))

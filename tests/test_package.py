@@ -104,7 +104,7 @@ WITHOUT = [
     ("from fedbook.engine.show import style; style()", "course"),
     ("from fedbook.methods.pruning import digits_world; digits_world(0)", "course"),
     ("from fedbook.deploy.nodes import write_node_key; write_node_key('key')", "flower"),
-    ("from fedbook.privacy.dp import coins_event; coins_event(1.0, 0.2, 8)", "dp"),
+    ("from fedbook.privacy.dp import poisson_event; poisson_event(1.0, 0.2, 8)", "dp"),
     ("from fedbook.privacy.secagg import keystream; keystream(bytes(32), 1)", "flower"),
     ("from fedbook.datasets.world import Files; Files(['a.png'])[0]", "vision"),
     ("import fedbook.deploy.flower", "flower"),

@@ -15,10 +15,10 @@ from fedbook.engine.federation import Client, Federation, InProcess, Server, Too
 from fedbook.engine.errors import UserError
 from fedbook.engine.local import generator
 from fedbook.privacy.robust import (Capped, ClippedMean, GeometricMedian, Krum, LyingExperiment, Median,
-                                    RobustSizes, TrimmedMean, TrustServer, a_little, alie_z, backdoor, capped,
-                                    coordinate_median, flat_updates, flipped_labels, fltrust,
-                                    geometric_median, krum, many_pictures, marked, moved_by, stretched,
-                                    trimmed_mean, turned_back)
+                                    RobustSizes, TrimmedMean, TrustServer, alie_attack, alie_z, backdoor,
+                                    capped, coordinate_median, flat_updates, flipped_labels, fltrust,
+                                    geometric_median, krum, many_pictures, marked, moved_by, sign_flip,
+                                    stretched, trimmed_mean)
 from fedbook.engine.wire import Msg
 
 SIZES = RobustSizes(clients=8, per_round=8, pictures=240, rounds=4, liars=2, lr=0.2)
@@ -123,7 +123,7 @@ def sent(): return Msg(LyingExperiment(SIZES, 0).server().weights)
 
 def test_a_lie_leaves_the_client_as_it_was(client, sent):
     x, y = client.x.clone(), client.y.clone()
-    for lie in (flipped_labels, backdoor, turned_back, many_pictures):
+    for lie in (flipped_labels, backdoor, sign_flip, many_pictures):
         lie(client, sent, client.fit(sent))
         assert torch.equal(client.x, x) and torch.equal(client.y, y)
 
@@ -131,7 +131,7 @@ def test_a_lie_leaves_the_client_as_it_was(client, sent):
 def test_stretching_and_turning_back(client, sent):
     reply = client.fit(sent)
     assert stretched({"w": torch.ones(1)}, {"w": torch.full((1,), 3.0)}, -2.0)["w"] == -3
-    back = turned_back(client, sent, reply, boost=2.0)
+    back = sign_flip(client, sent, reply, boost=2.0)
     for name, t in sent.tensors.items():
         assert torch.allclose(back.tensors[name] - t, -2 * (reply.tensors[name] - t), atol=1e-5)
     assert back.meta == reply.meta
@@ -175,13 +175,13 @@ def test_a_little_is_the_mean_less_z_deviations_from_every_liar(sent, z):
         client.fit = spied
         return client
     heard = [partial(remembered, make) for make in team]
-    first = a_little(experiment.client(0), sent, Msg({}, {"n": 7}), heard, 8, z)
+    first = alie_attack(experiment.client(0), sent, Msg({}, {"n": 7}), heard, 8, z)
     assert first.meta == {"n": 7} and len(updates) == 3
     for name, t in sent.tensors.items():
         rows = np.stack([update[name].numpy() for update in updates])
         wanted = rows.mean(0) - (alie_z(8, 3) if z is None else z) * rows.std(0)
         assert np.allclose((first.tensors[name] - t).numpy(), wanted, atol=1e-6)
-    other = a_little(experiment.client(2), sent, Msg({}, {"n": 9}), team, 8, z)
+    other = alie_attack(experiment.client(2), sent, Msg({}, {"n": 9}), team, 8, z)
     assert all(torch.equal(other.tensors[name], t) for name, t in first.tensors.items())
 
 
@@ -261,7 +261,7 @@ def test_a_federation_can_stop_before_too_few_are_merged(aggregate, needed):
 @pytest.mark.parametrize("name", by_day(["median", "trimmed", "multi", "rfa", "trust"], "trimmed", "rfa"))
 def test_robust_merges_outlive_updates_that_go_backwards(name):
     honest = trial(LyingExperiment(SIZES, 0), workers=1).history.last("accuracy")
-    lying = LyingExperiment(SIZES, 0, liars=2, lie=partial(turned_back, boost=20.0))
+    lying = LyingExperiment(SIZES, 0, liars=2, lie=partial(sign_flip, boost=20.0))
     broken = trial(lying, workers=1).history.last("accuracy")
     way = dict(aggregate=KINDS[name]) if KINDS[name] else dict(server_kind=trust(lying))
     kept = trial(replace(lying, **way), workers=1).history.last("accuracy")
@@ -269,8 +269,8 @@ def test_robust_merges_outlive_updates_that_go_backwards(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name, lie", [("mean", backdoor), ("krum", turned_back), ("rfa", many_pictures),
-                                       ("trust", turned_back)])
+@pytest.mark.parametrize("name, lie", [("mean", backdoor), ("krum", sign_flip), ("rfa", many_pictures),
+                                       ("trust", sign_flip)])
 def test_a_federation_with_liars_is_a_function_of_its_seed(name, lie):
     small = LyingExperiment(replace(SIZES, clients=10, per_round=10, rounds=2, liars=1, pictures=60), 0)
     ways = {"mean": {}, "krum": dict(aggregate=Krum(1)), "rfa": dict(aggregate=GeometricMedian()),
@@ -293,7 +293,7 @@ def test_a_steady_client_answers_what_it_got_where_its_training_overflows():
 
 
 def test_all_lies_are_told_by_a_liar_alone():
-    experiment = LyingExperiment(SIZES, 0, liars=2, lie=turned_back)
+    experiment = LyingExperiment(SIZES, 0, liars=2, lie=sign_flip)
     kinds = [type(experiment.client(id)).__name__ for id in range(4)]
     assert kinds == ["Liar", "Liar", "SteadyClient", "SteadyClient"]
     assert len(experiment.pictures("train")) == 240 and list(itertools.islice(experiment.ids, 2)) == [0, 1]

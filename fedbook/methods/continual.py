@@ -37,24 +37,25 @@ from .score import accuracy, average_incremental, final_accuracy, forgetting
 
 # %% ../../nbs/methods/continual.ipynb #12d8632d
 class GrownLinear(nn.Linear):
-    """A linear layer whose rows came in `blocks` (list of numbers of rows). Each block is multiplied on its
-    own: a matrix product of another height may round differently, and old logits should stay the same to the
-    last bit."""
+    """A linear layer (`nn.Linear`) whose outputs were added block by block: `blocks` lists the number of
+    outputs of each (None: a plain layer). Each block is multiplied on its own, since a larger matrix product
+    may round differently and the old logits should stay the same to the last bit."""
 
     blocks: list[int] | None = None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        "Return the outputs (..., out_features) for inputs `x` (..., in_features), block by block."
         if self.blocks is None: return super().forward(x)
         biases = [None] * len(self.blocks) if self.bias is None else self.bias.split(self.blocks)
         return torch.cat([F.linear(x, w, bias) for w, bias in zip(self.weight.split(self.blocks), biases)],
                          -1)
 
 def widen(linear: nn.Linear, n_new: int, generator: torch.Generator | None = None) -> GrownLinear:
-    """A copy of `linear` (d inputs, C outputs) with `n_new` more outputs; logits of the first C stay the
-    same, bit for bit.
+    """Return a copy of `linear` (d inputs, C outputs) with `n_new` more outputs behind the old ones; the
+    logits of the first C are the same bit for bit.
 
-    New rows are drawn as PyTorch draws a layer's (uniform within 1 / sqrt(d)) from `generator`, new biases
-    are 0. Raises `UserError` for `n_new` below 0."""
+    New weights are uniform within 1 / sqrt(d), as PyTorch initialises a layer, drawn from `generator` (None:
+    torch's global one); new biases are 0. Raises `UserError` for `n_new` below 0."""
     if n_new < 0: raise UserError(f"n_new={n_new} must be at least 0, a head does not shrink")
     bound = 1 / math.sqrt(linear.in_features)
     drawn = torch.empty(n_new, linear.in_features).uniform_(-bound, bound, generator=generator)
@@ -66,36 +67,45 @@ def widen(linear: nn.Linear, n_new: int, generator: torch.Generator | None = Non
     return wider
 
 def blank_head(linear: nn.Linear, outputs: int) -> GrownLinear:
-    "A layer like `linear` with `outputs` outputs and no values yet; no random number is drawn."
+    """Return a `GrownLinear` with the inputs, device, dtype and bias (or none) of `linear`, `outputs` outputs
+    and uninitialised weights, for weights that are loaded next; no random number is drawn."""
     return nn.utils.skip_init(GrownLinear, linear.in_features, outputs, bias=linear.bias is not None,
                               device=linear.weight.device, dtype=linear.weight.dtype)
 
 # %% ../../nbs/methods/continual.ipynb #b099985a
 class Expandable(nn.Module):
-    """A network `body` that answers features (b, dim) for pictures of `shape` (C, H, W), and a linear head
-    over the `classes` seen so far, which grows."""
+    """A classifier for class-incremental learning: `body` maps pictures of `shape` (C, H, W) to features (b,
+    `dim`), and a linear `head` maps these to logits of the `classes` seen so far; `widen` adds classes."""
 
     def __init__(self, body: nn.Module, dim: int, classes: int, shape: Iterable[int]):
         super().__init__()
         self.shape = tuple(shape)
         self.body, self.head = body, nn.Linear(dim, classes)
 
-    def features(self, x: torch.Tensor) -> torch.Tensor: return self.body(x)
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        "Return the features (b, dim) of float pictures `x` (b, C, H, W), the input of the head."
+        return self.body(x)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor: return self.head(self.body(x))
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        "Return the logits (b, classes seen so far) of float pictures `x` (b, C, H, W)."
+        return self.head(self.body(x))
 
     def widen(self, n_new: int, generator: torch.Generator | None = None) -> None:
+        """Add `n_new` classes to the head; their weights are drawn from `generator` (see the function
+        `widen`)."""
         self.head = widen(self.head, n_new, generator)
 
     def load_state_dict(self, weights: Any, **options: Any) -> Any:
-        """Load `weights`; the head becomes as wide as theirs, in one block: what it answers depends on the
-        weights alone."""
+        """Load the state dict `weights` after setting the head to as many classes as it has; `options` go to
+        torch's `load_state_dict`. The head becomes one block, so that the logits depend on the weights
+        alone."""
         self.head = blank_head(self.head, len(weights["head.weight"]))
         return super().load_state_dict(weights, **options)
 
 # %% ../../nbs/methods/continual.ipynb #fa13ac05
 def expandable_cnn(classes: int, shape: tuple[int, ...] = (1, 28, 28)) -> Expandable:
-    "Convolutions and hidden layer of `small_cnn`, with a head that grows; pictures of `shape` (C, H, W)."
+    """Return an `Expandable` on the convolutions and the hidden layer (128 units) of FedAvg's small CNN, for
+    `classes` classes at first and pictures of `shape` (C, H, W)."""
     channels, size, _ = shape
     side = ((size - 4) // 2 - 4) // 2
     body = nn.Sequential(nn.Conv2d(channels, 16, 5), nn.MaxPool2d(2), nn.ReLU(),
@@ -105,9 +115,9 @@ def expandable_cnn(classes: int, shape: tuple[int, ...] = (1, 28, 28)) -> Expand
 
 # %% ../../nbs/methods/continual.ipynb #217609e5
 def expandable_resnet18(classes: int, shape: tuple[int, ...] = (3, 32, 32)) -> Expandable:
-    """torchvision's ResNet-18 with features of 512 and a head that grows: the network of FedCBDR, LANDER and
-    TARGET. Pictures below 64 pixels get the usual small stem (3x3, stride 1, no max-pool), larger ones its
-    own (7x7, stride 2, max-pool)."""
+    """Return an `Expandable` on torchvision's untrained ResNet-18 (512 features), the network of FedCBDR,
+    LANDER and TARGET, for `classes` classes at first and pictures of `shape` (C, H, W). Below 64 pixels the
+    first layer is 3x3, stride 1, without max-pooling; else torchvision's own (7x7, stride 2, max-pooling)."""
     needs("torchvision")
     from torchvision.models import resnet18
 
@@ -122,21 +132,25 @@ networks = {"cnn": expandable_cnn, "resnet18": expandable_resnet18}
 
 # %% ../../nbs/methods/continual.ipynb #cea879c4
 class Stream(NamedTuple):
-    """Tasks over time, shared among clients.
+    """A sequence of tasks, each with new classes, shared among clients.
 
-    `tasks`: names of the classes, one list per task. `clients[k][t]` and `test[t]`: pictures `(x, y)` of task
-    t, uint8 (n, C, H, W) and int64 (n,). Labels are numbered in order of arrival: those of task t follow
-    those of task t - 1."""
+    `tasks`: the class names, one list per task. `clients[k][t]`: training pictures of client k in task t, a
+    pair `(x, y)` of uint8 (n, C, H, W) and int64 (n,); `test[t]`: the test pictures of task t alike; `name`:
+    of the data set. Labels count upwards in order of arrival: those of task t follow those of task t - 1."""
     tasks: list[list[str]]
     clients: list[list[tuple[torch.Tensor, torch.Tensor]]]
     test: list[tuple[torch.Tensor, torch.Tensor]]
     name: str
 
     @property
-    def classes(self) -> list[int]: return [len(names) for names in self.tasks]
+    def classes(self) -> list[int]:
+        "The number of new classes of each task."
+        return [len(names) for names in self.tasks]
 
     @property
-    def shape(self) -> tuple[int, ...]: return tuple(self.test[0][0].shape[1:])
+    def shape(self) -> tuple[int, ...]:
+        "The shape (C, H, W) of a picture."
+        return tuple(self.test[0][0].shape[1:])
 
 # %% ../../nbs/methods/continual.ipynb #4d2c9d05
 @lru_cache(maxsize=2)
@@ -151,8 +165,9 @@ def _task(data, classes, rank, most):
 
 @lru_cache(maxsize=2)
 def make_stream(sizes: "TaskSizes", seed: int) -> Stream:
-    """The `Stream` of `sizes` (`TaskSizes`): tasks in an order drawn with `seed`, each shared among the
-    clients by a Dirichlet draw of its own. Made once in a process; nobody writes into it."""
+    """Return the `Stream` that `sizes` describe: the classes of a data set dealt to tasks in an order drawn
+    from `seed`, and each task's pictures to clients with Dirichlet skew `sizes.alpha`, drawn anew for each
+    task. Cached: callers share one object and must not write into it."""
     train, test = _pictures(sizes.data, "train"), _pictures(sizes.data, "test")
     tasks = class_stream(len(train.classes), sizes.tasks, sizes.order, seed)
     rank = torch.tensor(np.argsort(sum(tasks, [])))
@@ -165,7 +180,7 @@ def make_stream(sizes: "TaskSizes", seed: int) -> Stream:
 # %% ../../nbs/methods/continual.ipynb #398c9717
 @dataclass(frozen=True)
 class TaskSizes(Profile):
-    "A stream of tasks, and FedAvg over it."
+    "Settings of class-incremental learning: the stream of tasks, and the training by FedAvg on it."
     data: str = "fashion_mnist_small"  # name of the pictures, as `world.pictures` knows them
     network: Literal["cnn", "resnet18"] = "cnn"  # body of the network, a key of `networks`
     pictures: Count = 1000      # training pictures of a class, all clients together
@@ -182,7 +197,7 @@ class TaskSizes(Profile):
 
 @dataclass(frozen=True)
 class ComparisonSizes:
-    "What a `Comparison` of methods needs beside a stream."
+    "Settings that a `Comparison` of methods needs besides those of the stream."
     judge_epochs: Count = 5     # passes in the training on all pictures at once
     others: int = 1             # seeds of rows that are not a chapter's main ones
     tries: Annotated[int, Bounds(low=0, high=3)] = 0  # rates tried for each method, on a seed or two of their own
@@ -190,7 +205,7 @@ class ComparisonSizes:
 # %% ../../nbs/methods/continual.ipynb #f6a6cdf6
 @dataclass(frozen=True)
 class ContinualSizes(ComparisonSizes, TaskSizes):
-    "Every number of this chapter's runs."
+    "Settings of the comparison of fine-tuning, FedAvg and FedProx on a stream of tasks."
     mu: float = 0.01            # weight of FedProx's proximal term
 
 # %% ../../nbs/methods/continual.ipynb #0f3605e6
@@ -205,12 +220,13 @@ profiles = {
 
 # %% ../../nbs/methods/continual.ipynb #515cdade
 class TaskClient(Client):
-    """FedAvg's client with data that come task by task, `tasks[t] = (x, y)`; those of earlier tasks are gone.
+    """FedAvg's client on a stream of tasks: `tasks[t]` is the pair (pictures, labels) of task t, and only the
+    present task's pair is used for training. Base class of the clients of all methods against forgetting.
 
-    With `mu`, it is FedProx's (Li et al. 2020). With `new_only`, the cross-entropy compares the task's own
-    classes alone, as in TARGET's and LANDER's code. A method changes `loss` or the `data`, looks back in
-    `on_task_end`, prepares in `start`, and puts what outlives a round into its `store`: groups of named
-    tensors, which are part of the state."""
+    `mu`: weight of FedProx's proximal term (Li et al. 2020), 0 for none. `new_only`: the cross-entropy
+    compares the task's own classes alone, as in the published code of TARGET and LANDER. The other arguments
+    are those of `Client`. A method overrides `loss` or `data` (what is trained on), `on_task_end` and
+    `on_task_begin`; it keeps tensors from round to round in `store` (group name to dict of named tensors)."""
     keeps: tuple[str, ...] = ("generator", "store", "task", "old")
     scratch: tuple[str, ...] = ("_anchor",)
 
@@ -225,8 +241,8 @@ class TaskClient(Client):
         self.old = 0
 
     def fit(self, msg: Msg) -> Msg:
-        """Start from the weights in `msg`, train on the task's pictures, answer the new weights and the
-        number of pictures `n`."""
+        """Train from the weights in `msg` on the present task; return the new weights and the number of
+        pictures `n`. If `msg` names a new task, `on_task_end` and `on_task_begin` are called first."""
         weights = part(msg.tensors, "model")
         if msg.meta["task"] != self.task:
             self.model.load_state_dict(part(msg.tensors, "before") or weights)
@@ -238,36 +254,48 @@ class TaskClient(Client):
         return Msg(labelled(self.model.state_dict(), "model"), {"n": len(self.data()[1])})
 
     def on_task_end(self, seen: int) -> None:
-        """The last moment with the pictures of a task. The network holds the final weights of that task, its
-        head already widened: the first `seen` rows are trained."""
+        """Called when a task is over, the last time that its pictures may be used; nothing is done here. The
+        network holds the final weights of that task, and its head already has the next task's classes, of
+        which only the first `seen` are trained."""
 
     def on_task_begin(self, memo: dict[str, torch.Tensor]) -> None:
-        """A new task, the network as in `on_task_end`: `memo` (name to tensor) is what the server handed out
-        with the task."""
+        """Called when a task begins, with the network as in `on_task_end`; nothing is done here. `memo` (name
+        to tensor) is what the server's `prepare` handed out with the task."""
 
-    def data(self) -> tuple[torch.Tensor, torch.Tensor]: return self.tasks[self.task]
+    def data(self) -> tuple[torch.Tensor, torch.Tensor]:
+        "Return what is trained on in this task: pictures (n, C, H, W), uint8, and labels (n,)."
+        return self.tasks[self.task]
 
     def batches(self) -> Iterator:
+        "Yield the shuffled batches (pictures as floats, labels) of a round, `epochs` passes over `data()`."
         return passes(*self.data(), self.epochs, self.batch, self.generator, self.device)
 
     def train(self) -> None:
+        "Train the network for a round; with `mu`, the weights at the start are kept for the proximal term."
         if self.mu: self._anchor = [p.detach().clone() for p in self.model.parameters()]
         super().train()
 
     def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Return the loss of a batch, a scalar: the `cross_entropy` of float pictures `x` (b, C, H, W) with
+        labels `y` (b,), plus with `mu` FedProx's term mu / 2 |w - w_received|^2."""
         loss = self.cross_entropy(self.model(x), y)
         return loss + proximal(self.model.parameters(), self._anchor, self.mu) if self.mu else loss
 
     def cross_entropy(self, z: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Return the mean cross-entropy over a batch of logits `z` (b, classes so far) and labels `y` (b,);
+        with `new_only` over the logits of the present task's classes alone."""
         first = self.old if self.new_only else 0
         return F.cross_entropy(z[:, first:], y - first)
 
     def state(self) -> Msg:
+        """Return the private state that outlives a round: `store`, the random generator, the task, the number
+        of old classes."""
         groups: dict[str, torch.Tensor] = {}
         for group, tensors in self.store.items(): groups |= labelled(tensors, group)
         return Msg({**groups, "generator": self.generator.get_state()}, {"task": self.task, "old": self.old})
 
     def load(self, msg: Msg) -> None:
+        "Restore what `state` returned, in `msg`."
         self.generator.set_state(msg.tensors["generator"])
         self.task, self.old = msg.meta["task"], msg.meta["old"]
         groups = {name.split("/")[0] for name in msg.tensors if "/" in name}
@@ -275,12 +303,12 @@ class TaskClient(Client):
 
 # %% ../../nbs/methods/continual.ipynb #7bc79bfd
 class TaskServer(Server):
-    """FedAvg's server over tasks: widens the head when a task begins, asks all clients, averages by number of
-    pictures.
+    """FedAvg's server on a stream of tasks: it adds classes to the head when a task begins, asks all clients
+    in each round, and averages their weights by number of pictures. Base class of the servers of all methods.
 
-    `model` is its own network, `classes` the number of new classes of each task, `rounds` the rounds per
-    task. What `prepare(task)` answers (name to tensor) is handed to every client with the new task, as a
-    `memo`; `ready` are the clients that have it."""
+    `model`: its own network; `classes`: the number of new classes of each task; `rounds`: rounds per task.
+    What `prepare(task)` returns (name to tensor) goes to each client once with the new task, as a `memo`;
+    `ready` holds the ids of the clients that have it."""
     keeps: tuple[str, ...] = ("weights", "memo", "before", "task", "ready")
 
     def __init__(self, model: nn.Module, classes: list[int], rounds: int, seed: int = 0):
@@ -292,43 +320,56 @@ class TaskServer(Server):
         self.ready: set[int] = set()
 
     @property
-    def old(self) -> int: return sum(self.classes[:self.task])
+    def old(self) -> int:
+        "The number of classes of the earlier tasks."
+        return sum(self.classes[:self.task])
 
     @property
-    def device(self) -> torch.device: return next(self.model.parameters()).device
+    def device(self) -> torch.device:
+        "The device of the server's network."
+        return next(self.model.parameters()).device
 
     def begin(self, ids: list, r: int) -> None:
+        "Begin round `r` with clients `ids`, and with its first round the next task (`begin_task`)."
         super().begin(ids, r)
         if r // self.rounds > self.task: self.begin_task(r // self.rounds)
 
     def ends(self, r: int) -> bool:
-        "Is round `r` the last of its task?"
+        "Return whether round `r` (from 0) is the last of its task."
         return (r + 1) % self.rounds == 0
 
     def begin_task(self, task: int) -> None:
-        "Begin `task`: ask `prepare` what goes with it, and widen the head."
+        """Begin task number `task`: call `prepare` on the final weights of the task before, then add the new
+        classes to the head."""
         self.memo = self.prepare(task)
         self.network().widen(self.classes[task], generator(self.seed, task))
         self.weights, self.task, self.ready, self.before = snapshot(self.model), task, set(), {}
 
     def prepare(self, task: int) -> dict[str, torch.Tensor]:
-        "What goes to the clients with the new `task`, from the final weights of the old one."
+        """Return what every client gets with the new `task`, name to tensor, made from the final weights of
+        the task before; nothing here."""
         return {}
 
     def network(self) -> Any:
-        "The server's network with its weights, ready to be used."
+        "Return the server's own network with the present weights, in evaluation mode."
         self.model.load_state_dict(self.weights)
         return self.model.eval()
 
     def send(self, id: int) -> Msg:
+        """Return the message to client `id`: the weights, the task and its number of old classes; for a
+        client that is new to the task also the `memo` and the weights with which the last task ended."""
         more = {} if id in self.ready else labelled(self.memo, "memo") | labelled(self.before, "before")
         return Msg({**labelled(self.weights, "model"), **more}, {"task": self.task, "old": self.old})
 
     def accept(self, verb: str, id: int, msg: Msg) -> None:
+        """Raise `Refused` unless the reply `msg` of client `id` has weights of the right names, shapes and
+        dtypes, and a number of pictures."""
         expect(msg, labelled(self.weights, "model"))
         accept_count(msg)
 
     def merge(self, replies: Iterable) -> None:
+        """Set the weights to the mean of those in `replies`, pairs (client id, `Msg`), weighted by number of
+        pictures."""
         ids = set()
         def pairs():
             for id, msg in replies:
@@ -339,29 +380,34 @@ class TaskServer(Server):
         self.weights, self.ready = new, self.ready | ids
 
     def classify(self, x: torch.Tensor) -> torch.Tensor:
-        "The class of each picture of `x` (n, C, H, W) among all classes seen so far: int64 (n,)."
+        """Return the predicted class of each picture of `x` (n, C, H, W), uint8, among all classes seen so
+        far: int64 (n,)."""
         return logits(self.network(), x).argmax(1)
 
 # %% ../../nbs/methods/continual.ipynb #00b03488
 def logits(model: nn.Module, x: torch.Tensor, batch: int = 500) -> torch.Tensor:
-    "Logits (n, C) that `model` gives to uint8 pictures `x` (n, C, H, W), on the CPU."
+    """Return the logits (n, C), on the CPU, that `model` gives to uint8 pictures `x` (n, C, H, W), `batch` at
+    a time, in evaluation mode and without gradients."""
     return outputs(model, x, batch)
 
 def unit_features(model: Any, x: torch.Tensor, batch: int = 500) -> torch.Tensor:
-    "Features of uint8 pictures `x` (n, C, H, W), each scaled to length 1: (n, d), on the CPU."
+    """Return the features (n, d) of uint8 pictures `x` (n, C, H, W) by `model.features`, each scaled to
+    length 1, on the CPU; `batch` pictures at a time."""
     return outputs(model, x, batch, of=lambda b: F.normalize(model.features(b)))
 
 # %% ../../nbs/methods/continual.ipynb #f0034430
 _SGD = ("epochs", "batch", "lr", "momentum")
 
-def as_named(make: Callable, classes: int, shape: tuple[int, ...]) -> nn.Module: return make(classes, shape)
+def as_named(make: Callable, classes: int, shape: tuple[int, ...]) -> nn.Module:
+    "Return the network `make(classes, shape)` unchanged: a `Method` that needs no special network."
+    return make(classes, shape)
 
 # %% ../../nbs/methods/continual.ipynb #bb8f6a2c
 class Method(NamedTuple):
-    """A method by `name`: its `client` and `server` (classes, or functions with their arguments); its
-    `network(make, classes, shape)`, where `make(classes, shape)` is the one named in the sizes; and the
-    fields of the sizes that client (`takes`), server (`server_takes`) and network (`network_takes`) get as
-    keywords."""
+    """A method of continual learning by `name`. `client` and `server`: the classes of the two sides (or
+    functions with their arguments). `network(make, classes, shape)`: returns the network, where
+    `make(classes, shape)` builds the usual one. `takes`, `server_takes`, `network_takes`: names of the fields
+    of the sizes that client, server and network get as keyword arguments."""
     name: str
     client: Callable
     server: Callable = TaskServer
@@ -373,9 +419,10 @@ class Method(NamedTuple):
 FedAvg = Method("FedAvg", TaskClient)
 
 class Outcome(NamedTuple):
-    """What was measured: the task `matrix` (T, T), NaN above the diagonal; `accuracy` over all classes at the
-    end; `average_incremental` accuracy; `forgetting`; bytes `down` and `up`; the `history` round by round;
-    the `server` and the `federation` (ledger, states of the clients) as they ended."""
+    """Results of a run over T tasks: `matrix` (T, T), in row i the accuracies on each task after task i (NaN
+    above the diagonal); final `accuracy` over all classes; mean accuracy after each task
+    (`average_incremental`); `forgetting`; bytes sent `down` to and `up` from clients; the `history` round by
+    round; the final `server` and `federation`."""
     matrix: list[list[float]]
     accuracy: float
     average_incremental: float
@@ -389,58 +436,68 @@ class Outcome(NamedTuple):
 # %% ../../nbs/methods/continual.ipynb #68349174
 @dataclass(frozen=True)
 class StreamExperiment(Experiment):
-    """`method` over the stream that `streams(sizes, seed)` makes, a function that any process can call.
-    `sizes` have `rounds`, what `streams` asks for, and the fields that the method takes; without `network`,
-    the usual one is the small CNN. Raises `UserError` where a client has no picture of some task, and for
-    sizes that lack what the method takes."""
+    """An `Experiment` of `method` over the stream that the picklable function `streams(sizes, seed)` returns.
+    `sizes` must have `rounds` (per task), what `streams` reads, and the fields that the method names; without
+    a field `network` the small CNN is used. Raises `UserError` where a client has no picture in some task,
+    and for sizes that lack a field."""
     method: Method = FedAvg
     streams: Callable[..., Stream] = make_stream
 
     @cached_property
     def stream(self) -> Stream:
+        "The `Stream` of this experiment; every client has a picture in each task."
         stream = self.streams(self.sizes, self.seed)
         if all(len(y) for client in stream.clients for _, y in client): return stream
         raise UserError("stream has a client without pictures in some task, expected at least one in each")
 
     @property
-    def ids(self) -> list[int]: return list(range(len(self.stream.clients)))
+    def ids(self) -> list[int]:
+        "The client ids, 0, 1, ..."
+        return list(range(len(self.stream.clients)))
 
     @property
-    def rounds(self) -> int: return self.sizes.rounds * len(self.stream.tasks)
+    def rounds(self) -> int:
+        "The number of rounds over all tasks."
+        return self.sizes.rounds * len(self.stream.tasks)
 
     def network(self) -> nn.Module:
+        "Return a new network for the first task's classes, with initial weights by the seed."
         of = networks[getattr(self.sizes, "network", "cnn")], self.stream.classes[0], self.stream.shape
         make = partial(self.method.network, *of, **self.named(self.method.network_takes))
         return build(make, self.seed).to(self.device)
 
     @cached_property
-    def lent(self) -> nn.Module: return self.network()
+    def lent(self) -> nn.Module:
+        "The network that all clients of a process borrow while they train."
+        return self.network()
 
     def named(self, fields: Sequence[str]) -> dict[str, Any]:
-        "The `fields` of the sizes, by name. Raises `UserError` for one that they lack."
+        """Return the values of the `fields` (names) of the sizes, by name. Raises `UserError` for one that
+        they lack."""
         lacking = next((name for name in fields if not hasattr(self.sizes, name)), "")
         if not lacking: return {name: getattr(self.sizes, name) for name in fields}
         raise UserError(f"{type(self.sizes).__name__} has no field {lacking!r}; {self.method.name} takes it")
 
     def client(self, id: int) -> TaskClient:
-        "Client `id`; those of one process are lent the same network."
+        "Return client number `id`; all clients of one process share one network."
         of = id, self.lent, self.stream.clients[id]
         return self.method.client(*of, seed=self.seed, **self.named(self.method.takes))
 
     def server(self) -> TaskServer:
-        "The server, with a network of its own."
+        "Return the method's server, with a network of its own."
         of = self.network(), self.stream.classes, self.sizes.rounds
         return self.method.server(*of, seed=self.seed, **self.named(self.method.server_takes))
 
     def test(self, server: TaskServer) -> dict[str, Any]:
-        "The accuracy over all classes so far, the present task, and the accuracy on each task so far."
+        """Return the test scores of `server`: `accuracy` over all classes so far (mean over pictures), the
+        present `task`, and the `row` of accuracies on each task so far."""
         seen = self.stream.test[:server.task + 1]
         row = [accuracy(server.classify(x), y) for x, y in seen]
         return {"accuracy": float(np.average(row, weights=[len(y) for _, y in seen])), "task": server.task,
                 "row": row}
 
     def outcome(self, ended: RunResult) -> Outcome:
-        "The `Outcome` of a `RunResult` of this experiment."
+        "Return the `Outcome` (scores, bytes, server) of `ended`, a finished run of this experiment."
         history, tasks, rounds = ended.history, len(self.stream.tasks), self.sizes.rounds
         sent = history.last("down"), history.last("up")
         matrix = [row + [math.nan] * (tasks - len(row)) for row in history.column("row")[rounds - 1::rounds]]
@@ -451,17 +508,18 @@ class StreamExperiment(Experiment):
 experiment = StreamExperiment
 
 # %% ../../nbs/methods/continual.ipynb #8accf304
-def run_stream(method: Method, stream: Stream, sizes: Any, seed: int, device: Any = "cpu",
+def run_stream(method: Method, stream: Stream, sizes: Any, seed: int, device: str | torch.device = "cpu",
                **options: Any) -> Outcome:
-    """Run `method` (a `Method`) over `stream` (a `Stream`) with the `sizes` of a
-    `StreamExperiment`: an `Outcome`. `options` are those of `engine.trial`."""
+    """Run `method` over `stream` with `sizes` and `seed` on `device`; return the `Outcome`. `options` are
+    keyword arguments of `engine.workers.trial`, such as `workers` or `checkpoint`."""
     experiment = StreamExperiment(sizes, seed, device, method, lambda sizes, seed: stream)
     return experiment.outcome(trial(experiment, label=f"{method.name}, seed {seed}", **options))
 
 def stream_row(results: Rows, experiment: StreamExperiment,
                more: Callable[[RunResult], dict] = lambda ended: {}) -> dict:
-    """The row of a `StreamExperiment` in `results`, named after its method: the numbers of its `Outcome`, the
-    seconds it took, the lines of its matrix, and what `more(trial)` adds."""
+    """Return the results of `experiment`, a dict of numbers: read from `results` if stored there under the
+    method's name and the seed, else run now and stored. It has the scores and bytes of the `Outcome`, the
+    `seconds`, the lower triangle of the task `matrix`, and what `more(run)` adds."""
     started = clock()
     def numbers(ended):
         outcome, seconds = experiment.outcome(ended), clock() - started
@@ -476,8 +534,9 @@ FedProx = Method("FedProx", TaskClient, takes=(*_SGD, "mu"))
 
 # %% ../../nbs/methods/continual.ipynb #c0a7000b
 def train_on_all(stream: Stream, sizes: Any, seed: int, device: Any = "cpu") -> tuple[nn.Module, float]:
-    """A network trained on all pictures of `stream` at once, without tasks and clients, for
-    `judge_epochs` of the `sizes`, and its accuracy: an upper bound, and a judge of painted pictures."""
+    """Train one network by `seed` on all clients' pictures in `stream`, of all tasks together (Adam,
+    `sizes.judge_epochs` passes): an upper bound for every method. Returns it in evaluation mode, with its
+    test accuracy."""
     pairs = [client[t] for client in stream.clients for t in range(sizes.tasks)]
     x, y = (torch.cat([pair[i] for pair in pairs]) for i in (0, 1))
     make = partial(networks[sizes.network], sum(stream.classes), stream.shape)
@@ -490,8 +549,9 @@ def train_on_all(stream: Stream, sizes: Any, seed: int, device: Any = "cpu") -> 
 
 # %% ../../nbs/methods/continual.ipynb #4a04d821
 def probe(network: nn.Module, stream: Stream, ridge: float = 1.0) -> float:
-    """Test accuracy of a linear head, fitted by ridge regression to the features of `network` on all real
-    pictures of `stream`."""
+    """Return the test accuracy of a new linear classifier on the features of `network`, each of length 1:
+    fitted to all training pictures of `stream` in closed form, by ridge regression with penalty `ridge` (a
+    linear probe)."""
     def features(pairs):
         found = torch.cat([unit_features(network, x) for x, _ in pairs]).double()
         return F.pad(found, (0, 1), value=1.0)
@@ -502,8 +562,9 @@ def probe(network: nn.Module, stream: Stream, ridge: float = 1.0) -> float:
 
 # %% ../../nbs/methods/continual.ipynb #c0a7000d
 def holdings(ended: RunResult, classes: int) -> dict:
-    """What the clients of a `RunResult` hold at its end: `memory`, client to number of exemplars of each of
-    the `classes`, for those that keep any; `kept`, the mean bytes of their private states."""
+    """Return what the clients hold at the end of the run `ended`: `memory`, client id to the number of stored
+    exemplars of each of the `classes` (clients that store none are left out), and `kept`, the mean size of a
+    client's private state in bytes."""
     states = ended.federation.states
     labels = {k: unpack(state).tensors.get("exemplars/y") for k, state in states.items()}
     memory = {k: y.bincount(minlength=classes).tolist() for k, y in labels.items() if y is not None}
@@ -513,33 +574,35 @@ def holdings(ended: RunResult, classes: int) -> dict:
 _FACTORS, _TUNING_SEEDS = (1.0, 0.5, 2.0), (1000, 1001)
 
 class Comparison:
-    """Methods over the same streams, with `sizes` (`TaskSizes`, `ComparisonSizes`): their rows in `results`,
-    the servers as their runs left them, a table and figures."""
+    """A comparison of methods on the same streams: runs them, stores each result in `results`, and makes
+    tables and figures of them. `sizes` have the fields of `TaskSizes` and `ComparisonSizes`; `seed` is the
+    first seed."""
 
-    def __init__(self, results: Rows, sizes: Any, seed: int, device: Any = "cpu"):
+    def __init__(self, results: Rows, sizes: Any, seed: int, device: str | torch.device = "cpu"):
         self.results, self.sizes, self.seed, self.device = results, sizes, seed, device
         self.stream = make_stream(sizes, seed)
 
     @cached_property
     def together(self) -> tuple[nn.Module, float]:
-        "The network that saw all tasks together, and its accuracy."
+        "The network trained on all tasks at once, and its test accuracy (`train_on_all`)."
         return train_on_all(self.stream, self.sizes, self.seed, self.device)
 
     def tune(self, methods: Iterable[Method]) -> None:
-        """Try each of `methods` at the sizes' rates and multiples, `tries` in all; the best are those of its
-        rows."""
+        """Try learning rates for each of `methods`: the sizes' own, half and twice, as many as `sizes.tries`
+        allows, on seeds that no reported run uses. Later runs take the best."""
         for method in methods:
             for factor in _FACTORS[:self.sizes.tries]:
                 named = method._replace(name=f"{method.name}, rates × {factor:g}")
                 for seed in _TUNING_SEEDS[:self.sizes.tries]: stream_row(self.results, self._at(factor, named, seed))
 
     def tried(self, method: Method) -> dict[float, float]:
-        "Mean accuracy in the tries of `method`, by the factor of its rates."
+        """Return the mean accuracy that `method` reached in the tries of `tune`, by the factor of its
+        learning rates."""
         found = {f: self.results.values(f"{method.name}, rates × {f:g}", "accuracy") for f in sorted(_FACTORS)}
         return {f: float(np.mean(values)) for f, values in found.items() if values}
 
     def factor(self, method: Method) -> float:
-        "The factor that did best in the tries of `method`; 1, where none was tried."
+        "Return the factor of the learning rates with the best mean accuracy in `tune`; 1 if none was tried."
         tried = self.tried(method)
         return max(tried, key=lambda f: tried[f], default=1.0)
 
@@ -549,16 +612,19 @@ class Comparison:
         return replace(usual, sizes=replace(self.sizes, **{rate: factor * r for rate, r in own.items()}))
 
     def experiment(self, method: Method, seed: int) -> StreamExperiment:
+        "Return the `StreamExperiment` of `method` with `seed` and the learning rates that `tune` found best."
         return self._at(self.factor(method), method, seed)
 
     def tuned(self, methods: Iterable[Method]) -> Table:
-        "What was tried for each of `methods`, and taken."
+        """Return a table with a row for each of `methods`: the accuracy with each factor of its learning
+        rates, and the factor taken."""
         return Table({"method": m.name, **{f"rates × {f:g}": f"{v:.1%}" for f, v in self.tried(m).items()},
                       "taken": f"× {self.factor(m):g}"} for m in methods)
 
     def run(self, methods: Iterable[Method], seeds: Iterable[int],
             more: Callable[[Method, TaskServer, Stream], dict] = lambda *_: {}) -> None:
-        "A row for each of `methods` and `seeds`; `more(method, server, stream)` adds numbers of its own."
+        """Run each of `methods` with each of `seeds`, unless its result is stored already; `more(method,
+        server, stream)` returns a dict of further numbers to store."""
         methods = list(methods)
         for seed in seeds:
             for method in methods: self._row(method, seed, more)
@@ -574,25 +640,29 @@ class Comparison:
     def _file(self, method, seed): return self.results.folder / f"{method.name}-{seed}.server"
 
     def server(self, method: Method) -> TaskServer:
-        """The server of `method` as its run with the first seed left it; run again where there is only the
-        row."""
+        """Return the trained server of `method` with the first seed: read from disk, or trained again if only
+        the numbers are there."""
         experiment, file = self.experiment(method, self.seed), self._file(method, self.seed)
         if not file.exists(): file.write_bytes(pack(trial(experiment).server.state()))
         server = experiment.server()
         server.load(unpack(file.read_bytes()))
         return server
 
-    def values(self, method: Method, number: str) -> list: return self.results.values(method.name, number)
+    def values(self, method: Method, number: str) -> list:
+        """Return the stored values of `number`, such as "accuracy", for `method`, one for each seed."""
+        return self.results.values(method.name, number)
 
-    def mean(self, method: Method, number: str) -> float: return float(np.mean(self.values(method, number)))
+    def mean(self, method: Method, number: str) -> float:
+        "Return the mean over the seeds of the stored values of `number` for `method`."
+        return float(np.mean(self.values(method, number)))
 
     def done(self, methods: Iterable[Method]) -> list[Method]:
-        "Those of `methods` that have a row."
+        "Return those of `methods` that have a stored result."
         return [method for method in methods if self.values(method, "accuracy")]
 
     def table(self, methods: Iterable[Method]) -> Table:
-        """Scores and costs of those of `methods` that ran, the best first, below the network that saw
-        everything."""
+        """Return a table of scores and costs (MB sent, kB stored, seconds) of those of `methods` that ran,
+        best first, below a row for the network trained on all tasks at once."""
         percent = lambda method, number: spread(self.values(method, number), "%")
         rows = [{"method": method.name, "accuracy": percent(method, "accuracy"),
                  "average incremental": percent(method, "average_incremental"),
@@ -606,12 +676,12 @@ class Comparison:
 
 # %% ../../nbs/methods/continual.ipynb #c0a7000f
 def padded(lines: list[list[float]]) -> list[list[float]]:
-    """The square matrix whose rows begin with `lines` (the first has one number, the last all); NaN above the
-    diagonal."""
+    "Return the square task matrix whose row i begins with `lines[i]` (i + 1 numbers), filled up with NaN."
     return [line + [math.nan] * (len(lines) - len(line)) for line in lines]
 
 def plot_matrices(comparison: Comparison, methods: Iterable[Method], columns: int = 4) -> Any:
-    "The task matrices of those of `methods` that ran, of the first seed, side by side. Returns the figure."
+    """Return a matplotlib figure with the task matrices (accuracy on each task after each task) of those of
+    `methods` that ran, first seed, in `columns` columns."""
     needs("matplotlib")
     import matplotlib.pyplot as plt
 
@@ -632,8 +702,8 @@ def plot_matrices(comparison: Comparison, methods: Iterable[Method], columns: in
     return fig
 
 def plot_bars(comparison: Comparison, kinds: dict[str, Iterable[Method]]) -> Any:
-    """Accuracy (dots: seeds), forgetting and traffic of the methods of each of `kinds` that ran, in a colour
-    for each kind. Returns the figure."""
+    """Return a matplotlib figure with bars of accuracy, forgetting and MB sent for the methods in `kinds`
+    (label to methods) that ran, a colour for each label; dots are single seeds."""
     needs("matplotlib")
     import matplotlib.pyplot as plt
     from fedbook.engine.show import COLOURS
@@ -663,20 +733,23 @@ def plot_bars(comparison: Comparison, kinds: dict[str, Iterable[Method]]) -> Any
 
 # %% ../../nbs/methods/continual.ipynb #8f4d49b7
 class TaughtClient(TaskClient):
-    """A client with a teacher from the second task on: the network as it was when the task came, kept in the
-    `store`."""
+    """A `TaskClient` with a teacher from the second task on: a frozen copy of the network as it was when the
+    task began, for knowledge distillation."""
     scratch = (*TaskClient.scratch, "_teacher")
 
     _teacher: Any
 
     def on_task_begin(self, memo: dict[str, torch.Tensor]) -> None:
+        "Store the network's weights as the teacher's, from the second task on; `memo` is not used."
         if self.old: self.store["teacher"] = snapshot(self.model)
 
     def train(self) -> None:
+        "Train for a round, with the teacher at hand from the second task on."
         self._teacher = frozen(self.model, self.store["teacher"]) if self.old else None
         super().train()
 
     def distillation(self, x: torch.Tensor, z: torch.Tensor, temperature: float) -> torch.Tensor:
-        """Equation (1) without its factor T^2: the teacher's logits for pictures `x` and the new ones `z` (b,
-        C)."""
+        """Return the distillation loss, a scalar: KL(teacher || student) of softmaxes at `temperature` over
+        the old classes, mean over pictures, without the usual factor T^2 (equation (1)). `x` (b, C, H, W):
+        float pictures; `z` (b, C): the student's logits."""
         return distillation_loss(self._teacher(x)[:, :self.old], z, temperature) / temperature**2

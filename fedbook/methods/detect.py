@@ -32,14 +32,14 @@ from torch import Tensor, nn
 from ..engine.errors import UserError, needs
 from ..engine.local import batches, build, generator
 from ..engine.sizes import Count, Profile
-from ..datasets.encoders import feature_maps
+from ..datasets.encoders import ImageEncoder, feature_maps
 from ..datasets.streets import Street, StreetData, rendered_street, street_set
 from ..datasets.world import Boxes, Pictures, check_boxes
 
 # %% ../../nbs/methods/detect.ipynb #6fdff997
 @dataclass(frozen=True)
 class DetectSizes(Profile):
-    "Every number of this chapter's runs."
+    "Settings of training a Faster R-CNN on pictures of streets."
     data: StreetData = "rendered"         # whose streets, or a COCO file
     high: tuple[Count, ...] = (180, 320)  # height and width in pixels of the server's pictures
     low: tuple[Count, ...] = (90, 160)    # height and width in pixels of the clients' pictures
@@ -67,16 +67,16 @@ profiles = {
 
 # %% ../../nbs/methods/detect.ipynb #07773cdf
 class FrozenPyramid(nn.Module):
-    """Five feature maps of a picture: the frozen network of `encoder` (an `ImageEncoder`), `body`, and a
-    trained feature pyramid, `fpn`, of `channels` channels (Lin et al. 2017), at strides 4, 8, 16, 32 and
-    64.
+    """The backbone of a detector: a pretrained image network `body` (from `encoder`, an `ImageEncoder`) that
+    is not trained, and a trained feature pyramid `fpn` of `channels` channels (Lin et al. 2017), with five
+    maps at strides 4 to 64.
 
-    The body is never trained: no gradient, always in eval mode, so that batch statistics and drop-path
-    stand still too. With `frozen=False` a copy of it gets gradients (for the measurement of memory). A ViT
-    with patches of 14 pixels sees the picture at 7/8 of its size, so that its maps have these strides as
-    well. Raises `UserError` for an encoder that takes one size only (CLIP)."""
+    The body gets no gradient and stays in eval mode, so that batch statistics and drop-path stand still too;
+    with `frozen=False` a copy of it gets gradients (to measure memory). A ViT with patches of 14 pixels sees
+    the picture at 7/8 of its size, so that its maps have these strides as well. Raises `UserError` for an
+    encoder that takes one picture size only (CLIP)."""
 
-    def __init__(self, encoder: Any, channels: int = 256, frozen: bool = True):
+    def __init__(self, encoder: ImageEncoder, channels: int = 256, frozen: bool = True):
         needs("torchvision")
         from torchvision.ops import FeaturePyramidNetwork
         from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
@@ -92,13 +92,15 @@ class FrozenPyramid(nn.Module):
         self.train(self.training)
 
     def train(self, mode: bool = True) -> "FrozenPyramid":
+        """Set training mode (or with `mode=False` evaluation mode) for the pyramid alone; the body stays in
+        evaluation mode. Returns self."""
         super().train(mode)
         self.body.eval()
         return self
 
     def forward(self, x: Tensor) -> OrderedDict:
-        """`x`: float (b, 3, H, W), normalised, H and W multiples of 32. Returns an `OrderedDict` of five maps
-        (b, channels, h, w)."""
+        """Return the five feature maps, an `OrderedDict` of tensors (b, channels, h, w), of normalised float
+        pictures `x` (b, 3, H, W) with H and W multiples of 32."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
             if self.scale != 1: x = F.interpolate(x, scale_factor=self.scale, mode="bilinear", antialias=True)
             maps = feature_maps(self.name, self.body, x.contiguous(memory_format=torch.channels_last))
@@ -106,9 +108,9 @@ class FrozenPyramid(nn.Module):
 
 # %% ../../nbs/methods/detect.ipynb #05d04b0f
 class Inputs(nn.Module):
-    """uint8 pictures (list of (3, H, W), or a tensor (b, 3, H, W)) as the network wants them: scaled by
-    `mean` and `std`, padded with zeros to the right and below to a multiple of `divisor` pixels, never
-    resized. Stands in for torchvision's `GeneralizedRCNNTransform`, which resizes."""
+    """Prepares uint8 pictures for the network: scaled to 0..1, normalised by `mean` and `std`, padded with
+    zeros to the right and below to a multiple of `divisor` pixels. Stands in for torchvision's
+    `GeneralizedRCNNTransform`, but never resizes."""
 
     mean: Tensor
     std: Tensor
@@ -120,6 +122,8 @@ class Inputs(nn.Module):
         self.register_buffer("std", std.detach().clone().reshape(3, 1, 1), persistent=False)
 
     def forward(self, images: Any, targets: list | None = None) -> tuple[Any, list | None]:
+        """Return the batch of `images`, a list of uint8 (3, H, W) or a tensor (b, 3, H, W), as torchvision's
+        `ImageList`, and `targets` as they came."""
         needs("torchvision")
         from torchvision.models.detection.image_list import ImageList
 
@@ -131,7 +135,7 @@ class Inputs(nn.Module):
         return ImageList(x, shapes), targets
 
     def postprocess(self, found: list, sizes: list, originals: list) -> list:
-        "Nothing was resized, so boxes stay as they are (torchvision calls this)."
+        "Return the detections `found` as they are, since nothing was resized (torchvision calls this)."
         return found
 
 # %% ../../nbs/methods/detect.ipynb #74629662
@@ -152,20 +156,19 @@ def _roi_align():
     return pool
 
 # %% ../../nbs/methods/detect.ipynb #80f79f33
-def faster_rcnn(encoder: Any, n_classes: int, channels: int = 256, box_dim: int = 1024,
+def faster_rcnn(encoder: ImageEncoder, n_classes: int, channels: int = 256, box_dim: int = 1024,
                 anchors: Sequence[int] = (8, 16, 32, 64, 128), rpn_head: nn.Module | None = None,
                 box_head: nn.Module | None = None, box_predictor: nn.Module | None = None,
                 frozen: bool = True, **limits: Any) -> Any:
-    """torchvision's `FasterRCNN` on the frozen `encoder` (Ren et al. 2015), for `n_classes` classes and,
-    inside, background as class 0. Its initial weights come from torch's global generator (see
-    `local.build`).
+    """Return torchvision's `FasterRCNN` (Ren et al. 2015) on the frozen `encoder`, an `ImageEncoder`, for
+    `n_classes` classes; inside, background is class 0. Initial weights come from torch's global generator
+    (see `local.build`).
 
-    `anchors`: the side in pixels on each of the five maps, in three shapes each. `rpn_head`, `box_head`,
-    `box_predictor`: modules in place of torchvision's `RPNHead` (`channels`, 3 anchors), `TwoMLPHead` (7 x
-    7 x `channels` to `box_dim`) and `FastRCNNPredictor` (`n_classes` + 1). `limits`: arguments of
-    `FasterRCNN` on top of `SMALL_LIMITS`, fewer proposals and samples, for pictures up to about 320 x 180;
-    `**PAPER_LIMITS` are the paper's. Raises `UserError` for fewer than one class, and for other than five
-    anchor sizes."""
+    `channels`: of the feature pyramid; `box_dim`: units of the box head; `anchors`: side in pixels on each of
+    the five maps, in three shapes each. `rpn_head`, `box_head`, `box_predictor`: modules in place of
+    torchvision's. `frozen`: whether the encoder stays as it is. `limits`: arguments of `FasterRCNN` on top of
+    `SMALL_LIMITS`, fewer proposals and samples, for pictures up to about 320 x 180; `**PAPER_LIMITS` are the
+    paper's. Raises `UserError` for fewer than one class and for other than five anchor sizes."""
     needs("torchvision")
     from torchvision.models.detection import FasterRCNN
     from torchvision.models.detection.anchor_utils import AnchorGenerator
@@ -188,13 +191,14 @@ def faster_rcnn(encoder: Any, n_classes: int, channels: int = 256, box_dim: int 
 BODY = "backbone.body."
 
 def head_state(model: nn.Module) -> dict[str, Tensor]:
-    "All tensors of `model` but those of the frozen body, copied: name to tensor on the CPU."
+    """Return copies on the CPU of all tensors of the detector `model` except those of its frozen body, name
+    to tensor."""
     head = {name: t for name, t in model.state_dict().items() if not name.startswith(BODY)}
     return {name: t.detach().cpu().clone() for name, t in head.items()}
 
 def load_head(model: nn.Module, state: dict[str, Tensor]) -> None:
-    """Put the tensors of `state` (as of `head_state`) into the head of `model`. Raises `UserError` for names
-    or shapes that are not the head's."""
+    """Load the tensors of `state`, from `head_state`, into the detector `model`; its frozen body stays.
+    Raises `UserError` for missing or unknown names, and other shapes."""
     own = {name: t for name, t in model.state_dict().items() if not name.startswith(BODY)}
     missing, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
     wrong = [name for name in own if name in state and own[name].shape != state[name].shape]
@@ -207,14 +211,14 @@ def load_head(model: nn.Module, state: dict[str, Tensor]) -> None:
 
 # %% ../../nbs/methods/detect.ipynb #c775e9a3
 def trainable(model: nn.Module) -> list[nn.Parameter]:
-    "The parameters of `model` that have gradients, as a list."
+    "Return the list of the parameters of `model` that require gradients."
     return [p for p in model.parameters() if p.requires_grad]
 
 # %% ../../nbs/methods/detect.ipynb #326bab50
 @contextmanager
 def seeded(generator: torch.Generator) -> Iterator[None]:
-    """Inside, torch's global generators start from a seed drawn from `generator` (torchvision samples from
-    them); afterwards they are as they were."""
+    """Context manager: inside, torch's global random generators are seeded from a number drawn from
+    `generator` (torchvision's detectors sample from them); afterwards they are as they were before."""
     start = int(torch.randint(2 ** 62, (), generator=generator))
     cuda = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices=cuda):
@@ -223,8 +227,8 @@ def seeded(generator: torch.Generator) -> Iterator[None]:
 
 # %% ../../nbs/methods/detect.ipynb #280f89e1
 def check_images(images: Any) -> None:
-    """Raise `UserError` for anything but uint8 pictures (3, H, W) of at least 32 pixels a side, or for no
-    picture."""
+    """Raise `UserError` unless `images` is a non-empty sequence of uint8 pictures (3, H, W) of at least 32
+    pixels a side."""
     if not len(images): raise UserError("images is empty, expected at least one picture")
     for i, image in enumerate(images):
         tensor = isinstance(image, Tensor)
@@ -236,9 +240,9 @@ def check_images(images: Any) -> None:
 
 # %% ../../nbs/methods/detect.ipynb #08112402
 def model_inputs(model: Any, images: Any, boxes: Sequence[Boxes] | None = None) -> tuple[Any, list | None]:
-    """`images` (uint8, list or tensor) and `boxes` (list of `Boxes`, or None) as torchvision's ImageList and
-    targets, on the model's device; labels go up by one there. Raises `UserError` for bad pictures and bad
-    boxes."""
+    """Return `images` (uint8, a list of (3, H, W) or a tensor) and their true `boxes` (one `Boxes` each, or
+    None) as torchvision's `ImageList` and targets on the device of `model`; labels go up by one there. Raises
+    `UserError` for bad pictures and boxes."""
     check_images(images)
     targets = None
     if boxes is not None and len(boxes) != len(images):
@@ -255,12 +259,13 @@ _NAMES = dict(loss_objectness="objectness", loss_rpn_box_reg="proposal", loss_cl
               loss_box_reg="box")
 
 def losses(model: Any, images: Any, boxes: Sequence[Boxes]) -> dict[str, Tensor]:
-    """The four losses of a batch, a dict of scalars: `objectness` and `proposal` of equation (3), `class` and
-    `box` of the box head (Ren et al. 2015).
+    """Return the four losses of Faster R-CNN on a batch (Ren et al. 2015), a dict of scalars: `objectness`
+    and `proposal` (box offsets) of the region proposal network (equation (3)), `class` and `box` of the box
+    head. Class losses are cross-entropies, box losses smooth L1, over sampled anchors or proposals.
 
-    `images`: uint8, list of (3, H, W) or tensor; `boxes`: list of `Boxes`, perhaps empty ones. Samples come
-    from the global generator (see `seeded`); the model is in training mode afterwards. Raises `UserError`
-    as `model_inputs` does."""
+    `images`: uint8, a list of (3, H, W) or a tensor; `boxes`: the true `Boxes` of each, perhaps empty.
+    Samples come from torch's global generator (see `seeded`); `model` is in training mode afterwards. Raises
+    `UserError` for bad pictures and boxes."""
     batch, targets = model_inputs(model, images, boxes)
     model.train()
     maps = model.backbone(batch.tensors)
@@ -270,19 +275,22 @@ def losses(model: Any, images: Any, boxes: Sequence[Boxes]) -> dict[str, Tensor]
 
 # %% ../../nbs/methods/detect.ipynb #3e9d831d
 class Detections(NamedTuple):
-    """What a detector found in one picture: `xyxy` float32 (m, 4) in pixels, `labels` int64 (m,) from 0,
-    `scores` float32 (m,), best first."""
+    """What a detector found in one picture, best first: `xyxy` float32 (m, 4), corners of boxes in pixels;
+    `labels` int64 (m,) from 0; `scores` float32 (m,) in 0..1."""
     xyxy: Tensor
     labels: Tensor
     scores: Tensor
 
 class Features(NamedTuple):
-    "Pictures as a network has seen them: `batch` (torchvision's ImageList) and `maps` (OrderedDict)."
+    """Pictures as a detector has seen them: the normalised `batch` (torchvision's `ImageList`) and the
+    feature `maps` of its backbone."""
     batch: Any
     maps: OrderedDict
 
 def look(model: Any, images: Any) -> tuple[Features, list[Detections]]:
-    "Eval mode: the `Features` of `images`, and `Detections` for each of them, on the model's device."
+    """Run `model` in evaluation mode on uint8 `images`; return the backbone's `Features` of the batch and the
+    `Detections` of each picture, on the model's device. Gradients are kept unless the caller turns them
+    off."""
     model.eval()
     batch, _ = model_inputs(model, images)
     maps = model.backbone(batch.tensors)
@@ -294,9 +302,9 @@ def look(model: Any, images: Any) -> tuple[Features, list[Detections]]:
 # %% ../../nbs/methods/detect.ipynb #8491edb6
 @torch.no_grad()
 def detect(model: Any, images: Any, batch: int = 8, least: float = 0.05) -> list[Detections]:
-    """Boxes in `images` (uint8; list, tensor or lazy sequence of (3, H, W)): a list of `Detections` on the
-    CPU, with scores above `least`. `batch` pictures at once; the model is in eval mode afterwards. Raises
-    `UserError` for bad pictures."""
+    """Return the `Detections` of `model`, on the CPU, for each of `images` (uint8 (3, H, W); list, tensor or
+    lazy sequence), with scores above `least`; `batch` pictures at once. `model` is in evaluation mode
+    afterwards. Raises `UserError` for bad pictures."""
     found: list[Detections] = []
     before = model.roi_heads.score_thresh
     model.roi_heads.score_thresh = least
@@ -309,9 +317,9 @@ def detect(model: Any, images: Any, batch: int = 8, least: float = 0.05) -> list
 
 # %% ../../nbs/methods/detect.ipynb #f65b95a4
 def hits(detections: Any, boxes: Boxes, iou: float = 0.5) -> Tensor:
-    """Which boxes of `detections` (`Detections`, or what has the same fields) are right: mask (m,). Best
-    score first, each takes the free object of its class in `boxes` that it overlaps most, by `iou` at
-    least."""
+    """Return which of the `detections` in one picture are right, bool (m,). Best score first, each is matched
+    to the free true object in `boxes` of its class that it overlaps most, and is right if the overlap
+    (intersection over union) is at least `iou`."""
     needs("torchvision")
     from torchvision.ops import box_iou
 
@@ -327,10 +335,13 @@ def hits(detections: Any, boxes: Boxes, iou: float = 0.5) -> Tensor:
 # %% ../../nbs/methods/detect.ipynb #8e427237
 def mean_average_precision(detections: Sequence[Detections], boxes: Sequence[Boxes],
                            n_classes: int | None = None, iou: float | None = 0.5) -> float:
-    """Equation (4) at the overlap `iou`, or, with `iou=None`, the mean over 0.50, 0.55 ... 0.95 (COCO's AP).
+    """Return the mean average precision (mAP), a number in 0..1: the mean over classes of the area under the
+    precision-recall curve, at the overlap `iou` (equation (4)), or with `iou=None` the mean over 0.50, 0.55
+    ... 0.95 (COCO's AP).
 
-    `boxes`, the truth, are as many as `detections`. Classes without an object do not count; no object at all
-    gives 0. Raises `UserError` for lists of different length, and for labels outside 0..`n_classes`-1."""
+    `boxes`: the true `Boxes` of each picture, as many as `detections`. `n_classes`: if given, labels outside
+    0..`n_classes`-1 raise `UserError`, as lists of different lengths do. Classes without an object do not
+    count; no object at all gives 0."""
     needs("torchmetrics")
     from torchmetrics.detection import MeanAveragePrecision
 
@@ -351,8 +362,9 @@ def mean_average_precision(detections: Sequence[Detections], boxes: Sequence[Box
 # %% ../../nbs/methods/detect.ipynb #b69a46d6
 def score_domains(model: Any, tests: dict[str, Pictures], batch: int = 8,
                   iou: float | None = 0.5) -> dict[str, float]:
-    """mAP of `model` on each of `tests` (dict from domain to `Pictures`), and as `total` their mean weighted
-    by the number of pictures. Where all of them are one `batch` at most, they are looked at together."""
+    """Return the mean average precision of `model` on each of `tests` (name of a domain, such as a weather,
+    to `Pictures`), and as `total` their mean weighted by number of pictures. `batch` pictures at once; `iou`
+    as in `mean_average_precision`."""
     pictures, scores = sum(len(data) for data in tests.values()), {}
     together = [data.images[i] for data in tests.values() for i in range(len(data)) if pictures <= batch]
     found = iter(detect(model, together, batch))
@@ -363,18 +375,18 @@ def score_domains(model: Any, tests: dict[str, Pictures], batch: int = 8,
 
 # %% ../../nbs/methods/detect.ipynb #d9475ed7
 def uniform_between(generator: torch.Generator, low: float = 0.0, high: float = 1.0) -> float:
-    "A number between `low` and `high`, all alike likely."
+    "Draw a number uniformly from `low` to `high` by `generator`."
     return float(torch.rand((), generator=generator)) * (high - low) + low
 
 def flipped(image: Tensor, xyxy: Tensor) -> tuple[Tensor, Tensor]:
-    "Left and right exchanged: `image` (C, H, W) and boxes `xyxy` (m, 4) in pixels."
+    "Return `image` (C, H, W) and its boxes `xyxy` (m, 4), corners in pixels, mirrored left to right."
     width = image.shape[-1]
     x1, y1, x2, y2 = xyxy.unbind(1)
     return image.flip(-1), torch.stack([width - x2, y1, width - x1, y2], 1)
 
 def jittered(image: Tensor, generator: torch.Generator, strength: float = 0.2) -> Tensor:
-    """Brightness, contrast and colour of a uint8 picture (3, H, W), each multiplied by a factor from 1 +-
-    `strength`."""
+    """Return the uint8 picture `image` (3, H, W) with brightness, contrast and saturation each multiplied by
+    a factor drawn from 1 - `strength` to 1 + `strength` by `generator`."""
     needs("torchvision")
     from torchvision.transforms.v2 import functional as V
 
@@ -384,8 +396,8 @@ def jittered(image: Tensor, generator: torch.Generator, strength: float = 0.2) -
 
 # %% ../../nbs/methods/detect.ipynb #41ef54fd
 def shrunk(image: Tensor, xyxy: Tensor, factor: float) -> tuple[Tensor, Tensor]:
-    """`image` (C, H, W) and boxes `xyxy` (m, 4) at `factor` times the size, rounded to whole pixels, 32 at
-    least."""
+    """Return `image` (C, H, W) and its boxes `xyxy` (m, 4) resized by `factor`, to whole pixels, at least 32
+    a side."""
     needs("torchvision")
     from torchvision.transforms.v2 import functional as V
 
@@ -396,8 +408,9 @@ def shrunk(image: Tensor, xyxy: Tensor, factor: float) -> tuple[Tensor, Tensor]:
 # %% ../../nbs/methods/detect.ipynb #64fbfab7
 def training_view(image: Tensor, boxes: Boxes, generator: torch.Generator, strength: float = 0.2,
                   scales: tuple[float, ...] = (1.0, 1.0)) -> tuple[Tensor, Boxes]:
-    """A labelled picture as training sees it: flipped or not, shrunk by a factor from `scales`, other light:
-    `(image, Boxes)`."""
+    """Augment a labelled picture: return `image` (3, H, W), uint8, and its `boxes`, mirrored with probability
+    1/2, resized by a factor drawn from the range `scales`, with colours jittered by up to `strength`; all
+    drawn from `generator`."""
     xyxy, labels = boxes
     if uniform_between(generator) < 0.5: image, xyxy = flipped(image, xyxy)
     factor = uniform_between(generator, *scales)
@@ -407,12 +420,14 @@ def training_view(image: Tensor, boxes: Boxes, generator: torch.Generator, stren
 # %% ../../nbs/methods/detect.ipynb #cb6e442b
 def detector_optimiser(model: nn.Module, lr: float = 1e-4, betas: tuple[float, float] = (0.9, 0.999),
                        decay: float = 0.05) -> torch.optim.Optimizer:
-    "AdamW over the parameters of `model` that have gradients (Loshchilov and Hutter 2019)."
+    """Return an AdamW optimiser over the parameters of `model` that require gradients, with rate `lr`,
+    `betas` and weight decay `decay` (Loshchilov and Hutter 2019)."""
     return torch.optim.AdamW(trainable(model), lr=lr, betas=betas, weight_decay=decay)
 
 def loss_step(model: nn.Module, optimiser: torch.optim.Optimizer, parts: dict[str, Tensor],
               penalty: Callable | None, weight: float = 1.0) -> dict[str, float]:
-    "One step on `weight` times the sum of `parts`, plus the penalty; the numbers of this step."
+    """Take one step of `optimiser` on `weight` times the sum of the losses `parts` (name to scalar) plus
+    `penalty(model)`, if given. Returns the losses and their `total` as floats."""
     total: Any = weight * sum(parts.values()) + (penalty(model) if penalty else 0.0)
     optimiser.zero_grad(set_to_none=True)
     total.backward()
@@ -420,7 +435,7 @@ def loss_step(model: nn.Module, optimiser: torch.optim.Optimizer, parts: dict[st
     return {name: float(value.detach()) for name, value in {**parts, "total": total}.items()}
 
 def row_means(rows: Sequence[dict]) -> dict[str, float]:
-    "The mean of each number over `rows` (dicts with the same names)."
+    "Return the mean of each number over `rows`, dicts with the same names."
     return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
 
 # %% ../../nbs/methods/detect.ipynb #3ae8b13d
@@ -429,12 +444,13 @@ def supervised_epoch(model: Any, data: Pictures, generator: torch.Generator, bat
                      betas: tuple[float, float] = (0.9, 0.999), decay: float = 0.05,
                      penalty: Callable | None = None, strength: float = 0.2,
                      scales: tuple[float, ...] = (1.0, 1.0)) -> dict[str, float]:
-    """One pass over the labelled `data` (`Pictures` with `boxes`), in an order and with views drawn from
-    `generator`. Returns the mean of each loss, and of their `total`.
+    """Train the detector `model` in place for one pass over labelled `data` (`Pictures` with `boxes`), in
+    batches of `batch`, order and augmentation drawn from `generator`. Returns the mean over the batches of
+    each loss and of their `total`.
 
-    `optimiser`: to go on with one; else an AdamW of `lr`, `betas`, `decay` is made. `penalty(model)`: a
-    scalar tensor added to the loss. `scales`: the range of factors by which pictures are shrunk. Raises
-    `UserError` for bad pictures and boxes."""
+    `optimiser`: one to go on with; else an AdamW of `lr`, `betas`, `decay` is made. `penalty(model)`: a
+    scalar tensor added to the loss. `strength`: of the colour jitter; `scales`: range of the factors by which
+    pictures are resized. Raises `UserError` for bad pictures and boxes."""
     optimiser, rows = optimiser or detector_optimiser(model, lr, betas, decay), []
     for part in batches(len(data), batch, generator):
         pairs = [(data.images[i], data.boxes[i]) for i in part.tolist()]
@@ -452,19 +468,24 @@ def _street(data, clients, server_images, client_images, test_images, high, low,
     return street_set(data, clients, server_images, high, low, seed)
 
 def street_for(sizes: Any, seed: int, clients: int = 3) -> Street:
-    """The `Street` of `seed` with this many `clients`: a cloudy server, clients and tests in other weathers.
-    `sizes`: `DetectSizes`, or any that have its `data`, numbers of images, `high` and `low`."""
+    """Return the `Street` data: labelled pictures of a server under clouds, and unlabelled pictures of
+    `clients` clients and test pictures in other weathers; rendered from `seed`, or read. `sizes`:
+    `DetectSizes`, or any with its `data`, numbers of images, `high` and `low`."""
     return _street(sizes.data, clients, sizes.server_images, sizes.client_images, sizes.test_images,
                    tuple(sizes.high), tuple(sizes.low), seed)
 
-def new_detector(encoder: Any, n_classes: int, sizes: DetectSizes, seed: int, **limits: Any) -> nn.Module:
-    "The detector of `sizes` on `encoder` with the initial weights of `seed`; `limits` as for `faster_rcnn`."
+def new_detector(encoder: ImageEncoder, n_classes: int, sizes: DetectSizes, seed: int,
+                 **limits: Any) -> nn.Module:
+    """Return an untrained Faster R-CNN on `encoder` with the dimensions in `sizes`, for `n_classes` classes,
+    initial weights by `seed`; `limits` as for `faster_rcnn`."""
     make = partial(faster_rcnn, encoder, n_classes, sizes.channels, sizes.box_dim, sizes.anchors, **limits)
     return build(make, seed)
 
 # %% ../../nbs/methods/detect.ipynb #b970096a
-def trained_detector(encoder: Any, street: Street, sizes: DetectSizes, seed: int, **limits: Any) -> nn.Module:
-    "`new_detector` after `sizes.epochs` passes over the labelled pictures of the server of `street`."
+def trained_detector(encoder: ImageEncoder, street: Street, sizes: DetectSizes, seed: int,
+                     **limits: Any) -> nn.Module:
+    """Return a `new_detector` trained for `sizes.epochs` passes on the labelled pictures of the server of
+    `street`, with a learning rate that falls by a cosine."""
     model, g = new_detector(encoder, len(street.classes), sizes, seed, **limits), generator(seed, 1)
     optimiser = detector_optimiser(model, sizes.lr)
     cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, sizes.epochs)
@@ -496,10 +517,10 @@ def _peak_gpu(work):
 
 # %% ../../nbs/methods/detect.ipynb #7f34e62c
 def step_memory(model: Any, images: Any, boxes: Sequence[Boxes]) -> dict[str, int]:
-    """Bytes of one training step on `images` and `boxes` (as for `losses`), without the optimiser's: `saved`,
-    the tensors kept for the backward pass, each piece of memory once, parameters not counted; and `peak`,
-    the most that was allocated at once on top of what was there. Gradients are gone afterwards; the
-    sampling is always the same."""
+    """Measure the memory, in bytes, of one training step of `model` on `images` and `boxes` (as for
+    `losses`), without the optimiser's: `saved`, the tensors kept for the backward pass (parameters not
+    counted), and `peak`, the most allocated at once on top of what was there. Gradients are None
+    afterwards."""
     own = {p.untyped_storage().data_ptr() for p in model.parameters()}
     pieces: dict[int, int] = {}
     generator = torch.Generator().manual_seed(0)

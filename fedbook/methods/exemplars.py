@@ -32,7 +32,7 @@ from .score import accuracy
 # %% ../../nbs/methods/exemplars.ipynb #c0a80191
 @dataclass(frozen=True)
 class ExemplarSizes(ComparisonSizes, TaskSizes):
-    "Every number of this chapter's runs."
+    "Settings of the comparison of methods that keep exemplars (a few old pictures)."
     memory: Count = 60          # exemplars that a client may keep
     proxy_steps: Count = 200    # steps in which GLFC's proxy rebuilds pictures
 
@@ -47,14 +47,16 @@ profiles = {
 }
 
 def expect_room(memory: int, stream: Stream) -> None:
-    "Raise `UserError` unless `memory` has room for one picture of each class that a client of `stream` has."
+    """Raise `UserError` unless `memory`, the number of exemplars that a client may keep, is at least the
+    number of classes that any client of `stream` has."""
     most = max(len(torch.cat([y for _, y in client]).unique()) for client in stream.clients)
     if memory < most: raise UserError(f"memory={memory} must be at least {most}, the classes that a client has")
 
 # %% ../../nbs/methods/exemplars.ipynb #a7058528
 def herding(features: torch.Tensor, count: int) -> list[int]:
-    """Positions of `count` rows of `features` (n, d), or of all if there are fewer, in the order in which
-    each brings the running mean closest to the mean of all. iCaRL, Rebuffi et al. 2017, Algorithm 4."""
+    """Choose exemplars by herding: return the positions of `count` rows of `features` (n, d), or of all if
+    there are fewer, in the order in which each brings the running mean closest to the mean of all rows.
+    iCaRL, Rebuffi et al. 2017, Algorithm 4."""
     target, total = features.mean(0), torch.zeros_like(features[0])
     chosen: list[int] = []
     free = torch.ones(len(features), dtype=torch.bool, device=features.device)
@@ -71,10 +73,10 @@ Exemplars = dict[str, torch.Tensor]
 # %% ../../nbs/methods/exemplars.ipynb #077d4a83
 def add_exemplars(exemplars: Exemplars | None, x: torch.Tensor, y: torch.Tensor, best: Callable,
                   memory: int) -> Exemplars:
-    """The `exemplars` so far ("x" and "y", the best of each class first; None: none yet) and new ones of the
-    classes in `y`, as a new dict: each class has an equal share of `memory`. `best(x_c, count)` answers
-    positions in the pictures of one class, the best first. Raises `UserError` for a memory smaller than the
-    number of classes."""
+    """Return a new set of exemplars: the `exemplars` so far ("x" and "y", best of each class first; None:
+    none yet) and the best pictures `x` (n, C, H, W) of the classes in `y` (n,), each class with an equal
+    share of `memory` pictures. `best(x_c, count)` returns positions in the pictures of one class, best first.
+    Raises `UserError` if `memory` is smaller than the number of classes."""
     groups = {int(c): exemplars["x"][exemplars["y"] == c]
               for c in exemplars["y"].unique()} if exemplars else {}
     classes = len(groups.keys() | set(y.tolist()))
@@ -87,14 +89,15 @@ def add_exemplars(exemplars: Exemplars | None, x: torch.Tensor, y: torch.Tensor,
 
 def with_exemplars(exemplars: Exemplars | None, x: torch.Tensor,
                    y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    "Pictures `x` with labels `y`, followed by the `exemplars`, if any."
+    "Return pictures `x` and labels `y`, followed by those of the `exemplars` (None: none)."
     return (torch.cat([x, exemplars["x"]]), torch.cat([y, exemplars["y"]])) if exemplars else (x, y)
 
 # %% ../../nbs/methods/exemplars.ipynb #5304b807
 class ICaRLClient(TaughtClient):
-    """iCaRL (Rebuffi et al. 2017) over a federation: `memory` exemplars, herded, trained together with the
-    new pictures; cross-entropy over all classes seen plus distillation at `temperature`, as in PyCIL's later
-    code (the paper has binary cross-entropies). The distillation's T^2 is divided out, as there."""
+    """iCaRL's client (Rebuffi et al. 2017): stores `memory` exemplars (old pictures), chosen by herding, and
+    trains on them together with the new pictures; the loss is cross-entropy over all classes seen plus
+    distillation at `temperature` from the last task's model, as in PyCIL's later code (the paper has binary
+    cross-entropies). The distillation has no factor T^2, as there."""
     verbs = (*TaughtClient.verbs, "means")
 
     def __init__(self, *args: Any, memory: int = 60, temperature: float = 2.0, **options: Any):
@@ -102,16 +105,19 @@ class ICaRLClient(TaughtClient):
         self.memory, self.temperature = memory, temperature
 
     def data(self) -> tuple[torch.Tensor, torch.Tensor]:
+        "Return the pictures and labels of the task, followed by the exemplars."
         return with_exemplars(self.store.get("exemplars"), *self.tasks[self.task])
 
     def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Return the cross-entropy of a batch over all classes seen, plus from the second task on the
+        `distillation` from the old model: a scalar."""
         z = self.model(x)
         if not self.old: return self.cross_entropy(z, y)
         return self.cross_entropy(z, y) + self.distillation(x, z, self.temperature)
 
     def means(self, msg: Msg) -> Msg:
-        """Herd exemplars with the weights in `msg`; answer the sum of their features (C, d) and their number
-        (C,), class by class."""
+        """Choose the exemplars of the task that ended, by herding with the weights in `msg`; return the sum
+        of the features of all exemplars, `sums` (C, d), and their number, `counts` (C,), for each class."""
         self.model.load_state_dict(part(msg.tensors, "model"))
         def best(x, count): return herding(unit_features(self.model, x), count)
         x, y = self.tasks[msg.meta["task"]]
@@ -123,7 +129,8 @@ class ICaRLClient(TaughtClient):
 
 # %% ../../nbs/methods/exemplars.ipynb #f27ed232
 class ICaRLServer(TaskServer):
-    "Asks for sums of features at the end of each task, and gives a picture the class with the nearest mean."
+    """iCaRL's server: at the end of each task it collects the sums of the exemplars' features, and then gives
+    a picture the class whose mean feature is most similar (by cosine)."""
     keeps = (*TaskServer.keeps, "means")
 
     def __init__(self, *args: Any, **options: Any):
@@ -131,14 +138,19 @@ class ICaRLServer(TaskServer):
         self.means: torch.Tensor | None = None
 
     def begin(self, ids: list, r: int) -> None:
+        """Begin round `r` with clients `ids`; except in a task's last round, class means of earlier tasks are
+        dropped."""
         super().begin(ids, r)
         if not self.ends(r): self.means = None
 
     def steps(self, ids: list, r: int) -> list[Step]:
+        """Return the exchanges of round `r`: training, and in a task's last round also the collection of
+        class `means`."""
         steps = super().steps(ids, r)
         return [*steps, Step("means", self.send, ids, self.merge_means)] if self.ends(r) else steps
 
     def accept(self, verb: str, id: int, msg: Msg) -> None:
+        "Raise `Refused` for weights, or for sums and counts of features, that cannot come from client `id`."
         if verb == "fit": return super().accept(verb, id, msg)
         classes, dim = self.weights["head.weight"].shape
         expect(msg, {"sums": torch.zeros(classes, dim), "counts": torch.zeros(classes)})
@@ -147,11 +159,13 @@ class ICaRLServer(TaskServer):
             raise Refused("sums are longer than so many features of length 1 can be")
 
     def merge_means(self, replies: Iterable) -> None:
+        "Set the class means from the sums and counts in `replies`, each scaled to length 1."
         sums, counts = zip(*[(msg.tensors["sums"], msg.tensors["counts"]) for _, msg in replies])
         self.means = F.normalize(sum(sums) / sum(counts).clamp(min=1)[:, None])
 
     def classify(self, x: torch.Tensor) -> torch.Tensor:
-        "In the middle of a task, before there are means of its classes, the head decides."
+        """Return the class of each uint8 picture of `x` (n, C, H, W), int64 (n,): that of the most similar
+        class mean, or while a task runs, before its means exist, that of the largest logit."""
         if self.means is None: return super().classify(x)
         return (unit_features(self.network(), x) @ self.means.T).argmax(1)
 
@@ -159,18 +173,21 @@ ICaRL = Method("iCaRL", ICaRLClient, ICaRLServer, takes=(*FedAvg.takes, "memory"
 
 # %% ../../nbs/methods/exemplars.ipynb #caa4f476
 class DERClient(TaskClient):
-    """Dark experience replay (Buzzega et al. 2020): a uniform sample of `memory` old pictures with the logits
-    of the global model, plus `strength` times the squared distance of the new logits from these, on a batch
-    of it per step.
+    """Dark experience replay (Buzzega et al. 2020): keeps a uniform sample of `memory` old pictures with the
+    logits that the global model gave them, and adds `strength` times the mean squared difference between new
+    and stored logits on a batch of them in each step.
 
-    0.3 is mammoth's setting for CIFAR-10. Logits are taken at the end of a task, with the head already
-    widened for the next one: so the next classes' logits, too, are asked to stay low on old pictures."""
+    0.3 is the setting of the library mammoth for CIFAR-10. Logits are taken at the end of a task, with the
+    head already widened for the next one: so the next classes' logits, too, are asked to stay low on old
+    pictures."""
 
     def __init__(self, *args: Any, memory: int = 60, strength: float = 0.3, **options: Any):
         super().__init__(*args, **options)
         self.memory, self.strength = memory, strength
 
     def on_task_end(self, seen: int) -> None:
+        """Add the task's pictures with their present logits to the sample, and cut it to `memory` uniformly
+        at random."""
         x, _ = self.tasks[self.task]
         new = {"x": x, "z": logits(self.model, x), "key": torch.rand(len(x), generator=self.generator)}
         old = self.store.get("buffer")
@@ -181,8 +198,9 @@ class DERClient(TaskClient):
         self.store["buffer"] = {name: t[smallest] for name, t in new.items()}
 
     def batches(self) -> Iterator:
-        """Batches of the task, each with as many kept pictures, their logits, and which of these are known.
-        The pictures go to the device once, what a pass draws once per pass."""
+        """Yield the batches of a round: pictures and labels of the task, and as many stored pictures with
+        their stored logits and the positions of those logits that exist (classes that came later have
+        none)."""
         kept = self.store.get("buffer")
         if not kept:
             yield from super().batches()
@@ -193,8 +211,9 @@ class DERClient(TaskClient):
                 yield as_float(x[i]), y[i], as_float(old_x[j]), old_z[j], known
 
     def drawn(self, n: int, known: torch.Tensor) -> Iterator:
-        """A pass over `n` pictures: for each batch its positions, those of kept pictures, and the places of
-        the `known` (bool, as the kept logits) among their logits."""
+        """Return for each batch of a pass over `n` pictures: its positions, positions of as many stored
+        pictures, and the flat positions of their existing logits. `known`: bool (stored, classes), which
+        stored logits exist."""
         own = batches(n, self.batch, self.generator)
         old = [torch.randint(len(known), (len(i),), generator=self.generator) for i in own]
         parts = [*own, *old, *(known[j].flatten().nonzero().flatten() for j in old)]
@@ -202,6 +221,8 @@ class DERClient(TaskClient):
         return zip(there[:steps], there[steps:2 * steps], there[2 * steps:])
 
     def loss(self, x: torch.Tensor, y: torch.Tensor, *old: torch.Tensor) -> torch.Tensor:
+        """Return the task's cross-entropy plus `strength` times the mean squared error between new and stored
+        logits of `old`, a tuple (stored pictures, stored logits, which of them exist): a scalar."""
         if not old: return super().loss(x, y)
         old_x, then, known = old
         z = self.model(old_x)[:, :then.shape[1]]
@@ -213,9 +234,10 @@ DER = Method("DER", DERClient, takes=(*FedAvg.takes, "memory"))
 # %% ../../nbs/methods/exemplars.ipynb #c7398ab1
 def importance(model: nn.Module, x: torch.Tensor, y: torch.Tensor, lr: float = 0.01, mix: float = 0.5,
                passes: int = 3) -> torch.Tensor:
-    """Equation (1) of the chapter, the score of each of the pictures `x` (n, C, H, W) with labels `y` (n,):
-    (n,). `mix` is lambda, `passes` is s, and gradient norms are taken in each pass, a step after every 32
-    pictures. Re-Fed, Li et al. 2024, Eq. 3 to 5."""
+    """Return Re-Fed's importance score (n,) of each picture of `x` (n, C, H, W) with labels `y` (n,): the sum
+    over passes p = 1..`passes` of the norm of its loss gradient, divided by p. Meanwhile a copy of `model`
+    trains on the pictures at rate `lr`, pulled back to the original with strength (1 - `mix`) / (2 `mix`),
+    one step after every 32 pictures. Re-Fed, Li et al. 2024, Eq. 3 to 5 (here equation (1))."""
     personal, start, score = copy.deepcopy(model).eval(), frozen(model), torch.zeros(len(y))
     pull = (1 - mix) / (2 * mix)
     for p in range(1, passes + 1):
@@ -230,18 +252,20 @@ def importance(model: nn.Module, x: torch.Tensor, y: torch.Tensor, lr: float = 0
 
 # %% ../../nbs/methods/exemplars.ipynb #6a2d0e94
 class ReFedClient(TaskClient):
-    """Re-Fed (Li et al., CVPR 2024): of the exemplars and the last task's pictures, keep the `memory` with
-    the highest `importance`, whatever their class, and train on them together with the new ones. lambda 0.5
-    is what re-implementations use; the paper's grid was not to be had."""
+    """Re-Fed's client (Li et al., CVPR 2024): of its exemplars and the last task's pictures, it keeps the
+    `memory` ones with the highest `importance`, whatever their class, and trains on them together with the
+    new ones. The paper's mixing factor is taken as 0.5, as in re-implementations."""
 
     def __init__(self, *args: Any, memory: int = 60, **options: Any):
         super().__init__(*args, **options)
         self.memory = memory
 
     def data(self) -> tuple[torch.Tensor, torch.Tensor]:
+        "Return the pictures and labels of the task, followed by the exemplars."
         return with_exemplars(self.store.get("exemplars"), *self.tasks[self.task])
 
     def on_task_end(self, seen: int) -> None:
+        "Keep the `memory` most important pictures out of the task's and the exemplars."
         x, y = self.data()
         score = importance(self.model, as_float(x).to(self.device), y.to(self.device))
         best = score.argsort(descending=True)[:self.memory]
@@ -251,18 +275,18 @@ ReFed = Method("Re-Fed", ReFedClient, takes=(*FedAvg.takes, "memory"))
 
 # %% ../../nbs/methods/exemplars.ipynb #40024142
 def compensation(p: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
-    """The weights in equation (2) of the chapter, (b,): how far each picture's `p` (b,), the probability of
-    its true class, is from 1, over the mean among the pictures of old or of new classes (`old`: bool (b,)).
-    Dong et al. 2022, Eq. 4 and 5."""
+    """Return GLFC's weights (b,) of the pictures in a batch: 1 - `p`, where `p` (b,) is the probability of
+    the true class, divided by its mean over the pictures of the same kind, those with an old class or those
+    with a new one (`old`: bool (b,)). Dong et al. 2022, Eq. 4 and 5 (here equation (2))."""
     away = 1 - p
     mean = lambda group: (away * group).sum() / group.sum().clamp(min=1)
     return away / torch.where(old, mean(old), mean(~old)).clamp(min=torch.finfo(p.dtype).tiny)
 
 # %% ../../nbs/methods/exemplars.ipynb #30e5ab04
 def gradient_network(classes: int, shape: tuple[int, ...]) -> nn.Sequential:
-    """The network whose gradients stand for pictures of `shape` (C, H, W): three 5x5 convolutions of 12
-    channels with sigmoids and a linear layer, all parameters uniform in [-1/2, 1/2], as in GLFC's published
-    code and in Zhu et al. 2019."""
+    """Return the small network whose loss gradients clients send in place of pictures of `shape` (C, H, W),
+    for `classes` classes: three 5x5 convolutions of 12 channels with sigmoids and a linear layer, all
+    parameters uniform in [-1/2, 1/2], as in GLFC's published code and in Zhu et al. 2019."""
     c, h, w = shape
     network = nn.Sequential(nn.Conv2d(c, 12, 5, 2, 2), nn.Sigmoid(), nn.Conv2d(12, 12, 5, 2, 2), nn.Sigmoid(),
                             nn.Conv2d(12, 12, 5, 1, 2), nn.Sigmoid(), nn.Flatten(),
@@ -274,9 +298,10 @@ def gradient_network(classes: int, shape: tuple[int, ...]) -> nn.Sequential:
 # %% ../../nbs/methods/exemplars.ipynb #53e23f2e
 def rebuild(network: nn.Module, gradients: dict[str, torch.Tensor], y: torch.Tensor, shape: tuple[int, ...],
             iterations: int, generator: torch.Generator) -> torch.Tensor:
-    """Pictures (n, *shape) in [-1, 1] whose `picture_gradients` at labels `y` (n,) are `gradients`: L-BFGS
-    from small noise, all pictures together. Each one's squared miss counts relative to its gradient's squared
-    length, so that faint ones count too."""
+    """Reconstruct pictures (n, *shape) in [-1, 1] from gradients (deep leakage from gradients): those whose
+    loss gradients in `network`, at labels `y` (n,), are closest to `gradients` (name to tensor, one row per
+    picture). L-BFGS for at most `iterations`, from small noise drawn from `generator`; each picture's squared
+    error counts relative to its gradient's squared length."""
     x = (0.1 * torch.randn(len(y), *shape, generator=generator)).requires_grad_()
     if not len(y): return x.detach()
     length = sum(g.square().flatten(1).sum(1) for g in gradients.values())
@@ -295,14 +320,15 @@ def rebuild(network: nn.Module, gradients: dict[str, torch.Tensor], y: torch.Ten
 
 # %% ../../nbs/methods/exemplars.ipynb #be052a96
 class GLFCClient(TaughtClient):
-    """GLFC's client (Dong et al. 2022): `memory` exemplars, herded, and from the second task on the loss of
-    equation (2) of the chapter.
+    """GLFC's client (Dong et al. 2022): keeps `memory` exemplars, chosen by herding; from the second task on
+    its loss is half cross-entropy, weighted by `compensation`, and half distillation, whose target has the
+    old model's probabilities for old classes and the true label for new ones (equation (2)).
 
-    With `kind="ce"`, probabilities are a softmax's, as the paper's equations have it (the target of a new
-    picture in the second half then adds up to 2); with `kind="bce"` sigmoids, and the losses a mean over
-    classes, as in the published code (which goes with a rate of 2). Before the gradient of a prototype
-    leaves, the picture is blurred by `shifts` steps of size `rate` up or down its own loss with noise of
-    `noise` (the paper) in the features. Published memory: 2000."""
+    With `kind="ce"`, probabilities are a softmax's, as in the paper's equations (the target of a new picture
+    in the second half then adds up to 2); with `kind="bce"` sigmoids, and the losses a mean over classes, as
+    in the published code (which goes with a rate of 2). Before the gradient of a class's central picture
+    leaves, the picture is changed by `shifts` gradient steps of size `rate` on its own loss, with noise of
+    relative strength `noise` on the features. Published memory: 2000."""
     verbs = (*TaughtClient.verbs, "prototypes")
 
     def __init__(self, id: int, model: nn.Module, tasks: list, seed: int = 0, memory: int = 60,
@@ -314,17 +340,22 @@ class GLFCClient(TaughtClient):
         self.shifts, self.rate, self.noise = shifts, rate, noise
 
     def data(self) -> tuple[torch.Tensor, torch.Tensor]:
+        "Return the pictures and labels of the task, followed by the exemplars."
         return with_exemplars(self.store.get("exemplars"), *self.tasks[self.task])
 
     def on_task_end(self, seen: int) -> None:
+        "Choose exemplars of the task that ended, by herding; all classes get an equal share of `memory`."
         def best(x, count): return herding(unit_features(self.model, x), count)
         x, y = self.tasks[self.task]
         self.store["exemplars"] = add_exemplars(self.store.get("exemplars"), x, y, best, self.memory)
 
     def on_task_begin(self, memo: dict[str, torch.Tensor]) -> None:
+        "Keep the old model's weights, in `memo`, as the teacher's, from the second task on."
         if self.old: self.store["teacher"] = memo
 
     def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Return GLFC's loss of a batch, a scalar: (mean of compensation x miss against labels + mean of miss
+        against the old model's answers) / 2; in the first task without compensation and distillation."""
         if not self.old and self.kind == "ce": return super().loss(x, y)
         z = self.model(x)
         hard = F.one_hot(y, z.shape[1]).to(z.dtype)
@@ -334,16 +365,19 @@ class GLFCClient(TaughtClient):
         return ((weight * self.miss(z, hard)).mean() + self.miss(z, soft).mean()) / 2
 
     def squash(self, z: torch.Tensor) -> torch.Tensor:
+        """Return the probabilities (b, C) of logits `z` (b, C): softmax, or sigmoid with `kind="bce"`."""
         return torch.sigmoid(z) if self.kind == "bce" else F.softmax(z, 1)
 
     def miss(self, z: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """Return the cross-entropy (b,) of each picture's logits `z` (b, C) with the `target` (b, C): of a
+        softmax, or with `kind="bce"` binary, a mean over classes."""
         if self.kind == "bce": return F.binary_cross_entropy_with_logits(z, target, reduction="none").mean(1)
         return -(target * F.log_softmax(z, 1)).sum(1)
 
     def prototypes(self, msg: Msg) -> Msg:
-        """For each class of the coming task that it has: the gradient of `gradient_network` at the picture
-        nearest to the mean of the class, blurred. `msg` has the weights and, in its meta, task and seed of
-        that network; the answer's meta has the labels."""
+        """Return, for each class of the coming task that the client has, the gradient of the loss of
+        `gradient_network` at the picture nearest to the class's mean feature, after `blur`; the labels are in
+        its meta. `msg` has the global weights, and in its meta the task and that network's seed."""
         self.model.load_state_dict(part(msg.tensors, "model"))
         x, y = self.tasks[msg.meta["task"]]
         labels = y.unique()
@@ -354,7 +388,8 @@ class GLFCClient(TaughtClient):
         return Msg(gradients, {"labels": labels.tolist()})
 
     def blur(self, x: torch.Tensor, y: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        "Pictures `x` with labels `y` after `shifts` steps along their own loss, with noise in the features."
+        """Return pictures `x` (n, C, H, W) in [-1, 1] with labels `y` (n,) after `shifts` gradient descent
+        steps of size `rate` on their own cross-entropy, with noise from `generator` on the features."""
         x, y = x.to(self.device), y.to(self.device)
         for _ in range(self.shifts):
             x.requires_grad_()
@@ -367,14 +402,14 @@ class GLFCClient(TaughtClient):
 
 # %% ../../nbs/methods/exemplars.ipynb #3b4919e7
 class GLFCServer(TaskServer):
-    """GLFC's server with its proxy: at the start of a task it rebuilds pictures from the clients' gradients,
-    after each round it scores the new weights on them, and the best of the task are the old model of the
-    next.
+    """GLFC's server with its proxy: at the start of a task it reconstructs pictures from the clients'
+    gradients; after each round it tests the new global model on them, and the best model of a task becomes
+    the clients' old model (teacher) of the next task.
 
-    `proxy_steps` of L-BFGS for all pictures at once; the published proxy has 250 times 20 per picture, and
-    takes the last 20 states of each as more pictures. New tasks are announced here; clients of the published
-    code notice one by themselves, when the entropy of the model on their pictures rises by more than 1.2
-    (with fewer than 4 classes it cannot)."""
+    `proxy_steps`: L-BFGS iterations for all pictures at once; the published proxy has 250 times 20 per
+    picture, and takes the last 20 states of each as more pictures. New tasks are announced here; clients of
+    the published code notice one by themselves, when the entropy of the model on their pictures rises by more
+    than 1.2 (with fewer than 4 classes it cannot)."""
     keeps = (*TaskServer.keeps, "best", "top", "rebuilt")
 
     def __init__(self, *args: Any, proxy_steps: int = 200, **options: Any):
@@ -385,18 +420,24 @@ class GLFCServer(TaskServer):
         self.rebuilt = nothing, torch.zeros(0, dtype=torch.int64)
 
     def steps(self, ids: list, r: int) -> list[Step]:
+        """Return the exchanges of round `r`: training, and before it in a task's first round the collection
+        of gradients."""
         steps = super().steps(ids, r)
         return steps if r % self.rounds else [Step("prototypes", self.ask, ids, self.collect), *steps]
 
     def ask(self, id: int) -> Msg:
+        """Return the request for gradients to client `id`: the weights, the task and the seed of the gradient
+        network."""
         return Msg(labelled(self.weights, "model"), {"task": self.task, "seed": self.seed})
 
     def asked(self) -> nn.Module:
-        "The network whose gradients the clients are asked for."
+        "Return the network for whose loss gradients the clients are asked."
         classes = self.old + self.classes[self.task]
         return build(partial(gradient_network, classes, self.model.shape), self.seed)
 
     def accept(self, verb: str, id: int, msg: Msg) -> None:
+        """Raise `Refused` for weights or gradients of client `id` that do not fit, or gradients that are far
+        too large."""
         if verb != "prototypes": return super().accept(verb, id, msg)
         labels = accept_labels(msg, range(self.old, self.old + self.classes[self.task]))
         expect(msg, {name: ((len(labels), *p.shape), p.dtype) for name, p in self.asked().named_parameters()})
@@ -404,7 +445,7 @@ class GLFCServer(TaskServer):
             raise Refused("the gradients are far larger than those of pictures")
 
     def collect(self, replies: Iterable) -> None:
-        "Rebuild the pictures behind the gradients in `replies`."
+        "Reconstruct the pictures behind the gradients in `replies`, and forget the last task's best model."
         pairs = [(msg.tensors, msg.meta["labels"]) for _, msg in replies]
         y = torch.tensor([c for _, labels in pairs for c in labels])
         gradients = {name: torch.cat([tensors[name] for tensors, _ in pairs]) for name in pairs[0][0]}
@@ -414,12 +455,16 @@ class GLFCServer(TaskServer):
         self.rebuilt, self.best, self.top = (as_pixels(x), y), {}, -1.0
 
     def merge(self, replies: Iterable) -> None:
+        """Average the weights in `replies`, and keep them as the task's best if they classify the
+        reconstructed pictures at least as well as any before."""
         super().merge(replies)
         x, y = self.rebuilt
         score = accuracy(self.classify(x), y) if len(y) else 0.0
         if score >= self.top: self.best, self.top = self.weights, score
 
-    def prepare(self, task: int) -> dict[str, torch.Tensor]: return self.best
+    def prepare(self, task: int) -> dict[str, torch.Tensor]:
+        "Return the best weights of the last task, the teacher of the next."
+        return self.best
 
 GLFC = Method("GLFC", GLFCClient, GLFCServer, takes=(*FedAvg.takes, "memory"), server_takes=("proxy_steps",))
 
@@ -444,8 +489,8 @@ def _annealing_client(make: Callable, *args: Any, **options: Any) -> Any:
     return client
 
 def annealed(method: Method) -> Method:
-    """`method`, whose client has a rate `lr`, with the rate falling over the rounds of a task from the sizes'
-    `lr` to their `lr_end` (`annealed_rate`)."""
+    """Return `method`, whose client must have a learning rate `lr`, with a rate that falls by a cosine over
+    the rounds of each task, from the sizes' `lr` to their `lr_end`."""
     return method._replace(client=partial(_annealing_client, method.client),
                            server=partial(_annealing_server, method.server),
                            server_takes=(*method.server_takes, "lr", "lr_end"))

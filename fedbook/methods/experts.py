@@ -31,7 +31,7 @@ GATES = get_args(Gate)
 
 @dataclass(frozen=True)
 class ExpertsSizes(Profile):
-    "The numbers of this chapter's runs."
+    "Settings of the experiments with mixtures of experts."
     maps: Count = 16  # labelled maps that a head learns from
     epochs: Count = 100  # passes over them
     most: Count = 8  # largest number of experts that is tried
@@ -44,8 +44,8 @@ profiles = {"smoke": ExpertsSizes(epochs=3, most=3), "quick": ExpertsSizes(seeds
 MOSAIC_WEATHERS, _TEST_MAPS = ("cloudy", "overcast", "rainy", "snowy"), (40, 80, 40, 40)
 
 class Mosaic(NamedTuple):
-    """Maps of features `x` (n, 16, h, w) and, for each pixel, its class `y` (n, h, w) and its hidden `regime`
-    (n, h, w)."""
+    """A synthetic segmentation data set: maps of features `x` (n, 16, h, w), and for each pixel its class `y`
+    (n, h, w) in 0..3 and its hidden `regime` (n, h, w) in 0..2."""
     x: torch.Tensor
     y: torch.Tensor
     regime: torch.Tensor
@@ -53,12 +53,12 @@ class Mosaic(NamedTuple):
 # %% ../../nbs/methods/experts.ipynb #78b8bd2e
 def mosaic(n: int, domain: int = 0, seed: int = 0, part: int = 0, size: int = 16, length: float = 3.5,
            systematic: float = 0.0) -> Mosaic:
-    """`n` maps of `size` x `size` pixels. Blocks of 4x4 pixels have one of three regimes, blocks of 2x2 one
-    of four looks; a feature is the vector of the look, plus the regime's, plus noise; the class is (look +
-    regime) modulo 4, so that in each regime the same looks mean other classes. `domain` 0 is cloudy; 1 to 3
-    add a vector of this `length`, in each map 0.6 to 1.4 times as long; a share `systematic` of it (0 to 1)
-    points from one regime to another, the rest in a direction of its own. `part` draws other maps of the same
-    world, which `seed` makes."""
+    """Draw `n` synthetic maps of `size` x `size` pixels. Blocks of 4x4 pixels have one of three regimes,
+    blocks of 2x2 one of four looks; a feature vector is the look's plus the regime's plus noise; the class is
+    (look + regime) modulo 4, so that in each regime the same looks mean other classes. `domain`: the weather,
+    0 is cloudy; 1 to 3 add a vector of this `length`, in each map 0.6 to 1.4 times as long; a share
+    `systematic` of it (0 to 1) points from one regime to another, the rest in a direction of its own. `seed`
+    decides the vectors; `part` only which maps are drawn."""
     if size % 4 or size < 4: raise UserError(f"size={size!r} must be a multiple of 4 pixels")
     if domain not in range(4): raise UserError(f"domain={domain!r} must be 0, 1, 2 or 3")
     if not 0 <= systematic <= 1: raise UserError(f"systematic={systematic!r} must be from 0 to 1")
@@ -82,7 +82,7 @@ def _blocks(generator, n, size, side, kinds):
 
 # %% ../../nbs/methods/experts.ipynb #f1b1086d
 def halved(data: Mosaic) -> Mosaic:
-    """A `Mosaic` at half the resolution: features are averaged over 2x2 pixels, which have one look and one
+    """Return `data` at half the resolution: features averaged over 2x2 pixels, which have one look and one
     regime."""
     return Mosaic(F.avg_pool2d(data.x, 2), data.y[:, ::2, ::2], data.regime[:, ::2, ::2])
 
@@ -90,9 +90,10 @@ def halved(data: Mosaic) -> Mosaic:
 def learn_mosaic(model: nn.Module, generator: torch.Generator, rate: float, data: Mosaic, lr: float = 1e-2,
                  batch: int = 8, penalty: Callable | None = None, balance: float = 0.0,
                  optimiser: torch.optim.Optimizer | None = None) -> None:
-    """An epoch with labels: cross-entropy over the pixels of `data`, AdamW of rate `rate * lr`, a new
-    one unless there is an `optimiser` to go on with, at its own rate. `penalty(model)` and, for a mixture,
-    `balance` times `balance_loss` are added where given."""
+    """Train `model` in place for one epoch on labelled `data`, in batches of `batch` maps drawn by
+    `generator`: cross-entropy, mean over pixels, plus `penalty(model)` and, for a mixture of experts,
+    `balance` times `balance_loss`. AdamW at the rate `rate * lr`, unless there is an `optimiser` to go on
+    with, at its own rate."""
     def loss(i):
         x = data.x[i]
         total = F.cross_entropy(model(x), data.y[i])
@@ -104,8 +105,9 @@ def learn_mosaic(model: nn.Module, generator: torch.Generator, rate: float, data
 
 # %% ../../nbs/methods/experts.ipynb #f8805bb5
 def score_mosaic(model: nn.Module, seed: int, **world: Any) -> dict[str, float]:
-    """Share of the pixels that `model` classifies rightly in each of `MOSAIC_WEATHERS`, and the
-    image-weighted `total`. `world`: the `length` and `systematic` of `mosaic`."""
+    """Return the accuracy of `model`, the share of pixels classified rightly, in each weather of
+    `MOSAIC_WEATHERS` and as `total`, their mean weighted by number of maps. `seed`: of the world; `world`:
+    `length` and `systematic` of `mosaic`."""
     scores = {}
     for domain, (name, n) in enumerate(zip(MOSAIC_WEATHERS, _TEST_MAPS)):
         data = mosaic(n, domain, seed, part=1, **world)
@@ -114,12 +116,12 @@ def score_mosaic(model: nn.Module, seed: int, **world: Any) -> dict[str, float]:
 
 # %% ../../nbs/methods/experts.ipynb #a05f0590
 def gate_mask(logits: torch.Tensor, gate: str = "ste", training: bool = True) -> torch.Tensor:
-    """Equation (1): how much of each expert goes into each output, for the router's `logits` (b, K, ...): a
-    tensor of that shape.
+    """Return the gate, the weight of each of K experts at each place, from the router's `logits` (b, K, ...):
+    a tensor of that shape (equation (1)).
 
-    "hard": 1 for the expert with the largest logit, else 0, without a gradient. "ste": the same numbers, and
-    in training the gradient of the softmax (straight-through). "switch": the winner's softmax share (Fedus et
-    al. 2022). "dense": the softmax."""
+    `gate` "hard": 1 for the expert with the largest logit, else 0, without a gradient. "ste": the same values
+    as "hard", and in `training` the gradient of the softmax (straight-through). "switch": the winner's
+    softmax share, else 0 (Fedus et al. 2022). "dense": the softmax."""
     p = logits.softmax(1)
     if gate == "dense": return p
     hard = F.one_hot(logits.argmax(1), logits.shape[1]).movedim(-1, 1).to(p.dtype)
@@ -129,17 +131,17 @@ def gate_mask(logits: torch.Tensor, gate: str = "ste", training: bool = True) ->
 
 # %% ../../nbs/methods/experts.ipynb #d827d965
 def balance_loss(logits: torch.Tensor) -> torch.Tensor:
-    """Fedus et al. 2022, Eq. 4: K times the sum over experts of the share of places that chose it times its
-    mean softmax share; `logits` (b, K, ...). It is 1 where the load is equal, K where one expert has all of
-    it."""
+    """Return the load-balancing loss of a router's `logits` (b, K, ...), a scalar: K times the sum over
+    experts of (share of places that chose it) x (its mean softmax share). It is 1 where the load is equal, K
+    where one expert has all of it. Fedus et al. 2022, Eq. 4."""
     p, k = logits.softmax(1).movedim(1, -1).flatten(0, -2), logits.shape[1]
     f = torch.bincount(logits.argmax(1).flatten(), minlength=k) / len(p)
     return k * (f * p.mean(0)).sum()
 
 # %% ../../nbs/methods/experts.ipynb #25d867b2
 class SpatialRouter(nn.Module):
-    """A router that works at any resolution: a 1x1 convolution from maps (b, channels, h, w) to logits (b,
-    experts, h, w). Its weights start normal, with deviation 0.01."""
+    """A router for maps of any resolution: a 1x1 convolution from features (b, channels, h, w) to logits of
+    the experts, (b, experts, h, w). Its weights start normal, with deviation 0.01."""
 
     def __init__(self, channels: int, experts: int):
         super().__init__()
@@ -147,24 +149,26 @@ class SpatialRouter(nn.Module):
         self.map = nn.Conv2d(channels, experts, 1)
         small_start(self.map)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor: return self.map(x)
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        "Return the logits (b, experts, h, w) for features `x` (b, channels, h, w)."
+        return self.map(x)
 
 def check_experts(experts: int) -> None:
-    "Raise `UserError` where this is no number of experts."
+    "Raise `UserError` unless `experts`, a number of experts, is a whole number of at least 1."
     if not isinstance(experts, int) or experts < 1:
         raise UserError(f"experts={experts!r} must be a whole number, 1 or more")
 
 def small_start(layer: nn.Module) -> None:
-    """Small weights for `layer`, normal with deviation 0.01, and biases of 0: at first no expert is liked
-    better."""
+    """Initialise `layer` in place: weights normal with deviation 0.01, biases 0, so that no expert is
+    preferred at first."""
     nn.init.normal_(layer.weight, std=0.01)
     nn.init.zeros_(layer.bias)
 
 # %% ../../nbs/methods/experts.ipynb #e5550b6a
 def patch_rows(x: torch.Tensor, kernel: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Where the `kernel` (height, width) patch around each pixel of `x` (b, c, h, w) lies: `rows`, the padded
-    pixels ((b * H * W), c), `corner` (b * h * w,), the row of each patch's first pixel, and `offsets` of the
-    others from it."""
+    """Index the patches of `kernel` (height, width) pixels around each pixel of `x` (b, c, h, w) without
+    copying them: return `rows`, the zero-padded pixels (b H W, c); `corner` (b h w,), the row of each patch's
+    first pixel; `offsets` (kh kw,) of a patch's pixels from it."""
     (b, c, h, w), (kh, kw) = x.shape, kernel
     padded = F.pad(x, (kw // 2, kw // 2, kh // 2, kh // 2)).permute(0, 2, 3, 1).contiguous()
     height, width = padded.shape[1:3]
@@ -176,8 +180,8 @@ def patch_rows(x: torch.Tensor, kernel: tuple[int, int]) -> tuple[torch.Tensor, 
 
 # %% ../../nbs/methods/experts.ipynb #eb87be0d
 def on_pixels(expert: nn.Conv2d, patches: torch.Tensor) -> torch.Tensor:
-    """What the convolution `expert` makes of `patches` (n, kh * kw * c), the surroundings of n pixels: (n,
-    channels)."""
+    """Return the outputs (n, channels) of the convolution `expert` for `patches` (n, kh kw c), the
+    surroundings of n pixels."""
     weight = expert.weight.permute(0, 2, 3, 1).flatten(1)
     if not _by_onednn(patches, weight): return F.linear(patches, weight, expert.bias)
     return F.linear(patches.to_mkldnn(), weight, expert.bias).to_dense()
@@ -187,8 +191,8 @@ def _by_onednn(x, weight):
     return known and weight.numel() >= 4096
 
 def gathered_convolution(x: torch.Tensor, chosen: torch.Tensor, experts: Sequence[nn.Conv2d]) -> torch.Tensor:
-    """Each pixel of `x` (b, c, h, w) through its own one of `experts` (convolutions of one shape), the one
-    that `chosen` (b, h, w) names, and through no other: (b, channels, h, w)."""
+    """Apply to each pixel of `x` (b, c, h, w) only that one of `experts` (convolutions of one shape) which
+    `chosen` (b, h, w), int64, names; return (b, channels, h, w)."""
     rows, corner, offsets = patch_rows(x, experts[0].kernel_size)
     order = chosen.flatten().argsort(stable=True)
     counts = torch.bincount(chosen.flatten(), minlength=len(experts)).tolist()
@@ -203,13 +207,13 @@ def gathered_convolution(x: torch.Tensor, chosen: torch.Tensor, experts: Sequenc
 # %% ../../nbs/methods/experts.ipynb #8797fb36
 class SpatialMoE(nn.Module):
     """A spatial sparse mixture of experts: each pixel of a map goes through the one of `experts` that
-    `router` chooses for it, equation (2).
+    `router` chooses for it, y = sum_k mask_k expert_k(x) (equation (2)).
 
     `router`: a module from (b, c, h, w) to logits (b, K, h, w), None where K is 1. `experts`: K modules from
     (b, c, h, w) to (b, channels, h, w). `gate`: see `gate_mask`. With `sparse=False` every expert runs
-    everywhere and a mask selects; with `sparse=True` each convolution works on its own pixels only, with the
-    same result, but a straight-through router hears of the chosen expert alone. With `detach=True` the
-    router's gradient trains the router and ends there; else it runs on into the features x. Raises
+    everywhere and the mask selects; with `sparse=True` each convolution works on its own pixels only, with
+    the same result, but a straight-through router gets a gradient for the chosen expert alone. With
+    `detach=True` the router's gradient trains the router and ends there; else it runs on into x. Raises
     `UserError` for no experts, an unknown gate, and experts that cannot be sparse (anything but a `Conv2d` of
     stride 1 that keeps the size)."""
 
@@ -222,11 +226,12 @@ class SpatialMoE(nn.Module):
         self.detach = detach
 
     def routing(self, x: torch.Tensor) -> torch.Tensor:
-        "The expert of each pixel of `x` (b, c, h, w): int64 (b, h, w)."
+        "Return the expert chosen for each pixel of `x` (b, c, h, w): int64 (b, h, w)."
         if self.router is None: return torch.zeros(len(x), *x.shape[2:], dtype=torch.int64, device=x.device)
         return self.router(x).argmax(1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        "Return the mixture's output (b, channels, h, w) for features `x` (b, c, h, w)."
         if self.router is None: return self.experts[0](x)
         mask = gate_mask(self.router(x.detach() if self.detach else x), self.gate, self.training)
         if not self.sparse: return sum(mask[:, k, None] * expert(x) for k, expert in enumerate(self.experts))
@@ -263,8 +268,8 @@ def _keeps_the_size(layer):
 # %% ../../nbs/methods/experts.ipynb #28a7e456
 def mosaic_head(experts: int = 3, gate: str = "ste", sparse: bool = False, seed: int = 0,
                 kernel: int = 1) -> SpatialMoE:
-    """A `SpatialMoE` of convolutions of `kernel` x `kernel` pixels from 16 features to 4 classes, with
-    weights by `seed`."""
+    """Return a `SpatialMoE` of `experts` convolutions of `kernel` x `kernel` pixels, from the mosaic's 16
+    features to 4 class logits, with initial weights by `seed`; `gate` and `sparse` as there."""
     def make():
         router = SpatialRouter(16, experts) if experts > 1 else None
         convolutions = [nn.Conv2d(16, 4, kernel, padding=kernel // 2) for _ in range(experts)]
@@ -273,8 +278,9 @@ def mosaic_head(experts: int = 3, gate: str = "ste", sparse: bool = False, seed:
     return build(make, seed)
 
 def plain_head(experts: int = 3, seed: int = 0, kernel: int = 1) -> nn.Sequential:
-    """One nonlinear head with at least as many parameters as a `mosaic_head` of so many `experts`: a
-    convolution of `kernel` x `kernel` to a hidden layer, ReLU, and a 1x1 convolution to 4 classes."""
+    """Return one nonlinear head without experts, with at least as many parameters as a `mosaic_head` of
+    `experts`: a `kernel` x `kernel` convolution from 16 features to a hidden layer, ReLU, and a 1x1
+    convolution to 4 classes; initial weights by `seed`."""
     wanted = sum(p.numel() for p in mosaic_head(experts, kernel=kernel).parameters())
     width = -(-(wanted - 4) // (16 * kernel ** 2 + 1 + 4))
     return build(lambda: nn.Sequential(nn.Conv2d(16, width, kernel, padding=kernel // 2), nn.ReLU(),
@@ -282,10 +288,9 @@ def plain_head(experts: int = 3, seed: int = 0, kernel: int = 1) -> nn.Sequentia
 
 # %% ../../nbs/methods/experts.ipynb #cb055ad3
 class RoIMoE(nn.Module):
-    """A traditional mixture of experts for features of a fixed size: each row of x (n, ...), flattened, goes
-    through the one of `experts` that `router`, a module from rows (n, inside) to logits (n, K), chooses for
-    it; (n, outputs). `gate`, `sparse`, `detach` and errors as for `SpatialMoE`; here any module can be an
-    expert."""
+    """A mixture of experts for features of a fixed size: each row of x (n, ...) goes through the one of
+    `experts` (any modules) that `router`, a module from flattened rows (n, inside) to logits (n, K), chooses
+    for it; output (n, outputs). `gate`, `sparse`, `detach` and errors as for `SpatialMoE`."""
 
     def __init__(self, router: nn.Module | None, experts: Sequence[nn.Module], gate: str = "ste",
                  sparse: bool = False, detach: bool = False):
@@ -296,11 +301,12 @@ class RoIMoE(nn.Module):
         self.detach = detach
 
     def routing(self, x: torch.Tensor) -> torch.Tensor:
-        "The expert of each row of `x` (n, ...): int64 (n,)."
+        "Return the expert chosen for each row of `x` (n, ...): int64 (n,)."
         if self.router is None: return torch.zeros(len(x), dtype=torch.int64, device=x.device)
         return self.router(x.flatten(1)).argmax(1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        "Return the mixture's output (n, outputs) for features `x` (n, ...)."
         if self.router is None: return self.experts[0](x)
         rows = x.flatten(1)
         mask = gate_mask(self.router(rows.detach() if self.detach else rows), self.gate, self.training)
@@ -313,24 +319,25 @@ class RoIMoE(nn.Module):
 
 # %% ../../nbs/methods/experts.ipynb #e09e0013
 def routing_agreement(fine: torch.Tensor, coarse: torch.Tensor) -> float:
-    """Share of the pixels of `fine` (h, w) that have the same expert as `coarse` (h', w') has there, after
-    nearest enlargement."""
+    """Return the share of the pixels of `fine` (h, w) that have the same expert as `coarse` (h', w'), the
+    routing at a lower resolution, has there after nearest-neighbour enlargement."""
     rows, columns = (torch.arange(n) * m // n for n, m in zip(fine.shape, coarse.shape))
     return float((fine == coarse[rows][:, columns]).float().mean())
 
 def usage(chosen: torch.Tensor, experts: int) -> torch.Tensor:
-    "Share of the entries of `chosen` (int64, any shape) that each of `experts` has: float32 (experts,)."
+    """Return the share of the entries of `chosen` (int64, any shape) that chose each expert: float32
+    (experts,)."""
     return torch.bincount(chosen.flatten(), minlength=experts) / max(1, chosen.numel())
 
 # %% ../../nbs/methods/experts.ipynb #e09e0035
 def mixtures(model: nn.Module) -> list[SpatialMoE | RoIMoE]:
-    "The mixtures in `model`, in the order of its modules."
+    "Return the list of the mixtures of experts in `model`, in the order of its modules."
     return [m for m in model.modules() if isinstance(m, (SpatialMoE, RoIMoE))]
 
 @contextmanager
 def heard(model: nn.Module) -> Iterator[list[list[torch.Tensor]]]:
-    """Inside, the logits of every router of `model` are noted as rows (n, K): a list for each of its
-    `mixtures`, with an entry for each call. Empty a list to forget."""
+    """Context manager: record the logits of every router in `model` while it runs. Yields a list for each of
+    its `mixtures`, to which each call adds a tensor (n, K) of rows. Empty a list to forget."""
     routers = [moe.router for moe in mixtures(model)]
     notes: list[list[torch.Tensor]] = [[] for _ in routers]
     note = lambda k: lambda module, given, logits: notes[k].append(logits.movedim(1, -1).flatten(0, -2))
@@ -341,8 +348,8 @@ def heard(model: nn.Module) -> Iterator[list[list[torch.Tensor]]]:
 
 # %% ../../nbs/methods/experts.ipynb #69271b14
 def add_experts(moe: SpatialMoE, count: int, seed: int) -> SpatialMoE:
-    """A mixture with `count` experts more than `moe` (of convolutions): fresh ones, by `seed`; the router's
-    rows for the others stay."""
+    """Return a mixture with `count` more experts than `moe` (of convolutions): new ones, initialised by
+    `seed`, while the router's weights for the old ones stay."""
     first, total = moe.experts[0], len(moe.experts) + count
     def make():
         fresh = [nn.Conv2d(first.in_channels, first.out_channels, first.kernel_size, padding=first.padding)
@@ -359,8 +366,8 @@ def add_experts(moe: SpatialMoE, count: int, seed: int) -> SpatialMoE:
 
 # %% ../../nbs/methods/experts.ipynb #c9a1c107
 def prune_experts(moe: SpatialMoE, x: torch.Tensor, least: float = 0.02) -> SpatialMoE:
-    """A mixture without the experts of `moe` that have less than the share `least` of the pixels of `x` (n,
-    c, h, w)."""
+    """Return a mixture without those experts of `moe` that get less than the share `least` of the pixels of
+    `x` (n, c, h, w)."""
     keep = (usage(moe.routing(x), len(moe.experts)) >= least).nonzero().flatten()
     experts = copy.deepcopy([moe.experts[int(k)] for k in keep])
     if moe.router is None or len(keep) == 1: return SpatialMoE(None, experts, moe.gate, moe.sparse)
@@ -373,11 +380,10 @@ def prune_experts(moe: SpatialMoE, x: torch.Tensor, least: float = 0.02) -> Spat
 # %% ../../nbs/methods/experts.ipynb #e09e0039
 def upcycled(model: nn.Module, state: dict[str, torch.Tensor], noise: float = 0.05,
              seed: int = 0) -> dict[str, torch.Tensor]:
-    """The `state_dict` of `model`, whose mixtures have K experts, with the weights `state` of the same
-    network with one expert each: every expert is a copy of that one, its weights shaken by `noise` times
-    their standard deviation, drawn by `seed` (upcycling, Komatsuzaki et al. 2023). What `state` does not
-    have (the routers, a frozen body) stays as it is in `model`. Raises `UserError` where an expert has no
-    original."""
+    """Return a state dict for `model`, whose mixtures have K experts, from the weights `state` of the same
+    network with one expert: each expert is a copy of that one plus normal noise of `noise` times its weights'
+    standard deviation, drawn by `seed` (sparse upcycling, Komatsuzaki et al. 2023). What `state` lacks (the
+    routers, a frozen body) stays as in `model`. Raises `UserError` where an expert has no original."""
     own, draws = {}, generator(seed)
     for name, t in model.state_dict().items():
         place, inside, rest = f".{name}".partition(".experts.")
@@ -392,11 +398,11 @@ def upcycled(model: nn.Module, state: dict[str, torch.Tensor], noise: float = 0.
 # %% ../../nbs/methods/experts.ipynb #e85674e9
 def grow_experts(seed: int, epochs: int = 100, most: int = 8, gain: float = 0.05, least: float = 0.02,
                  **world: Any) -> tuple[SpatialMoE, list[float]]:
-    """A mosaic head whose number of experts, up to `most`, was found on labels: 12 of 16 labelled maps train,
-    4 are held back. Each number has had `epochs` in all: half of them with one expert, half after the others
-    were added. The smallest number is kept whose loss is within the share `gain` of the best; then experts
-    with less than `least` of the pixels go. `world`: options of `mosaic`. Returns the head and the held-back
-    loss for each number of experts."""
+    """Find the number of experts, up to `most`, on labelled mosaic maps: 12 train, 4 are held back. Each
+    number is trained for `epochs` in all, half of them with one expert, half after the others were added. The
+    smallest number is kept whose held-back loss is at most (1 + `gain`) times the best; then experts with
+    less than the share `least` of the pixels are removed. `world`: options of `mosaic`. Returns the head and
+    the held-back loss of each number."""
     data = mosaic(16, 0, seed, **world)
     taught, held = (Mosaic(*(t[maps] for t in data)) for maps in (slice(12), slice(12, 16)))
     def learn(model, count, phase):

@@ -25,7 +25,7 @@ from ..datasets.world import Pictures
 # %% ../../nbs/methods/fedavg.ipynb #37b3017b
 @dataclass(frozen=True)
 class FedAvgSizes(Profile):
-    "Every number of this chapter's runs."
+    "Settings of a federation that trains a small CNN by FedAvg (or FedProx)."
     data: str = "fashion_mnist_small"  # name of the pictures, as `world.pictures` knows them
     alpha: Annotated[float, Bounds(above=0, high=math.inf)] = math.inf  # Dirichlet skew; inf: iid
     clients: Count = 20          # clients that hold a part of the pictures
@@ -52,38 +52,48 @@ def _pictures(name, part): return pictures(name, part)
 # %% ../../nbs/methods/fedavg.ipynb #efaa9df8
 @dataclass(frozen=True)
 class FedAvgExperiment(Experiment):
-    """Pictures by name, dealt to clients with the skew `sizes.alpha`, and `small_cnn`. `client_kind` and
-    `server_kind` are the classes (or functions with their arguments) of the two sides: FedAvg's, unless
-    others are given. Where `sizes.mu` is positive, FedProx's client takes the place of FedAvg's."""
+    """An `Experiment` with FedAvg: the pictures named `sizes.data`, dealt to clients with Dirichlet skew
+    `sizes.alpha`, and a small CNN. `client_kind` and `server_kind`: the classes (or functions with their
+    arguments) of the two sides. Where `sizes.mu` is positive, FedProx's client takes the place of
+    FedAvg's."""
     client_kind: Callable = Client
     server_kind: Callable = Server
 
-    def pictures(self, part: str) -> Pictures: return _pictures(self.sizes.data, part)
+    def pictures(self, part: str) -> Pictures:
+        """Return the pictures of the `part` "train" or "test"."""
+        return _pictures(self.sizes.data, part)
 
     def network(self) -> nn.Module:
-        "The network with the initial weights of this seed."
+        "Return a new network with the initial weights of this seed."
         train = self.pictures("train")
         channels, _, size = train.images[0].shape
         return build(partial(small_cnn, len(train.classes), channels, size), self.seed).to(self.device)
 
     @cached_property
-    def lent(self) -> nn.Module: return self.network()
+    def lent(self) -> nn.Module:
+        "The network that all clients of a process borrow while they train."
+        return self.network()
 
     @cached_property
     def parts(self) -> list[np.ndarray]:
+        "The indices of each client's training pictures."
         labels, sizes = self.pictures("train").labels, self.sizes
         if sizes.alpha == math.inf: return iid(labels, sizes.clients, self.seed)
         return dirichlet(labels, sizes.clients, sizes.alpha, self.seed)
 
     def client(self, id: int) -> Client:
+        "Return client number `id` with its share of the training pictures."
         x, y = self.pictures("train").take(self.parts[id]).tensors()
         kind, mu = self.client_kind, self.sizes.mu
         if kind is Client and mu: kind = partial(FedProxClient, mu=mu)
         return kind(id, self.lent, x, y, self.seed, self.sizes.epochs, self.sizes.batch, self.sizes.lr)
 
-    def server(self) -> Server: return self.server_kind(self.network(), self.sizes.per_round, self.seed)
+    def server(self) -> Server:
+        "Return the server, with a network of its own."
+        return self.server_kind(self.network(), self.sizes.per_round, self.seed)
 
     def test(self, server: Server) -> dict[str, float]:
+        "Return the `accuracy` (0..1) of the weights of `server` on all test pictures."
         return {"accuracy": server.score(self.lent, *self.pictures("test").tensors())}
 
 experiment = FedAvgExperiment

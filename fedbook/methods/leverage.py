@@ -25,8 +25,8 @@ from .exemplars import herding
 # %% ../../nbs/methods/leverage.ipynb #4dde41cc
 @dataclass(frozen=True)
 class LeverageSizes(TaskSizes):
-    """The numbers of this chapter's runs: a stream of pictures, FedAvg on its first task, and a buffer to
-    fill."""
+    """Settings of the experiments with leverage scores: a stream of tasks, FedAvg on its first task, and a
+    replay buffer to fill."""
     tasks: Annotated[int, Bounds(low=3)] = 5  # tasks that the classes are dealt to
     rounds: Count = 6        # rounds of a task
     batch: Count = 32        # pictures in a step
@@ -45,7 +45,8 @@ profiles = {
 
 # %% ../../nbs/methods/leverage.ipynb #d18ca0ae
 def features(model: nn.Module, x: Tensor, batch: int = 500) -> Tensor:
-    "Features (n, d) of pictures `x` (n, C, H, W), on the CPU. Leaves `model` in evaluation mode."
+    """Return the features (n, d), on the CPU, that `model.features` gives to pictures `x` (n, C, H, W), uint8
+    or float; `batch` at a time. Leaves `model` in evaluation mode."""
     return outputs(model, x, batch, of=model.features)
 
 # %% ../../nbs/methods/leverage.ipynb #54266bb6
@@ -66,8 +67,9 @@ def _largest(name: str, x: Tensor) -> float:
     return max(-low, high)
 
 def printed_scores(x: Tensor) -> Tensor:
-    """The scores (n,) as the paper prints them, from the full-size U (n, n) of `x` (n, d): all 1, since rows
-    of an orthogonal matrix have norm 1. To show why the economy U is meant; n^2 numbers."""
+    """Return the leverage scores (n,) of the rows of `x` (n, d) as the paper prints them, from the full-size
+    U (n, n) of the SVD: all 1, since rows of an orthogonal matrix have norm 1. It shows why the economy-size
+    U is meant; takes n^2 numbers of memory."""
     return torch.linalg.svd(_expect_matrix("x", x).double(), full_matrices=True).U.square().sum(1)
 
 # %% ../../nbs/methods/leverage.ipynb #52dc4b5e
@@ -126,17 +128,16 @@ def _inverse_above_cut(s: Tensor, axes: Tensor) -> Tensor:
 
 # %% ../../nbs/methods/leverage.ipynb #9c000006
 def whitening(blocks: Iterable[Tensor], method: str = "auto") -> tuple[Tensor, str]:
-    """W (d, r), float64, with (X W)^T X W = I for X the stacked `blocks`, each (n_k, d); and how it was
-    found, "gram" or "qr".
+    """Return the whitening matrix W (d, r), float64, with (X W)^T X W = I for X, the stacked `blocks`, each
+    (n_k, d); and how it was found, "gram" or "qr".
 
     W = V / S from the SVD X = U S V^T, cut at the numerical rank r = #{s_i > 1e-6 s_1}; X W is then the
-    economy U. X is read 8 MB at a time. The Gram matrix is fast, but its relative error in a leverage score
-    grows with the squared condition number of what is kept: up to 1e-16 times it. By QR and an SVD of R it is
-    about 1e-16 times the condition number. method "auto" takes the Gram matrix if there are at least 4 rows
-    per column and no singular value lies between 5e-7 and 3e-5 of the largest, where it would be imprecise or
-    mistake the rank; otherwise QR, as "qr" always does. Rank-deficient data (features that are always 0) stay
-    on the fast path. Raises `UserError` for no block, widths that differ, numbers that are not finite and an
-    unknown method."""
+    economy-size U. X is read 8 MB at a time. The Gram matrix X^T X is fast, but its relative error in a
+    leverage score grows with the squared condition number of what is kept: up to 1e-16 times it. By QR and an
+    SVD of R it is about 1e-16 times the condition number. `method` "auto" takes the Gram matrix if there are
+    at least 4 rows per column and no singular value lies between 5e-7 and 3e-5 of the largest, where it would
+    be imprecise or mistake the rank; otherwise QR, as "qr" always does. Raises `UserError` for no block,
+    widths that differ, numbers that are not finite and an unknown method."""
     if method not in ("auto", "qr"): raise UserError(f"method={method!r} is unknown; choose auto or qr")
     blocks = [_expect_matrix(f"blocks[{k}]", block).detach() for k, block in enumerate(blocks)]
     if not blocks: raise UserError("blocks is empty, expected the features of at least one client")
@@ -156,13 +157,13 @@ def _scores(u: Tensor) -> Tensor:
     return u.square().sum(1).clamp(max=1)
 
 def leverage_scores(x: Tensor, method: str = "auto") -> Tensor:
-    """Leverage scores (n,) of the rows of `x` (n, d): squared row norms of the economy U of its SVD, float64
-    (FedCBDR, Eq. 3 to 5).
+    """Return the leverage scores (n,) of the rows of `x` (n, d), float64: the squared row norms of the
+    economy-size U of its SVD (FedCBDR, Eq. 3 to 5).
 
-    Each in [0, 1]; together the numerical rank #{s_i > 1e-6 s_1}; the same for X A, any invertible A (d, d)
-    that leaves the numerical rank as it is. The relative error to a float64 SVD is below 1e-6, usually far
-    below. `whitening` tells of `method`, the two paths and when they switch; memory beyond `x`: a few d^2
-    numbers and some 40 MB. All 0 where `x` is. Raises `UserError` as `whitening` does."""
+    Each is in [0, 1]; their sum is the numerical rank #{s_i > 1e-6 s_1}; they do not change when X becomes X
+    A, for any invertible A (d, d) that leaves the numerical rank as it is. The relative error to a float64
+    SVD is below 1e-6, usually far below. `method` as in `whitening`; memory beyond `x`: a few d^2 numbers and
+    some 40 MB. All 0 where `x` is. Raises `UserError` as `whitening` does."""
     w, _ = whitening([_expect_matrix("x", x)], method)
     scores, done = w.new_empty(len(x)), 0
     for chunk in _chunks([x.detach()]):
@@ -173,23 +174,28 @@ def leverage_scores(x: Tensor, method: str = "auto") -> Tensor:
 # %% ../../nbs/methods/leverage.ipynb #0b06bc4f
 @dataclass(frozen=True, eq=False)
 class BlockDiagonal:
-    """A square matrix of square `blocks` along its diagonal: a mask for many rows in O(n b) memory. Knows
-    `@`, `.mT`, `shape` and `dense()`."""
+    """A square matrix of square `blocks` (float tensors) along its diagonal and zeros elsewhere, in O(n b)
+    memory for blocks of b rows. It has `@`, `.mT`, `shape` and `dense()`."""
     blocks: tuple[Tensor, ...]
 
     @property
     def shape(self) -> tuple[int, int]:
+        "The shape (n, n) of the whole matrix."
         rows = sum(map(len, self.blocks))
         return rows, rows
 
     @property
-    def mT(self) -> "BlockDiagonal": return BlockDiagonal(tuple(block.mT for block in self.blocks))
+    def mT(self) -> "BlockDiagonal":
+        "The transpose, a `BlockDiagonal` too."
+        return BlockDiagonal(tuple(block.mT for block in self.blocks))
 
     def __matmul__(self, x: Tensor) -> Tensor:
         parts = x.split([len(block) for block in self.blocks])
         return torch.cat([block @ part for block, part in zip(self.blocks, parts)])
 
-    def dense(self) -> Tensor: return torch.block_diag(*self.blocks)
+    def dense(self) -> Tensor:
+        "Return the whole matrix as a tensor (n, n)."
+        return torch.block_diag(*self.blocks)
 
 # %% ../../nbs/methods/leverage.ipynb #9c000008
 def _haar(n: int, generator: torch.Generator) -> Tensor:
@@ -201,7 +207,7 @@ def _haar(n: int, generator: torch.Generator) -> Tensor:
 
 # %% ../../nbs/methods/leverage.ipynb #9c00000a
 def random_orthogonal(n: int, generator: torch.Generator, block: int | None = None) -> Tensor | BlockDiagonal:
-    """A random orthogonal matrix (n, n), float64, uniform over all of them (Haar), on the device of
+    """Draw a random orthogonal matrix (n, n), float64, uniform over all of them (Haar), on the device of
     `generator`.
 
     With `block=b`: a `BlockDiagonal` of independent Haar matrices of at most b rows (sizes differ by at most
@@ -223,9 +229,9 @@ def _expect_mask(name: str, mask: Any, size: int, what: str) -> None:
                         f"for {what}")
 
 def mask(x: Tensor, P: Tensor | BlockDiagonal, Q: Tensor | BlockDiagonal) -> Tensor:
-    """P X Q: the features `x` (n, d) as the client sends them (Eq. 1), float64. P (n, n) is the client's own,
-    Q (d, d) common to all clients and unknown to the server; either may be a `BlockDiagonal`. Raises
-    `UserError` for masks of another size."""
+    """Return P X Q, float64: the features `x` (n, d) hidden by two orthogonal matrices, as a client sends
+    them (FedCBDR, Eq. 1). `P` (n, n) is the client's own, `Q` (d, d) common to all clients and unknown to the
+    server; either may be a `BlockDiagonal`. Raises `UserError` for matrices of another size."""
     n, d = _expect_matrix("x", x).shape
     _expect_mask("P", P, n, f"the {n} rows of x")
     _expect_mask("Q", Q, d, f"the {d} columns of x")
@@ -233,15 +239,16 @@ def mask(x: Tensor, P: Tensor | BlockDiagonal, Q: Tensor | BlockDiagonal) -> Ten
 
 # %% ../../nbs/methods/leverage.ipynb #88055b47
 def unmask_rows(u: Tensor, P: Tensor | BlockDiagonal) -> Tensor:
-    """P^T u: rows (n, r) that the server computed from P X Q, back in the order and directions of X; float64.
-    Raises `UserError` for a mask of another size."""
+    """Return P^T u, float64: rows `u` (n, r) that the server computed from P X Q, back in the order and
+    directions of X. Raises `UserError` for a `P` that is not (n, n)."""
     n = len(_expect_matrix("u", u))
     _expect_mask("P", P, n, f"the {n} rows of u")
     return P.mT @ u.double()
 
 # %% ../../nbs/methods/leverage.ipynb #84035793
 class LeverageScoreCalculator:
-    """Leverage scores of the rows of all clients together, from masked features (Eq. 2 to 5).
+    """Computes the leverage scores of the rows of all clients' features together, from masked features
+    (FedCBDR, Eq. 2 to 5).
 
     The server calls `blocks` on what came, X'_k = P_k X_k Q (n_k, d), and sends each client its rows of U'
     (n_k, r). Those are P_k times the client's rows of U: their norms are scrambled. The client alone knows
@@ -253,16 +260,16 @@ class LeverageScoreCalculator:
         self.used: str | None = None
 
     def blocks(self, masked: Iterable[Tensor]) -> list[Tensor]:
-        """U'_k (n_k, r) for each X'_k (n_k, d) of `masked`, float64, in their order; their columns are
-        orthonormal over all clients together. A client without rows gets (0, r). Raises `UserError` as
+        """Return U'_k (n_k, r), float64, for each X'_k (n_k, d) of `masked`, in their order: their columns
+        are orthonormal over all clients together. A client without rows gets (0, r). Raises `UserError` as
         `whitening` does."""
         masked = list(masked)
         w, self.used = whitening(masked, self.method)
         return [block.detach().double() @ w for block in masked]
 
     def scores(self, u: Tensor, P: Tensor | BlockDiagonal) -> Tensor:
-        """Scores (n_k,) from a client's block `u` (n_k, r) and its mask P (n_k, n_k). Raises `UserError` for
-        a mask of another size."""
+        """Return the leverage scores (n_k,) of a client's rows from its block `u` (n_k, r) and its own `P`
+        (n_k, n_k). Raises `UserError` for a `P` of another size."""
         return _scores(unmask_rows(u, P))
 
 # %% ../../nbs/methods/leverage.ipynb #26224620
@@ -298,13 +305,13 @@ def _shares(each: Tensor) -> Tensor:
 
 # %% ../../nbs/methods/leverage.ipynb #9c00000e
 def sampling_probabilities(scores: Iterable[Tensor], norm: str = "global") -> list[Tensor]:
-    """Probabilities (n_k,) for each client's samples from its scores (n_k,), 1 in total over all clients (Eq.
-    6).
+    """Return the probability (n_k,) of drawing each of a client's samples, from leverage `scores`, one tensor
+    (n_k,) per client; the sum over all clients is 1 (FedCBDR, Eq. 6).
 
-    norm "global": each score over the sum of all clients' scores. "per_client": over the client's own sum (as
-    Eq. 6 is printed), then divided by the number of clients that hold samples, so that each of them has the
-    same mass. Where all scores of a sum are 0 its samples get the same probability. Raises `UserError` for an
-    unknown norm, negative scores and no sample at all."""
+    `norm` "global": each score over the sum of all clients' scores. "per_client": over the client's own sum
+    (as Eq. 6 is printed), then divided by the number of clients that hold samples, so that each of them has
+    the same mass. Where all scores of a sum are 0 its samples get the same probability. Raises `UserError`
+    for an unknown norm, negative scores and no sample at all."""
     scores = _expect_weights("scores", scores)
     if norm not in ("global", "per_client"):
         raise UserError(f"norm={norm!r} is unknown; choose global or per_client")
@@ -329,13 +336,13 @@ def _to_clients(picks: Tensor, sizes: Sequence[int]) -> list[Tensor]:
 
 # %% ../../nbs/methods/leverage.ipynb #9c000010
 def draw_samples(p: Iterable[Tensor], m: int, replace: bool, generator: torch.Generator) -> list[Tensor]:
-    """`m` samples by their probabilities `p`, (n_k,) for each client: per client the indices into its own
-    samples, rising, int64; together m.
+    """Draw `m` samples with the probabilities `p`, one tensor (n_k,) per client; return for each client the
+    indices into its own samples, ascending, int64; m in all.
 
-    With `replace` independent draws, as in the paper: an index may come twice. Without, each comes at most
-    once, and proportionality holds draw by draw. Samples of probability 0 never come. `p` need not sum to 1.
-    On the CPU, as is `generator`. Raises `UserError` for negative or all-zero p and, without replacement, for
-    m above the number of samples with positive p."""
+    With `replace` draws are independent, as in the paper, and an index may come twice. Without, each comes at
+    most once, and proportionality holds draw by draw. Samples of probability 0 never come. `p` need not sum
+    to 1. On the CPU, as is `generator`. Raises `UserError` for negative or all-zero p and, without
+    replacement, for m above the number of samples with positive p."""
     p = _expect_weights("p", p)
     weights = torch.cat(p)
     positive = int((weights > 0).sum())
@@ -345,15 +352,16 @@ def draw_samples(p: Iterable[Tensor], m: int, replace: bool, generator: torch.Ge
 
 # %% ../../nbs/methods/leverage.ipynb #7bac59e0
 def uniform(sizes: Sequence[int], m: int, replace: bool, generator: torch.Generator) -> list[Tensor]:
-    """The control: `m` samples of all clients', each as likely as any other; `sizes` are the clients' numbers
-    of samples. Answers and refuses as `draw_samples` does."""
+    """Draw `m` of all clients' samples uniformly by `generator`, the control of `draw_samples`, and return
+    indices as it does; `sizes` are the clients' numbers of samples, `replace` and errors as there."""
     return draw_samples([torch.ones(size, dtype=torch.float64) for size in sizes], m, replace, generator)
 
 # %% ../../nbs/methods/leverage.ipynb #9c000012
 def fair_shares(sizes: Sequence[int], m: int, generator: torch.Generator | None = None) -> list[int]:
-    """`m` places over classes of `sizes` samples: counts differ by at most 1, but a class with too few
-    samples gives them all, and the rest goes to the others. Who gets one more is decided by size and then by
-    lot, or, without `generator`, by place. Raises `UserError` for m above the sum."""
+    """Return how many of `m` places each class gets, as a list: numbers differ by at most 1, but a class with
+    fewer samples than that (`sizes`) gives them all, and the rest goes to the others. Who gets one more is
+    decided by size, and among equals by lot from `generator`, or without one by order. Raises `UserError` for
+    m above the sum of `sizes`."""
     _expect_count("m", m, sum(sizes), "samples")
     order = torch.randperm(len(sizes), generator=generator).tolist() if generator else range(len(sizes))
     shares = [0] * len(sizes)
@@ -365,8 +373,8 @@ def fair_shares(sizes: Sequence[int], m: int, generator: torch.Generator | None 
 # %% ../../nbs/methods/leverage.ipynb #9c000014
 def class_quota(scores: Iterable[Tensor], labels: Iterable[Tensor], m: int,
                 generator: torch.Generator) -> list[Tensor]:
-    """`m` samples, class by class alike (`fair_shares`), within a class by leverage without replacement:
-    indices as from `draw_samples`.
+    """Draw `m` samples, equally many of each class as far as possible (`fair_shares`), within a class by
+    leverage score without replacement; return indices per client as `draw_samples` does.
 
     `scores` (n_k,) and `labels` (n_k,), int64, for each client. Ours, not the paper's: it needs the clients
     to reveal the labels of their candidates, a cost in privacy. Samples of score 0 come only when a class has
@@ -388,14 +396,13 @@ def class_quota(scores: Iterable[Tensor], labels: Iterable[Tensor], m: int,
 
 # %% ../../nbs/methods/leverage.ipynb #35eea781
 def repo_local(masked: Iterable[Tensor], m: int, generator: torch.Generator) -> list[Tensor]:
-    """`m` samples as the published code draws them: indices as from `draw_samples`, from masked features X'_k
-    (n_k, d) of each client.
+    """Draw `m` samples as FedCBDR's published code does: every client for itself, by the leverage scores of
+    its own masked features, X'_k (n_k, d) in `masked`. Returns indices per client as `draw_samples` does.
 
-    Every client for itself: leverage of the masked block, masks not undone (so close to uniform, and uniform
-    for linearly independent rows), as probabilities of its own; floor(m / K) draws with replacement, K the
-    number of clients that hold samples. The published code stumbles over the rest when K does not divide m;
-    here m mod K clients, by lot, draw one more. Raises `UserError` as `leverage_scores` does, and for no
-    sample at all."""
+    Masks are not undone, so that scores are close to uniform, and uniform for linearly independent rows. Each
+    of the K clients with samples makes floor(m / K) draws with replacement; where K does not divide m the
+    published code stumbles, and here m mod K clients, by lot, draw one more. Raises `UserError` as
+    `leverage_scores` does, and for no sample at all."""
     p = sampling_probabilities([leverage_scores(block) for block in masked], norm="per_client")
     _expect_count("m", m, None, "")
     holders = [k for k, each in enumerate(p) if len(each)]
@@ -429,12 +436,13 @@ def _best(x: Tensor, y: Tensor, capacity: int, features: Callable | None) -> Ten
 
 # %% ../../nbs/methods/leverage.ipynb #9b000003
 class ReplayBuffer:
-    """The pictures `x` (m, C, H, W) with labels `y` (m,) that a client keeps; both None while it is empty.
+    """A client's replay buffer: the pictures `x` (m, C, H, W) with labels `y` (m,) that it keeps; both None
+    while empty.
 
-    Without `capacity` it only grows. With one, copies go first, then classes get equal room; policy
+    Without `capacity` it only grows. With one, copies go first, then classes get equal room; `policy`
     "class_balanced" keeps the pictures of a class that came first, "herding" those whose mean feature stays
-    closest to the mean of all of them (iCaRL). Policy "append" lets nobody go: once full, it takes no more.
-    Raises `UserError` for a capacity below 1 and an unknown policy."""
+    closest to the mean of all of them (iCaRL). "append" removes nothing: once full, it takes no more. Raises
+    `UserError` for a capacity below 1 and an unknown policy."""
 
     def __init__(self, capacity: int | None = None, policy: str = "class_balanced"):
         if capacity is not None and (type(capacity) is not int or capacity < 1):
@@ -449,8 +457,9 @@ class ReplayBuffer:
     def __len__(self) -> int: return 0 if self.y is None else len(self.y)
 
     def add(self, x: Tensor, y: Tensor, features: Callable[[Tensor], Tensor] | None = None) -> None:
-        """Take in pictures `x` (n, C, H, W) with labels `y` (n,); herding needs `features`, a function from
-        pictures to features (n, d)."""
+        """Add pictures `x` (n, C, H, W) with labels `y` (n,), and drop what exceeds the capacity. The policy
+        "herding" needs `features`, a function from pictures to features (n, d), and raises `UserError`
+        without it."""
         if len(self): x, y = torch.cat([self.x, x]), torch.cat([self.y, y])
         if self.capacity and len(y) > self.capacity and self.policy != "append":
             if self.policy == "herding" and features is None:

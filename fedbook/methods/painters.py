@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['profiles', 'TARGET', 'LANDER', 'ACGANFedAvg', 'ACGANNoReplay', 'ACGANFedProx', 'FedCIL', 'GANSizes', 'painter',
            'BatchNormStatistics', 'untrained', 'PaintingServer', 'TARGETServer', 'TARGETClient', 'AnchorPainter',
-           'LANDERServer', 'LANDERClient', 'Generator', 'Discriminator', 'discriminator_loss', 'generator_loss', 'Duel',
-           'ACGANClient', 'FedCILServer']
+           'LANDERServer', 'LANDERClient', 'Generator', 'Discriminator', 'discriminator_loss', 'generator_loss',
+           'GANOptimisers', 'ACGANClient', 'FedCILServer']
 
 # %% ../../nbs/methods/painters.ipynb #c0a80212
 import copy
@@ -31,7 +31,7 @@ from .continual import (ComparisonSizes, Method, TaskClient, TaskServer, TaskSiz
 # %% ../../nbs/methods/painters.ipynb #cd05c09b
 @dataclass(frozen=True)
 class GANSizes:
-    "The training of an AC-GAN by a client."
+    "Settings of a client's training of an AC-GAN."
     iterations: Count = 20      # steps of an AC-GAN's client in a round
     gan_batch: Count = 16       # pictures in a step of an AC-GAN
     critic_lr: Positive = 5e-4  # Adam's rate of an AC-GAN's discriminator
@@ -40,7 +40,7 @@ class GANSizes:
 # %% ../../nbs/methods/painters.ipynb #bc194a0d
 @dataclass(frozen=True)
 class PainterSizes(GANSizes, ComparisonSizes, TaskSizes):
-    "Every number of this chapter's runs."
+    "Settings of the comparison of methods with generated pictures of old classes."
     consolidation: Count = 20   # steps of FedCIL's server in a round
     synthetic: Count = 256      # pictures that TARGET and LANDER paint before a task
     mu: float = 0.01            # weight of FedProx's proximal term
@@ -58,8 +58,9 @@ profiles = {
 
 # %% ../../nbs/methods/painters.ipynb #64911ae6
 def painter(codes: int, shape: tuple[int, ...], width: int = 8) -> nn.Sequential:
-    """Generator of TARGET and LANDER: codes (b, `codes`) to pictures (b, C, H, W) in [-1, 1], by a linear
-    layer and three 3x3 convolutions with two doublings. Published width: 64."""
+    """Return the generator network of TARGET and LANDER: latent codes (b, `codes`) to pictures (b, C, H, W)
+    of `shape` (C, H, W) in [-1, 1], by a linear layer and three 3x3 convolutions with two doublings of the
+    size. `width`: channels, published with 64."""
     c, h, w = shape
     def block(inputs, outputs):
         convolution = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
@@ -72,19 +73,20 @@ def painter(codes: int, shape: tuple[int, ...], width: int = 8) -> nn.Sequential
 
 # %% ../../nbs/methods/painters.ipynb #f757456e
 def boundary_loss(teacher_logits: torch.Tensor, student_logits: torch.Tensor) -> torch.Tensor:
-    """Minus the mean KL(teacher || student) over the pictures on whose class both agree, zero for the others;
-    both logits (b, C). Small near the student's borders."""
+    """Return minus the mean over a batch of KL(teacher || student), counted as 0 for pictures whose class the
+    two predict differently, a scalar; `teacher_logits` and `student_logits` (b, C). Small near the student's
+    decision boundary."""
     of = F.log_softmax(student_logits, 1), F.log_softmax(teacher_logits, 1)
     apart = F.kl_div(*of, reduction="none", log_target=True).sum(1)
     return -(apart * (student_logits.argmax(1) == teacher_logits.argmax(1))).mean()
 
 # %% ../../nbs/methods/painters.ipynb #c0a80202
 class BatchNormStatistics:
-    """How far batches are from what the batch norms of `network` remember of real data (DeepInversion, Yin et
-    al. 2020).
+    """Measures how far batches of generated pictures are from the running statistics of real data in the
+    batch norms of `network` (DeepInversion, Yin et al. 2020).
 
-    `loss()`, after a forward pass: the sum of distances of means and variances, 0 for a network without batch
-    norm. With `remember()` after each batch, earlier batches count for a share `momentum`."""
+    After a forward pass call `loss()`; with `remember()` after each batch, the statistics are averaged with
+    those of earlier batches, which count for a share `momentum`."""
 
     def __init__(self, network: nn.Module, momentum: float = 0.9):
         self.momentum = momentum
@@ -94,25 +96,32 @@ class BatchNormStatistics:
             if isinstance(layer, nn.BatchNorm2d): layer.register_forward_pre_hook(self.look)
 
     def look(self, layer: nn.Module, inputs: tuple) -> None:
+        """Forward pre-hook of a batch norm `layer`: record the mean and variance per channel of its input,
+        `inputs[0]`."""
         self.now[layer] = inputs[0].mean([0, 2, 3]), inputs[0].var([0, 2, 3], unbiased=False)
 
     def mixed(self, layer: nn.Module) -> Any:
+        """Return mean and variance (C,) of the input of `layer` in the last batch, averaged with those
+        remembered."""
         if layer not in self.past: return self.now[layer]
         return [self.momentum * past + (1 - self.momentum) * now
                 for past, now in zip(self.past[layer], self.now[layer])]
 
     def loss(self) -> Any:
+        """Return the sum over batch norms of |running_mean - mean| + |running_var - var| (Euclidean norms), a
+        scalar; 0 for a network without batch norm."""
         means = [(layer, *self.mixed(layer)) for layer in self.now]
         return sum((layer.running_mean - mean).norm() + (layer.running_var - var).norm()
                    for layer, mean, var in means)
 
     def remember(self) -> None:
+        "Remember the statistics of the last batch, averaged with those of the batches before."
         self.past = {layer: [t.detach() for t in self.mixed(layer)] for layer in self.now}
 
 # %% ../../nbs/methods/painters.ipynb #40113c91
 def best_batch(make: Callable[[], torch.Tensor], loss: Callable[[torch.Tensor], torch.Tensor],
                optimiser: torch.optim.Optimizer, steps: int) -> torch.Tensor:
-    "Lower `loss(make())` for some steps; the pictures (b, C, H, W) where it was least."
+    "Minimise `loss(make())` by `steps` of `optimiser`; return the pictures (b, C, H, W) where it was least."
     least = math.inf
     for step in range(steps):
         x = make()
@@ -126,7 +135,8 @@ def best_batch(make: Callable[[], torch.Tensor], loss: Callable[[torch.Tensor], 
 def study(student: nn.Module, images: torch.Tensor, loss: Callable, steps: int, batch: int, lr: float,
           decay: float,
           generator: torch.Generator) -> None:
-    "Train `student` for some steps of `loss(x)` on batches of uint8 pictures `images` (n, C, H, W)."
+    """Train `student` in place for `steps` of `loss(x)` on random batches of `batch` of the uint8 pictures
+    `images` (n, C, H, W), drawn by `generator`: SGD with rate `lr`, momentum 0.9 and weight decay `decay`."""
     optimiser = torch.optim.SGD(student.parameters(), lr=lr, momentum=0.9, weight_decay=decay)
     places = (torch.randint(len(images), (batch,), generator=generator) for _ in range(steps))
     device = next(student.parameters()).device
@@ -135,8 +145,9 @@ def study(student: nn.Module, images: torch.Tensor, loss: Callable, steps: int, 
 
 # %% ../../nbs/methods/painters.ipynb #c0a80204
 def synthesise(student: nn.Module, attempt: Callable, learn: Callable, batches: int) -> torch.Tensor:
-    """Pictures as uint8 (n, C, H, W) from `batches` batches: `attempt(student)` paints one that is hard for
-    the student (None: there is none yet), `learn(pictures so far)` teaches it."""
+    """Return generated pictures, uint8 (n, C, H, W), in `batches` batches: `attempt(student)` makes one on
+    which the student should disagree with its teacher (None for the first), `learn(pictures so far)` then
+    trains the student."""
     images = [as_pixels(attempt(None))]
     while len(images) < batches:
         learn(torch.cat(images))
@@ -145,7 +156,7 @@ def synthesise(student: nn.Module, attempt: Callable, learn: Callable, batches: 
 
 # %% ../../nbs/methods/painters.ipynb #563923c6
 def untrained(network: nn.Module, seed: int) -> Any:
-    "A copy of `network` with new weights, which depend on `seed` alone."
+    "Return a copy of `network` with newly initialised weights, which depend on `seed` alone."
     def make():
         new = copy.deepcopy(network).cpu().requires_grad_(True)
         for layer in new.modules():
@@ -159,8 +170,12 @@ def target_images(teacher: Any, generator: torch.Generator, images: int = 256, b
                   student_steps: int = 10, width: int = 8, codes: int = 64, oh: float = 0.5, bn: float = 10.0,
                   adv: float = 1.0, lr: float = 0.002, codes_lr: float = 0.01,
                   student_lr: float = 0.05) -> torch.Tensor:
-    """TARGET's synthetic pictures for the frozen network `teacher`, uint8 (about `images`, C, H, W), of all
-    its classes; codes are learned along with the generator. Zhang et al., ICCV 2023.
+    """Generate TARGET's pictures of all classes of the frozen classifier `teacher`, without data: uint8
+    (about `images`, C, H, W), in batches of `batch`. Latent codes and generator are optimised for `steps` per
+    batch to lower `oh` x cross-entropy + `bn` x distance from batch norm statistics + `adv` x `boundary_loss`
+    with a student, which learns from the teacher for `student_steps` before each batch but the first.
+    `width`, `codes`: of the generator (`painter`); `lr`, `codes_lr`, `student_lr`: learning rates. Zhang et
+    al., ICCV 2023.
 
     Published for CIFAR-100: 10 batches of 256, 10 steps, student_steps 400, width 64, codes 256, student_lr
     .2, the rest as here. It warms up for 20 batches, more than it makes, so that its student is never trained
@@ -192,33 +207,37 @@ def target_images(teacher: Any, generator: torch.Generator, images: int = 256, b
 
 # %% ../../nbs/methods/painters.ipynb #59e51126
 class PaintingServer(TaskServer):
-    """Before each task, makes about `synthetic` pictures of all old classes, and hands out what `paint` makes
-    of the frozen old model and a generator."""
+    """A server that before each task generates about `synthetic` pictures of all old classes with the frozen
+    old model, and hands them to the clients. Subclasses say how in `paint`."""
 
     def __init__(self, *args: Any, synthetic: int = 256, **options: Any):
         super().__init__(*args, **options)
         self.synthetic = synthetic
 
     def prepare(self, task: int) -> dict[str, torch.Tensor]:
+        "Return what `paint` makes of the old model, for the clients of the new `task`."
         with torch_threads(1): return self.paint(frozen(self.network()), generator(self.seed, task, 1))
 
     def paint(self, teacher: Any, generator: torch.Generator) -> dict[str, torch.Tensor]:
-        "Pictures by `generator`, with what the `teacher` says of them: tensors by name, all of one length."
+        """Return pictures generated from the frozen old model `teacher`, with its outputs for them: tensors
+        by name, all with one row per picture; drawn by the random `generator`. Subclasses must define it."""
         raise NotImplementedError
 
 class TARGETServer(PaintingServer):
-    "The pictures go with the old model's logits for them."
+    """TARGET's server: generates pictures of old classes before each task, and hands them out with the old
+    model's logits."""
 
     def paint(self, teacher: Any, generator: torch.Generator) -> dict[str, torch.Tensor]:
+        """Return the generated `images` (n, C, H, W), uint8, and the `logits` (n, C) of the old model
+        `teacher`."""
         images = target_images(teacher, generator, self.synthetic)
         return {"images": images, "logits": logits(teacher, images)}
 
 class TARGETClient(TaskClient):
-    """TARGET's client (Zhang et al., ICCV 2023): cross-entropy among the new classes, and `strength` times
-    the distillation at temperature 2 of the old model's logits on `beside` synthetic pictures beside each
-    batch.
+    """TARGET's client (Zhang et al., ICCV 2023): cross-entropy among the new classes, plus `strength` times
+    distillation at temperature 2 from the old model's logits, on `beside` generated pictures with each batch.
 
-    Published: strength 25 at a rate of .01, 500 synthetic beside 128 real pictures, no factor T^2 (so it is
+    Published: strength 25 at a rate of .01, 500 generated beside 128 real pictures, no factor T^2 (so it is
     divided out). With this chapter's CNN, which has no batch norm, 25 makes the training break down."""
 
     def __init__(self, *args: Any, strength: float = 8.0, beside: int = 32, **options: Any):
@@ -226,9 +245,12 @@ class TARGETClient(TaskClient):
         self.strength, self.beside, self.new_only = strength, beside, True
 
     def on_task_begin(self, memo: dict[str, torch.Tensor]) -> None:
+        "Store the generated `images` and `logits` in `memo`, from the second task on."
         if self.old: self.store["memo"] = memo
 
     def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Return cross-entropy on the batch among new classes, plus `strength` times KL(old || new) at
+        temperature 2 on generated pictures, both means over pictures: a scalar."""
         if not self.old: return super().loss(x, y)
         old = _random_batch(self.store["memo"], self.beside, self.generator, self.device)
         loss, z = super().loss(x, y), self.model(old["images"])
@@ -246,41 +268,45 @@ TARGET = Method("TARGET", TARGETClient, TARGETServer, server_takes=("synthetic",
 # %% ../../nbs/methods/painters.ipynb #42469bdd
 @lru_cache(maxsize=8)
 def orthogonal_anchors(classes: int, dim: int, seed: int, size: float = 0.44) -> torch.Tensor:
-    """Fixed points (classes, dim): orthogonal, in random directions, root mean square `size` (LANDER's
-    scripts scale embeddings of 512 numbers to norm 10). They stand in for LANDER's label-text embeddings. The
-    first ones stay the same when more are asked for. Raises `UserError` for more classes than dimensions."""
+    """Return a fixed target point in feature space for each class, float32 (classes, dim): orthogonal to each
+    other, in random directions by `seed`, root mean square `size` (LANDER's scripts scale embeddings of 512
+    numbers to norm 10). They stand in for LANDER's embeddings of class names. The first ones stay the same
+    when more are asked for. Raises `UserError` for more classes than dimensions."""
     if classes > dim:
         raise UserError(f"classes={classes} orthogonal anchors do not fit in dim={dim} dimensions")
     q, r = torch.linalg.qr(torch.randn(dim, dim, generator=generator(seed, dim), dtype=torch.float64))
     return (q * r.diagonal().sign()).T[:classes].mul(size * math.sqrt(dim)).float()
 
 def bounding_loss(latent: torch.Tensor, anchors: torch.Tensor, radius: float = 0.015) -> torch.Tensor:
-    """By how much the mean squared distance of points `latent` (b, dim) from their `anchors` (b, dim) exceeds
-    `radius`, over the whole batch as in the published code."""
+    """Return max(0, m - `radius`), a scalar, where m is the mean squared difference between points `latent`
+    (b, dim) and their `anchors` (b, dim) over the whole batch, as in LANDER's published code."""
     return F.relu(F.mse_loss(latent, anchors) - radius)
 
 def mapped(make: Callable, classes: int, shape: tuple[int, ...], dim: int = 64) -> nn.Module:
-    """The network `make(classes, shape)` with a linear `mapping` from its features to the anchors' space,
-    beside the head."""
+    """Return the network `make(classes, shape)` with one more linear layer, `mapping`, from its features to
+    `dim` numbers, the latent space in which LANDER's class anchors lie. The network's output is unchanged."""
     network = make(classes, shape)
     network.mapping = nn.Linear(network.head.in_features, dim)
     return network
 
 def anchors_of(network: Any, seed: int) -> torch.Tensor:
-    "The anchors of all classes that the `mapped` network knows so far, on its device."
+    """Return the anchors (classes, dim) of all classes that `network` (from `mapped`) knows so far, by
+    `seed`, on its device."""
     anchors = orthogonal_anchors(network.head.out_features, network.mapping.out_features, seed)
     return anchors.to(network.mapping.weight.device)
 
 # %% ../../nbs/methods/painters.ipynb #2d06a7da
 class AnchorPainter(nn.Module):
-    """LANDER's generator: anchors (C, dim) through noise layers (g, dim, codes) with biases (g, 1, codes) to
-    g C pictures; class c's are c, C + c, ..."""
+    """LANDER's generator: turns class anchors (C, dim) into pictures by random noise layers, matrices from
+    `dim` to `codes` numbers, and then a `painter` for pictures of `shape` with `width` channels."""
 
     def __init__(self, dim: int, codes: int, shape: tuple[int, ...], width: int):
         super().__init__()
         self.norm, self.painter = nn.BatchNorm1d(dim), painter(codes, shape, width)
 
     def forward(self, anchors: torch.Tensor, noise: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        """Return g C pictures in [-1, 1] from `anchors` (C, dim), `noise` layers (g, dim, codes) and their
+        `bias` (g, 1, codes); pictures c, C + c, ... are of class c."""
         centred = self.norm(anchors) if len(anchors) > 1 else anchors
         return self.painter((centred @ noise + bias).flatten(0, 1))
 
@@ -291,9 +317,10 @@ def lander_images(teacher: Any, anchors: torch.Tensor, generator: torch.Generato
                   bn: float = 1.0, adv: float = 1.0, bound: float = 5.0, radius: float = 0.015,
                   lr: float = 0.002,
                   student_lr: float = 0.05) -> torch.Tensor:
-    """LANDER's synthetic pictures for the frozen network `teacher`, uint8 (about `images`, C, H, W): as
-    `target_images`, but painted from the classes' `anchors` (C, dim) through noise layers drawn anew for each
-    batch, and bound by them. Tran et al., CVPR 2024.
+    """Generate LANDER's pictures of all classes of the frozen classifier `teacher`, uint8 (about `images`, C,
+    H, W): as `target_images`, also in all arguments that it has, but from the classes' `anchors` (C, dim)
+    through noise layers drawn anew for each batch, and with `bound` times the `bounding_loss` (with `radius`)
+    of the teacher's latent points. Tran et al., CVPR 2024.
 
     Published for CIFAR-100: 40 batches of 256, 40 steps, student_steps 50, width 64, codes 256, student_lr
     .1, the rest as here; a noise layer serves 10 pictures, here one of each class. Left out: warm-up, random
@@ -331,19 +358,22 @@ def lander_images(teacher: Any, anchors: torch.Tensor, generator: torch.Generato
 
 # %% ../../nbs/methods/painters.ipynb #fe8c8466
 class LANDERServer(PaintingServer):
-    "The pictures go with the old model's logits and latent points for them."
+    """LANDER's server: generates pictures of old classes before each task, and hands them out with the old
+    model's logits and latent points."""
 
     def paint(self, teacher: Any, generator: torch.Generator) -> dict[str, torch.Tensor]:
+        """Return the generated `images` (n, C, H, W), uint8, and the old model's `logits` (n, C) and `latent`
+        points (n, dim)."""
         anchors = anchors_of(teacher, self.seed)
         images = lander_images(teacher, anchors, generator, self.synthetic)
         latent = outputs(teacher, images, of=lambda x: teacher.mapping(teacher.features(x)))
         return {"images": images, "logits": logits(teacher, images), "latent": latent}
 
 class LANDERClient(TaskClient):
-    """LANDER's client (Tran et al., CVPR 2024), with `orthogonal_anchors` in place of label-text embeddings:
-    cross-entropy and `bound` times the bounding loss on its own pictures; from the second task on among the
-    task's classes, and beside the distillation (T = 2) of logits and latent points on `beside` synthetic
-    pictures per batch.
+    """LANDER's client (Tran et al., CVPR 2024): cross-entropy, plus `bound` times the `bounding_loss` of its
+    pictures' latent points around their class anchors (`orthogonal_anchors` in place of embeddings of class
+    names); from the second task on cross-entropy among the task's classes, and distillation (T = 2) of logits
+    and latent points on `beside` generated pictures per batch.
 
     With k of n classes old, the two parts count `cur` (1 + 1/a) / b and `pre` a b, where a = log2(n/2 + 1)
     and b = sqrt(k/n). All settings are the published ones; the published distillation lacks the factor T^2,
@@ -356,9 +386,12 @@ class LANDERClient(TaskClient):
         self.cur, self.pre, self.beside = cur, pre, beside
 
     def on_task_begin(self, memo: dict[str, torch.Tensor]) -> None:
+        "Store the generated pictures and the old model's outputs in `memo`, from the second task on."
         if self.old: self.store["memo"] = memo
 
     def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Return LANDER's loss of a batch, a scalar: c (cross-entropy + `bound` x `bounding_loss`) + p
+        distillation, with c and p from `shares`; in the first task without c, p and distillation."""
         f = self.model.features(x)
         loss = self.cross_entropy(self.model.head(f), y)
         if self.bound:
@@ -370,12 +403,15 @@ class LANDERClient(TaskClient):
         return cur * loss + pre * self.distillation(**old)
 
     def distillation(self, images: torch.Tensor, logits: torch.Tensor, latent: torch.Tensor) -> torch.Tensor:
+        """Return KL(old || new) of `logits` (b, C) at temperature 2 without its factor 4, plus the mean
+        squared difference of `latent` points (b, dim), for generated pictures `images` (b, C, H, W): a
+        scalar."""
         f = self.model.features(images)
         distilled = distillation_loss(logits, self.model.head(f), 2.0)
         return distilled / 4 + F.mse_loss(self.model.mapping(f), latent)
 
     def shares(self) -> tuple[float, float]:
-        "How much the present counts, and how much the past."
+        "Return the weights of the loss on the present task and of the distillation."
         n = self.model.head.out_features
         a, b = math.log2(n / 2 + 1), math.sqrt(self.old / n)
         return self.cur * (1 + 1 / a) / b, self.pre * a * b
@@ -384,8 +420,8 @@ LANDER = Method("LANDER", LANDERClient, LANDERServer, mapped, server_takes=("syn
 
 # %% ../../nbs/methods/painters.ipynb #bff5c231
 class Generator(nn.Module):
-    """Pictures (b, C, H, W) in [-1, 1] from noise `z` (b, noise) and labels `y` (b,), for a `shape` whose H
-    and W are divisible by 4.
+    """The generator of an AC-GAN: noise z (b, `noise`) and labels y (b,) to pictures (b, C, H, W) in [-1, 1],
+    of a `shape` (C, H, W) whose H and W are divisible by 4; `width` channels.
 
     Noise and one-hot label go into a linear layer (kept as two, so that the label's can grow), then two
     transposed convolutions. A label's weights start about as strong as the whole noise's, so that classes
@@ -405,35 +441,44 @@ class Generator(nn.Module):
             nn.ConvTranspose2d(2 * width, c, 4, 2, 1), nn.Tanh())
 
     @property
-    def classes(self) -> int: return self.labels.in_features
+    def classes(self) -> int:
+        "The number of classes whose pictures it can generate."
+        return self.labels.in_features
 
     def forward(self, z: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        "Return pictures (b, C, H, W) in [-1, 1] of classes `y` (b,) from noise `z` (b, noise)."
         return self.rest(self.first(z) + self.labels.weight.T[y])
 
     def widen(self, n_new: int, generator: torch.Generator | None = None) -> None:
-        "Take `n_new` more labels; pictures of the old ones stay what they are, bit for bit."
+        """Add `n_new` classes, with weights drawn from `generator`; pictures of the old ones stay what they
+        are, bit for bit."""
         old = self.labels.weight
         drawn = torch.empty(len(old), n_new).uniform_(-1, 1, generator=generator)
         self.resize(self.classes + n_new)
         with torch.no_grad(): self.labels.weight.copy_(torch.cat([old, drawn.to(old)], 1))
 
     def load_state_dict(self, weights: Any, **options: Any) -> Any:
-        "Load `weights`; the label input becomes as wide as theirs."
+        """Load the state dict `weights` after changing the number of classes to theirs; `options` go to
+        torch's `load_state_dict`."""
         self.resize(weights["labels.weight"].shape[1])
         return super().load_state_dict(weights, **options)
 
     def resize(self, classes: int) -> None:
+        """Change the number of classes; unless it is the same already, the weights of all labels are left
+        uninitialised, to be loaded."""
         old = self.labels.weight
         if classes == self.classes: return
         self.labels = nn.utils.skip_init(nn.Linear, classes, len(old), bias=False, device=old.device)
 
     def draw(self, y: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        "Pictures of labels `y` (b,) with noise from `generator`, which is on the CPU; gradients flow."
+        """Return pictures (b, C, H, W) of classes `y` (b,), with noise from `generator` (on the CPU);
+        gradients flow."""
         device = self.labels.weight.device
         return self(torch.randn(len(y), self.noise, generator=generator).to(device), y.to(device))
 
     def sample(self, y: torch.Tensor, generator: torch.Generator, batch: int = 500) -> torch.Tensor:
-        "Pictures of labels `y` (n,), in evaluation mode and without gradients: float32 (n, C, H, W)."
+        """Return pictures of classes `y` (n,), float32 (n, C, H, W), with noise from `generator`, in
+        evaluation mode and without gradients, `batch` at a time."""
         mode = self.training
         with torch.no_grad():
             images = torch.cat([self.eval().draw(some, generator) for some in y.split(batch)])
@@ -442,11 +487,11 @@ class Generator(nn.Module):
 
 # %% ../../nbs/methods/painters.ipynb #da20dd3f
 class Discriminator(nn.Module):
-    """Pictures (b, C, H, W) to a logit for real (b,) and class logits (b, classes), both from the same
-    features (b, dim).
+    """The discriminator of an AC-GAN: pictures (b, C, H, W) of `shape` to a logit for being real (b,) and
+    class logits (b, `classes`), both from the same `dim` features; `width` channels.
 
-    No batch norm: it is averaged over clients with different classes, and sees real and painted pictures in
-    batches apart."""
+    No batch norm: it is averaged over clients with different classes, and sees real and generated pictures in
+    separate batches."""
 
     def __init__(self, classes: int, shape: tuple[int, ...], width: int = 32, dim: int = 128):
         super().__init__()
@@ -457,26 +502,36 @@ class Discriminator(nn.Module):
             nn.Flatten(), nn.Linear(2 * width * (h // 4) * (w // 4), dim), nn.LeakyReLU(0.2))
         self.real, self.head = nn.Linear(dim, 1), nn.Linear(dim, classes)
 
-    def features(self, x: torch.Tensor) -> torch.Tensor: return self.body(x)
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        "Return the features (b, dim) of float pictures `x` (b, C, H, W)."
+        return self.body(x)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the logit for being real (b,) and the class logits (b, classes) of float pictures `x` (b, C,
+        H, W)."""
         f = self.features(x)
         return self.real(f).squeeze(1), self.head(f)
 
     def widen(self, n_new: int, generator: torch.Generator | None = None) -> None:
+        "Add `n_new` classes to the class head, with weights drawn from `generator`; the old ones stay."
         self.head = widen(self.head, n_new, generator)
 
     def load_state_dict(self, weights: Any, **options: Any) -> Any:
-        "Load `weights`; the class head becomes as wide as theirs."
+        """Load the state dict `weights` after setting the class head to as many classes as it has; `options`
+        go to torch's `load_state_dict`."""
         self.resize(len(weights["head.weight"]))
         return super().load_state_dict(weights, **options)
 
-    def resize(self, classes: int) -> None: self.head = blank_head(self.head, classes)
+    def resize(self, classes: int) -> None:
+        """Replace the class head by one of `classes` classes, more or fewer, with uninitialised weights, to
+        be loaded."""
+        self.head = blank_head(self.head, classes)
 
 # %% ../../nbs/methods/painters.ipynb #d6320ea1
 class ACGAN(nn.Module):
-    """A `generator` and a `discriminator`, whose class head is the classifier: pictures to logits (b,
-    classes). Odena et al. 2017."""
+    """An AC-GAN (Odena et al. 2017): a `generator` and a `discriminator` whose class head is the classifier.
+    As a module it maps pictures (b, C, H, W) of `shape` to logits (b, `classes`). `width`, `critic_width`:
+    channels of the two."""
 
     def __init__(self, classes: int, shape: tuple[int, ...], width: int = 12, critic_width: int = 32):
         super().__init__()
@@ -484,26 +539,34 @@ class ACGAN(nn.Module):
         self.generator = Generator(classes, shape, width)
         self.discriminator = Discriminator(classes, shape, critic_width)
 
-    def features(self, x: torch.Tensor) -> torch.Tensor: return self.discriminator.features(x)
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        "Return the discriminator's features (b, dim) of float pictures `x` (b, C, H, W)."
+        return self.discriminator.features(x)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor: return self.discriminator(x)[1]
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        "Return the class logits (b, classes) of float pictures `x` (b, C, H, W)."
+        return self.discriminator(x)[1]
 
     def widen(self, n_new: int, generator: torch.Generator | None = None) -> None:
+        "Add `n_new` classes to generator and discriminator, with weights drawn from `generator`."
         self.generator.widen(n_new, generator)
         self.discriminator.widen(n_new, generator)
 
     def load_state_dict(self, weights: Any, **options: Any) -> Any:
-        "Load `weights`; both halves become as wide as theirs."
+        """Load the state dict `weights` after setting generator and discriminator to as many classes as it
+        has; `options` go to torch's `load_state_dict`."""
         self.generator.resize(weights["generator.labels.weight"].shape[1])
         self.discriminator.resize(len(weights["discriminator.head.weight"]))
         return super().load_state_dict(weights, **options)
 
 def half_of(weights: dict[str, torch.Tensor], name: str) -> dict[str, torch.Tensor]:
-    "Weights of the `generator` or the `discriminator` out of those of an `ACGAN`."
+    """Return the weights of the part `name`, "generator" or "discriminator", out of the state dict `weights`
+    of an `ACGAN`."""
     return {key[len(name) + 1:]: t for key, t in weights.items() if key.startswith(f"{name}.")}
 
 def ac_gan(make: Callable, classes: int, shape: tuple[int, ...]) -> ACGAN:
-    "An `ACGAN`: small beside the small CNN, wide beside a ResNet."
+    """Return an `ACGAN` for `classes` and pictures of `shape`: with 12 and 32 channels if `make` is the small
+    CNN, else (ResNet) with 64 and 64."""
     widths = {} if make is expandable_cnn else dict(width=64, critic_width=64)
     return ACGAN(classes, shape, **widths)
 
@@ -514,17 +577,19 @@ def _fake(z): return F.binary_cross_entropy_with_logits(z, torch.zeros_like(z))
 
 def discriminator_loss(discriminator: nn.Module, x: torch.Tensor, y: torch.Tensor, fake: torch.Tensor,
                        y_fake: torch.Tensor | None = None) -> torch.Tensor:
-    """Equation (1) of the chapter, left: pictures `x` (b, C, H, W) are real and of class `y` (b,), `fake` (m,
-    C, H, W) are not real. With `y_fake` (m,) the class of the fakes counts too, as in Odena et al. 2017 and
-    FedCIL. A scalar."""
+    """Return the AC-GAN's loss of a discriminator, a scalar: BCE(real, 1) + cross-entropy(class, y) on real
+    `x` (b, C, H, W) of classes `y` (b,), plus BCE(real, 0) on generated `fake` (m, C, H, W), each a mean over
+    its batch (equation (1), left). With `y_fake` (m,) the cross-entropy of the fakes' classes is added, as in
+    Odena et al. 2017 and FedCIL. No gradient reaches the generator."""
     real, z = discriminator(x)
     fooled, z_fake = discriminator(fake.detach())
     loss = _real(real) + F.cross_entropy(z, y) + _fake(fooled)
     return loss if y_fake is None else loss + F.cross_entropy(z_fake, y_fake)
 
 def generator_loss(discriminator: nn.Module, fake: torch.Tensor, y_fake: torch.Tensor) -> torch.Tensor:
-    """Equation (1) of the chapter, right: `fake` (m, C, H, W) should pass for real and for their class
-    `y_fake` (m,). A scalar."""
+    """Return the AC-GAN's loss of a generator, a scalar: BCE(real, 1) + cross-entropy(class, y_fake) of the
+    discriminator on its pictures `fake` (m, C, H, W) of classes `y_fake` (m,), means over the batch (equation
+    (1), right)."""
     fooled, z = discriminator(fake)
     return _real(fooled) + F.cross_entropy(z, y_fake)
 
@@ -532,15 +597,16 @@ def generator_loss(discriminator: nn.Module, fake: torch.Tensor, y_fake: torch.T
 def ac_gan_losses(discriminator: nn.Module, generator: nn.Module, x: torch.Tensor, y: torch.Tensor,
                   z: torch.Tensor,
                   y_fake: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Equation (1) of the chapter: the losses of discriminator and generator on real `x` (b, C, H, W) with
-    `y` (b,), noise `z` (m, noise) and labels `y_fake` (m,)."""
+    """Return the losses of discriminator and generator, two scalars (equation (1)), for real pictures `x` (b,
+    C, H, W) of classes `y` (b,), and generated ones from noise `z` (m, noise) of classes `y_fake` (m,)."""
     fake = generator(z, y_fake)
     return discriminator_loss(discriminator, x, y, fake), generator_loss(discriminator, fake, y_fake)
 
 # %% ../../nbs/methods/painters.ipynb #0236fb96
-class Duel:
-    """Adam on both halves of an `ACGAN`: in each step both move once, on the same painted pictures. With
-    `mu`, both are held to where they started (FedProx)."""
+class GANOptimisers:
+    """The two Adam optimisers of an `ACGAN`, with rates `critic_lr` and `generator_lr`: in each step both
+    networks move once, on the same generated pictures. With `mu`, FedProx's term holds both to where they
+    started."""
 
     def __init__(self, model: Any, critic_lr: float, generator_lr: float, mu: float = 0.0):
         self.model, self.mu, self.halves = model.train(), mu, (model.discriminator, model.generator)
@@ -549,8 +615,9 @@ class Duel:
         self.anchors = [[p.detach().clone() for p in half.parameters()] for half in self.halves]
 
     def step(self, x: torch.Tensor, y: torch.Tensor, generator: torch.Generator, extra: Any = 0.0) -> None:
-        """One step on pictures `x` (b, C, H, W) of classes `y` (b,) against painted ones of the same classes;
-        `extra` adds to the discriminator's loss."""
+        """Take one step of both on pictures `x` (b, C, H, W) of classes `y` (b,), against generated ones of
+        the same classes with noise from `generator`; `extra`, a scalar, is added to the discriminator's
+        loss."""
         fake = self.model.generator.draw(y, generator)
         self._move(0, discriminator_loss(self.model.discriminator, x, y, fake) + extra)
         self._move(1, generator_loss(self.model.discriminator, fake, y))
@@ -563,14 +630,14 @@ class Duel:
 
 # %% ../../nbs/methods/painters.ipynb #1085d67b
 class ACGANClient(TaskClient):
-    """AC-GAN (Odena et al. 2017) with generative replay, after FedCIL's code: trains an `ACGAN` for
-    `iterations` steps a round, on `gan_batch` pictures of the task and as many of earlier classes, painted by
-    the generator as it was when the task came.
+    """A client that trains an AC-GAN (Odena et al. 2017) with generative replay, after FedCIL's code:
+    `iterations` steps a round, on `gan_batch` pictures of the task and as many of earlier classes, generated
+    by the generator as it was when the task began.
 
-    `mu` is FedProx's term, `consistency` the weight of FedCIL's; 0 leaves them out. Without `replays`, the
-    past is left out too: the control. Adam with betas .5 and .999; FedGTEA trains with batches of 64, 100
-    steps a round, 60 rounds a task. The reply names the labels that the client has, which FedCIL's server
-    needs."""
+    `critic_lr`, `generator_lr`: Adam's rates; `consistency`: weight of FedCIL's `consistency_loss`, 0 for
+    none; `replays=False` leaves generated pictures out, the control. Adam with betas .5 and .999; FedGTEA
+    trains with batches of 64, 100 steps a round, 60 rounds a task. The reply names the labels that the client
+    has, which FedCIL's server needs."""
 
     def __init__(self, *args: Any, iterations: int = 20, gan_batch: int = 16, critic_lr: float = 5e-4,
                  generator_lr: float = 1e-3, consistency: float = 0.0, replays: bool = True, **options: Any):
@@ -580,30 +647,37 @@ class ACGANClient(TaskClient):
         self.consistency, self.replays, self.fresh = consistency, replays, False
 
     def fit(self, msg: Msg) -> Msg:
+        """Train on the task from the weights in `msg`; return the new weights, the number of pictures `n` and
+        the task's `labels`."""
         reply = super().fit(msg)
         return Msg(reply.tensors, {**reply.meta, "labels": self.data()[1].unique().tolist()})
 
     def on_task_begin(self, memo: dict[str, torch.Tensor]) -> None:
+        "Store the generator's weights, for replay in this task, from the second task on; `memo` is not used."
         self.fresh = True
         if self.old: self.store["previous"] = snapshot(self.model.generator)
 
     def train(self) -> None:
+        "Train the network for `iterations` steps."
         (x, y), received = self.data(), frozen(self.model.generator)
-        duel = Duel(self.model, self.critic_lr, self.generator_lr, self.mu)
+        duel = GANOptimisers(self.model, self.critic_lr, self.generator_lr, self.mu)
         picks = torch.randint(len(y), (self.iterations, self.gan_batch), generator=self.generator)
         for i, old in zip(picks, self.replay()):
             self.step(duel, (as_float(x[i]).to(self.device), y[i].to(self.device)), old, received)
         self.fresh = False
 
-    def step(self, duel: Duel, new: tuple, old: list, received: Any) -> None:
-        """One step on a batch of `new` pictures with labels and the list `old` of replayed ones; `received`
-        is this round's generator."""
+    def step(self, duel: GANOptimisers, new: tuple, old: list, received: Any) -> None:
+        """Take one step of `duel` on the batch `new`, a pair (pictures, labels), joined with the pairs in the
+        list `old` of generated pictures; `received`, the global generator of this round, is for the
+        consistency loss. The network is updated."""
         aligned = self.alignment(new[0], new[1], received) if self.consistency and not self.fresh else 0
         x, y = map(torch.cat, zip(new, *old))
         duel.step(x, y, self.generator, self.consistency * aligned)
 
     def replay(self) -> list:
-        "For each step a list: empty in the first task, then one batch of old classes, all equally likely."
+        """Return for each of `iterations` steps a list: empty in the first task, else with one pair
+        (pictures, labels) of `gan_batch` pictures of old classes, all equally likely, from the old
+        generator."""
         if not self.old or not self.replays: return [[]] * self.iterations
         y = torch.randint(self.old, (self.iterations * self.gan_batch,),
                           generator=self.generator).to(self.device)
@@ -611,7 +685,8 @@ class ACGANClient(TaskClient):
         return [[batch] for batch in zip(x.split(self.gan_batch), y.split(self.gan_batch))]
 
     def alignment(self, x: torch.Tensor, y: torch.Tensor, received: Any) -> torch.Tensor:
-        "FedCIL's term for a batch, against the generator `received` in this round."
+        """Return FedCIL's `consistency_loss` for a batch of float pictures `x` (b, C, H, W) with labels `y`
+        (b,), a scalar; `received` is the global generator of this round."""
         discriminator = self.model.discriminator
         any_y = torch.randint(discriminator.head.out_features, y.shape,
                               generator=self.generator).to(self.device)
@@ -628,10 +703,13 @@ ACGANFedProx = Method("AC-GAN + FedProx", ACGANClient, network=ac_gan, takes=(*_
 # %% ../../nbs/methods/painters.ipynb #d84f1e6f
 def consistency_loss(discriminator: nn.Module, x: torch.Tensor, same: torch.Tensor, own: torch.Tensor,
                      asked: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """FedCIL's alignment with the global generator, a scalar: the class head's view of real `x` follows that
-    of global pictures `same` of the same labels, its view of the own pictures `own` that of the global ones
-    `asked`, both of labels `y` (b,); and it recognises `asked`. All pictures (b, C, H, W). Qi et al. 2023,
-    Sec. 3.3."""
+    """Return FedCIL's consistency loss, a scalar: KL(D(same) || D(x)) + KL(D(asked) || D(own)) +
+    cross-entropy(D(asked), y), means over pictures, where D is the softmax of the class head of
+    `discriminator`.
+
+    `x`: real pictures; `same`: pictures of their labels by the global generator; `own` and `asked`: pictures
+    of labels `y` (b,) by the client's and by the global generator; all (b, C, H, W). The first argument of
+    each KL is taken as fixed. Qi et al. 2023, Sec. 3.3."""
     classes = lambda images: discriminator(images)[1]
     seen = classes(asked)
     apart = distillation_loss(classes(same), classes(x)) + distillation_loss(seen, classes(own))
@@ -639,9 +717,10 @@ def consistency_loss(discriminator: nn.Module, x: torch.Tensor, same: torch.Tens
 
 # %% ../../nbs/methods/painters.ipynb #caae65eb
 class FedCILServer(TaskServer):
-    """Consolidates the averaged model: `consolidation` more AC-GAN steps, in which pictures from all clients'
-    generators count as real, each class equally likely. A client's generator gives `per_class` pictures of
-    every earlier class and of those of the task that the client has. Qi et al. 2023, Sec. 3.2.
+    """FedCIL's server: after averaging, it trains the averaged AC-GAN for `consolidation` more steps, in
+    batches of `batch`, on pictures from all clients' generators, which count as real, each class equally
+    likely. A client's generator gives `per_class` pictures of every earlier class and of those of the task
+    that the client has. Qi et al. 2023, Sec. 3.2.
 
     Published: 50 to 100 steps. The rates here, a fifth of the clients', and a `consistency` of 0.2 were
     chosen on one seed; at the clients' own rates and 1.0 the method does worse than AC-GAN + FedAvg."""
@@ -653,16 +732,20 @@ class FedCILServer(TaskServer):
         self.critic_lr, self.generator_lr = critic_lr, generator_lr
 
     def accept(self, verb: str, id: int, msg: Msg) -> None:
+        """Raise `Refused` unless the reply `msg` of client `id` has fitting weights, a count, and labels of
+        the present task."""
         super().accept(verb, id, msg)
         accept_labels(msg, range(self.old, self.old + self.classes[self.task]))
 
     def merge(self, replies: Iterable) -> None:
+        "Average the weights in `replies`, then train the average on pictures from the clients' generators."
         pool: list = []
         super().merge(self.drawn(replies, pool))
         self.consolidate(*map(torch.cat, zip(*pool)))
 
     def drawn(self, replies: Iterable, pool: list) -> Iterator:
-        "Pass `replies` on; pictures of each client's generator, with labels, go into `pool`."
+        """Yield `replies` unchanged; pictures of each client's generator, with labels, are appended to the
+        list `pool` on the way."""
         artist = copy.deepcopy(self.model.generator)
         for id, msg in replies:
             artist.load_state_dict(half_of(part(msg.tensors, "model"), "generator"))
@@ -671,9 +754,9 @@ class FedCILServer(TaskServer):
             yield id, msg
 
     def consolidate(self, x: torch.Tensor, y: torch.Tensor) -> None:
-        "More steps on pictures `x` (n, C, H, W) of classes `y` (n,), from the averaged weights."
+        "Train the averaged model further, on pictures `x` (n, C, H, W) of classes `y` (n,)."
         g, rarity = generator(self.seed, self.round, len(y), 0), 1 / y.bincount()[y]
-        duel = Duel(self.network(), self.critic_lr, self.generator_lr)
+        duel = GANOptimisers(self.network(), self.critic_lr, self.generator_lr)
         # With more threads, gradients of the same label are added up in an order that changes by chance.
         with torch_threads(1):
             for _ in range(self.consolidation):

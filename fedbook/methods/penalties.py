@@ -25,7 +25,7 @@ from .continual import (ComparisonSizes, Method, TaskClient, TaskServer, TaskSiz
 # %% ../../nbs/methods/penalties.ipynb #c0a80091
 @dataclass(frozen=True)
 class PenaltySizes(ComparisonSizes, TaskSizes):
-    "Every number of this chapter's runs."
+    "Settings of the comparison of methods against forgetting that keep no pictures."
 
 # %% ../../nbs/methods/penalties.ipynb #4cb4b63d
 profiles = {
@@ -39,8 +39,8 @@ profiles = {
 
 # %% ../../nbs/methods/penalties.ipynb #e6f97612
 class FedLwFClient(TaughtClient):
-    """Learning without forgetting (Li and Hoiem 2016) over a federation: cross-entropy among the new classes,
-    plus `strength` times the distillation from the last global model at `temperature`.
+    """Learning without forgetting (Li and Hoiem 2016) in a federation: cross-entropy among the new classes,
+    plus `strength` times the distillation from the last task's global model at `temperature`.
 
     3 and 2 are the settings of TARGET's and PyCIL's code. Their loss has no factor T^2, so it is divided
     out."""
@@ -50,6 +50,8 @@ class FedLwFClient(TaughtClient):
         self.strength, self.temperature, self.new_only = strength, temperature, True
 
     def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Return cross-entropy among the new classes + `strength` x KL(teacher || student) on the same
+        pictures, from the second task on: a scalar."""
         z = self.model(x)
         if not self.old: return self.cross_entropy(z, y)
         return self.cross_entropy(z, y) + self.strength * self.distillation(x, z, self.temperature)
@@ -58,9 +60,9 @@ FedLwF = Method("FedLwF", FedLwFClient)
 
 # %% ../../nbs/methods/penalties.ipynb #b694434f
 class FLwF2TClient(TaskClient):
-    """FLwF-2T (Usmanova et al. 2021): cross-entropy over all classes seen, distillation from the client's own
-    last model and from the last global one; a third each and temperature 2, without the factor T^2, as in
-    FedCIL's code."""
+    """FLwF-2T's client (Usmanova et al. 2021), with two teachers from the second task on: a third each of the
+    cross-entropy over all classes seen, the distillation from the client's own last model, and that from the
+    last global model; at `temperature`, without the factor T^2, as in FedCIL's code."""
     scratch = (*TaskClient.scratch, "_teachers")
 
     def __init__(self, *args: Any, temperature: float = 2.0, **options: Any):
@@ -68,16 +70,21 @@ class FLwF2TClient(TaskClient):
         self.temperature = temperature
 
     def on_task_begin(self, memo: dict[str, torch.Tensor]) -> None:
+        """Store the two teachers, the global model and the client's own model of the last task; `memo` is not
+        used."""
         if not self.old: return
         self.store |= {"server": snapshot(self.model), "client": self.store.get("own", snapshot(self.model))}
 
     def train(self) -> None:
+        "Train for a round, and store the client's own model after it."
         names = ("server", "client") if self.old else ()
         self._teachers = [frozen(self.model, self.store[name]) for name in names]
         super().train()
         self.store["own"] = snapshot(self.model)
 
     def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Return the mean of cross-entropy, KL(global teacher || student) and KL(own teacher || student), a
+        scalar; in the first task the cross-entropy."""
         z = self.model(x)
         distilled = [distillation_loss(teacher(x)[:, :self.old], z, self.temperature) / self.temperature**2
                      for teacher in self._teachers]
@@ -87,8 +94,9 @@ FLwF2T = Method("FLwF-2T", FLwF2TClient)
 
 # %% ../../nbs/methods/penalties.ipynb #c0a8001c
 def fisher_diagonal(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Equation (1) of the chapter, empirical: name to tensor, from pictures `x` (n, C, H, W) with labels `y`
-    (n,). Kirkpatrick et al. 2017."""
+    """Return the diagonal of the empirical Fisher information of the weights of `model`, name to tensor of
+    the parameter's shape: the mean over pictures `x` (n, C, H, W) with labels `y` (n,) of the squared
+    gradient of log p(y | x) (equation (1)). Kirkpatrick et al. 2017."""
     total = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
     for gradients in sample_gradients(model, x, y):
         for name, g in gradients.items(): total[name] += g.square().sum(0)
@@ -96,17 +104,16 @@ def fisher_diagonal(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict[
 
 # %% ../../nbs/methods/penalties.ipynb #f2098f73
 def overlap(new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
-    "The part of `new` that has the shape of `old`, where a head has grown since."
+    "Return the part of `new` that has the shape of `old`, its first rows, where a head has grown since."
     return new[tuple(slice(n) for n in old.shape)]
 
 class FedEWCClient(TaskClient):
-    """Elastic weight consolidation (Kirkpatrick et al. 2017) over a federation: cross-entropy among the new
-    classes, plus `strength` / 2 times the squared way from the old weights, each weighed by its Fisher
-    information, at most `clip`.
+    """Elastic weight consolidation (Kirkpatrick et al. 2017) in a federation: cross-entropy among the new
+    classes, plus `strength` / 2 x the sum over weights of min(Fisher information, `clip`) x (weight - old
+    weight)^2.
 
     1000 and 1e-4 are PyCIL's and TARGET's settings. Theirs is the square of batch gradients, made new by
-    every client in every round; here it is equation (1) of the chapter, once per task, averaged over the
-    clients."""
+    every client in every round; here it is `fisher_diagonal`, once per task, averaged over the clients."""
     verbs = (*TaskClient.verbs, "fisher")
     scratch = (*TaskClient.scratch, "_there")
 
@@ -115,29 +122,35 @@ class FedEWCClient(TaskClient):
         self.strength, self.clip, self.new_only = strength, clip, True
 
     def on_task_begin(self, memo: dict[str, torch.Tensor]) -> None:
+        "Store the Fisher information in `memo` and the old global weights, from the second task on."
         if self.old: self.store = {"fisher": memo, "anchor": snapshot(self.model)}
 
     def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Return the cross-entropy of a batch among the new classes, plus `strength` / 2 times `tension()`
+        from the second task on: a scalar."""
         return super().loss(x, y) + (self.strength / 2 * self.tension() if self.old else 0)
 
     def train(self) -> None:
+        "Train for a round, with Fisher information and old weights on the device."
         if self.old: self._there = self.prices()
         super().train()
 
     def prices(self) -> tuple[dict[str, torch.Tensor], ...]:
-        "The price of each weight, and where it was, on the device: they go there once a round."
+        """Return the Fisher information, at most `clip`, and the old weights, both name to tensor on the
+        client's device."""
         fisher, anchor = ({name: t.to(self.device) for name, t in self.store[group].items()}
                           for group in ("fisher", "anchor"))
         return {name: t.clamp(max=self.clip) for name, t in fisher.items()}, anchor
 
     def tension(self) -> torch.Tensor:
-        "The squared way from the old weights, each weighed by its price."
+        "Return the sum over weights of Fisher information x (weight - old weight)^2, a scalar."
         prices, anchor = getattr(self, "_there", None) or self.prices()
         return sum((prices[name] * overlap(p - anchor[name], prices[name]).square()).sum()
                    for name, p in self.model.named_parameters())
 
     def fisher(self, msg: Msg) -> Msg:
-        "The Fisher information of the weights in `msg` on the task's pictures."
+        """Return the Fisher information (`fisher_diagonal`) of the weights in `msg` on the pictures of the
+        task that it names, and their number `n`."""
         self.model.load_state_dict(part(msg.tensors, "model"))
         x, y = self.tasks[msg.meta["task"]]
         found = fisher_diagonal(self.model.eval(), as_float(x).to(self.device), y.to(self.device))
@@ -145,8 +158,8 @@ class FedEWCClient(TaskClient):
 
 # %% ../../nbs/methods/penalties.ipynb #c268a65b
 class FedEWCServer(TaskServer):
-    """Asks for the Fisher information at the end of each task and averages it by number of pictures. Where
-    there is an older value, the two are mixed by number of classes (PyCIL)."""
+    """EWC's server: asks the clients for the Fisher information at the end of each task, and averages it by
+    number of pictures. Where there is an older value, the two are mixed by number of classes (PyCIL)."""
     keeps = (*TaskServer.keeps, "fisher")
 
     def __init__(self, *args: Any, **options: Any):
@@ -154,10 +167,13 @@ class FedEWCServer(TaskServer):
         self.fisher: dict[str, torch.Tensor] = {}
 
     def steps(self, ids: list, r: int) -> list[Step]:
+        "Return the exchanges of round `r`: training, and in a task's last round also the Fisher information."
         steps = super().steps(ids, r)
         return [*steps, Step("fisher", self.send, ids, self.merge_fisher)] if self.ends(r) else steps
 
     def accept(self, verb: str, id: int, msg: Msg) -> None:
+        """Raise `Refused` unless `msg` has fitting weights, or for the verb "fisher" fitting tensors without
+        negative numbers, and a count."""
         if verb == "fit": return super().accept(verb, id, msg)
         expect(msg, {name: self.weights[name] for name, _ in self.network().named_parameters()})
         accept_count(msg)
@@ -165,6 +181,7 @@ class FedEWCServer(TaskServer):
             raise Refused("a Fisher information is negative, it is a mean of squares")
 
     def merge_fisher(self, replies: Iterable) -> None:
+        "Average the Fisher information in `replies` and mix it with the older value."
         mean = Mean()
         for id, msg in replies: mean.add(msg.tensors, msg.meta["n"])
         new, share = mean.value(), self.old / sum(self.classes[:self.task + 1])
@@ -172,15 +189,17 @@ class FedEWCServer(TaskServer):
             overlap(new[name], before).mul_(1 - share).add_(before, alpha=share)
         self.fisher = new
 
-    def prepare(self, task: int) -> dict[str, torch.Tensor]: return self.fisher
+    def prepare(self, task: int) -> dict[str, torch.Tensor]:
+        "Return the Fisher information, for the clients of the new `task`."
+        return self.fisher
 
 FedEWC = Method("FedEWC", FedEWCClient, FedEWCServer)
 
 # %% ../../nbs/methods/penalties.ipynb #f3764003
 def layer_inputs(model: nn.Module, x: torch.Tensor) -> dict[str, torch.Tensor]:
-    """What flows into each convolution and linear layer for float pictures `x` (n, C, H, W): name to matrix
-    (d + 1, m), one column per picture and position; the last row is 1, the input of the bias, where there is
-    one (else d rows)."""
+    """Return the inputs of each convolution and linear layer of `model` for float pictures `x` (n, C, H, W):
+    name to matrix (d + 1, m), one column per picture and position; the last row is 1, the input of the bias,
+    where there is one (else d rows)."""
     seen = {}
     def look(name, layer, inputs, _):
         a = inputs[0]
@@ -203,8 +222,9 @@ def _directions(rest):
     return directions, squared
 
 def extend_basis(basis: torch.Tensor | None, a: torch.Tensor, energy: float) -> torch.Tensor:
-    """Orthonormal `basis` (d, r), or None, with the fewest directions added so that it holds a share `energy`
-    of the squared length of `a` (d, m); (d, r') with r' >= r. GPM, Saha et al. 2021, Eq. 5 to 9."""
+    """Extend the orthonormal `basis` (d, r), or None, by the fewest singular directions of `a` (d, m), such
+    that it holds at least the share `energy` of the squared norm of `a`; return it, (d, r') with r' >= r.
+    GPM, Saha et al. 2021, Eq. 5 to 9."""
     a = a.double()
     basis = a[:, :0] if basis is None else basis.double()
     rest = a - basis @ (basis.T @ a)
@@ -215,14 +235,15 @@ def extend_basis(basis: torch.Tensor | None, a: torch.Tensor, energy: float) -> 
 
 # %% ../../nbs/methods/penalties.ipynb #c0a80021
 def layer_gradient(layer: Any) -> torch.Tensor:
-    """The gradients of weight and bias of `layer` as one matrix (out, d + 1), or (out, d) where there is no
-    bias."""
+    """Return the gradients of weight and bias of `layer` as one matrix (out, d + 1), or (out, d) where there
+    is no bias."""
     g = layer.weight.grad.flatten(1)
     return g if layer.bias is None else torch.cat([g, layer.bias.grad[:, None]], 1)
 
 def project_gradient(layer: Any, basis: torch.Tensor, mu: float = 1.0) -> None:
-    """Equation (2) of the chapter for the gradients of `layer`'s weight and bias; `basis` (d + 1, r), or d
-    where there is no bias."""
+    """Project the gradients of the weight and bias of `layer` in place: G - `mu` G B B^T (equation (2)),
+    where B is the orthonormal `basis` (d + 1, r) of directions to leave alone ((d, r) where there is no
+    bias)."""
     g = layer_gradient(layer)
     g = g - mu * (g @ basis) @ basis.T
     layer.weight.grad.copy_(g[:, :layer.weight[0].numel()].view_as(layer.weight))
@@ -230,9 +251,10 @@ def project_gradient(layer: Any, basis: torch.Tensor, mu: float = 1.0) -> None:
 
 # %% ../../nbs/methods/penalties.ipynb #581bc0a9
 class CGoFedClient(TaskClient):
-    """CGoFed (Feng et al., TKDE 2025), its first module: gradients are projected away from the inputs of old
-    tasks, equation (2) of the chapter, and relaxed. The threshold of energy is 0.97 + 0.003 t, with `samples`
-    pictures per task. alpha 0.9 is from the authors' older code; the paper's was not to be had.
+    """CGoFed's client (Feng et al., TKDE 2025), its first module: gradients are projected away from the span
+    of old tasks' layer inputs (`project_gradient`), by a factor `alpha`^(tasks since accuracy last fell by
+    more than `threshold`). The basis of a task holds the share `energy` + 0.003 t of its inputs, from
+    `samples` pictures. alpha 0.9 is from the authors' older code; the paper's was not to be had.
 
     Differences: their networks have a head per task and know the task, ours has one head and does not, so the
     head is projected too. Their second module trains a personal model per client with the help of similar
@@ -248,6 +270,8 @@ class CGoFedClient(TaskClient):
         self.samples, self.probes, self.new_only = samples, probes, True
 
     def on_task_end(self, seen: int) -> None:
+        """Extend the basis of each layer's inputs by those of the task's pictures, and keep pictures to
+        measure its accuracy."""
         x, y = self.tasks[self.task]
         i = torch.randperm(len(y), generator=self.generator)[:self.samples]
         inputs = layer_inputs(self.model.eval(), as_float(x[i]).to(self.device))
@@ -257,8 +281,9 @@ class CGoFedClient(TaskClient):
         self.watch(x[i[:self.probes]], y[i[:self.probes]], seen)
 
     def watch(self, x: torch.Tensor, y: torch.Tensor, seen: int) -> None:
-        """Keep probes `x`, `y` of the old task; t_0 is now if more than `threshold` of the earlier ones are
-        lost."""
+        """Keep the pictures `x` with labels `y` of the task that ended, with whether each is classified
+        rightly now, among the first `seen` classes. If accuracy on the pictures kept before fell by more than
+        `threshold`, the next task becomes `since`."""
         probes, since = self.store.get("probes"), self.since
         right = lambda x, y: (logits(self.model, x)[:, :seen].argmax(1) == y).float()
         if probes and (probes["right"] - right(probes["x"], probes["y"])).mean() > self.threshold:
@@ -269,19 +294,23 @@ class CGoFedClient(TaskClient):
 
     @property
     def since(self) -> int:
-        "t_0, the last task at which too much was found lost; 0 at first."
+        """The task t_0 from which the projection's factor `alpha`^(t - t_0) is counted: that after the last
+        loss of accuracy, 0 at first."""
         return int(self.store["since"]["task"]) if "since" in self.store else 0
 
     def load(self, msg: Msg) -> None:
-        "A basis comes back column by column in memory, as it was made: products round by the layout."
+        """Restore the private state in `msg`; a basis gets back its column-by-column memory layout, on which
+        rounding depends."""
         super().load(msg)
         for name, m in self.store.get("basis", {}).items(): self.store["basis"][name] = m.T.contiguous().T
 
     def train(self) -> None:
+        "Train for a round, with the bases on the device."
         self._basis = {name: t.to(self.device) for name, t in self.store.get("basis", {}).items()}
         super().train()
 
     def limit(self) -> None:
+        "Project the gradients before a step, from the second task on; batch norms get none."
         if "basis" not in self.store: return
         mu = self.alpha ** (self.task - self.since)
         for name, layer in self.model.named_modules():

@@ -31,7 +31,7 @@ from .score import accuracy
 # %% ../../nbs/methods/pruning.ipynb #ed07a51b
 @dataclass(frozen=True)
 class PruningSizes(Profile):
-    "Every number of this chapter's runs."
+    "Settings of federated pruning on handwritten digits."
     clients: Count = 4     # clients that share the digits
     rounds: Count = 16     # rounds of a run
     epochs: Count = 2      # passes of a client over its digits in a round
@@ -50,8 +50,8 @@ profiles = {
 
 # %% ../../nbs/methods/pruning.ipynb #93195068
 class DigitsData(NamedTuple):
-    """A client's digits: features (n, 64) and classes (n,) to train on, for control (`_val`), and to be
-    tested on (`_test`)."""
+    """A client's digits: features (n, 64) and classes (n,) for training (`x`, `y`), for validation (`_val`),
+    and for the test (`_test`)."""
     x: torch.Tensor
     y: torch.Tensor
     x_val: torch.Tensor
@@ -60,9 +60,9 @@ class DigitsData(NamedTuple):
     y_test: torch.Tensor
 
 def digits_world(seed: int, clients: int = 4, alpha: float = 0.5, shift: float = 0.3) -> list[DigitsData]:
-    """scikit-learn's 8x8 digits for `clients`: classes dealt by a Dirichlet `alpha`, seen by each client
-    through its own gain and offset for each pixel, of strength `shift`; three fifths to train on, a fifth
-    for control, a fifth to be tested on."""
+    """Return scikit-learn's 8x8 digits, dealt to `clients` by class with Dirichlet `alpha`; each client's
+    pixels have a gain and an offset of its own, of strength `shift`. Three fifths to train on, a fifth for
+    validation, a fifth for the test; all drawn from `seed`."""
     needs("sklearn")
     from sklearn.datasets import load_digits
 
@@ -77,16 +77,16 @@ def digits_world(seed: int, clients: int = 4, alpha: float = 0.5, shift: float =
     return [client(mine) for mine in dirichlet(y, clients, alpha, seed)]
 
 def digits_net() -> nn.Sequential:
-    "A perceptron of 64 inputs, 64 hidden units and 10 classes."
+    "Return a perceptron with 64 inputs, 64 hidden units (ReLU) and 10 class logits."
     return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 
 # %% ../../nbs/methods/pruning.ipynb #04b936cb
 Mask = dict[str, torch.Tensor]
 
 def prunable(state: State) -> list[str]:
-    """The names of the weights of convolutions and linear layers in `state`: floating tensors of two
-    dimensions or more that are called a weight. A transformer's class token and its embedding of positions
-    have as many dimensions, and are not pruned."""
+    """Return the names of the tensors in `state` that may be pruned, the weights of convolutions and linear
+    layers: floating tensors of two dimensions or more that are called a weight. (A transformer's class token
+    and position embedding are not pruned.)"""
     called = lambda name: "weight" in name.rpartition(".")[2]
     return [name for name, t in state.items() if called(name) and t.is_floating_point() and t.dim() >= 2]
 
@@ -98,25 +98,25 @@ def _check_mask(state, mask, whose=""):
             raise UserError(f"mask{whose} of {name} is {kind}, expected bool {tuple(state[name].shape)}")
 
 def masked(state: State, mask: Mask) -> State:
-    """`state` with exact zeros where `mask` (name to bool tensor, False: pruned) is False; tensors without a
-    mask as they are."""
+    """Return `state` with exact zeros where `mask` (name to bool tensor, False: pruned) is False; tensors
+    without a mask stay as they are."""
     _check_mask(state, mask)
     return {name: t.masked_fill(~mask[name], 0) if name in mask else t for name, t in state.items()}
 
 def pruning_ratio(mask: Mask) -> float:
-    "P_k: the share of weights that are pruned, among those that `mask` covers; 0 for an empty mask."
+    "Return the share of pruned weights (False) among those that `mask` covers, 0 to 1; 0 for an empty mask."
     total = sum(m.numel() for m in mask.values())
     return 1 - sum(int(m.sum()) for m in mask.values()) / total if total else 0.0
 
 def mask_distance(a: Mask, b: Mask) -> float:
-    "Share of positions where two masks differ (Hamming distance)."
+    "Return the share of positions, 0 to 1, where the masks `a` and `b` differ (Hamming distance)."
     return sum(int((a[name] != b[name]).sum()) for name in a) / sum(m.numel() for m in a.values())
 
 # %% ../../nbs/methods/pruning.ipynb #89ffeb30
 def magnitude_prune(state: State, mask: Mask, step: float, target: float) -> Mask:
-    """Prune `step` (a share) of the weights that are still there, in each layer those of the smallest
-    magnitude, and never more than `target` (a share) of the layer. Returns the new mask; a weight that is out
-    stays out.
+    """Prune by magnitude: return a new mask without the share `step` of each layer's remaining weights, those
+    of the smallest magnitude in `state`, but never with more than the share `target` of the layer pruned.
+    Pruned weights stay pruned.
 
     `mask`: name to bool tensor, or {} for nothing pruned yet. Of equal magnitudes the first goes first.
     Raises `UserError` for shares outside 0 to 1 and for a mask that does not fit."""
@@ -155,10 +155,10 @@ def _narrow(layer, left, dim):
 
 # %% ../../nbs/methods/pruning.ipynb #5f0c7a04
 def drop_hidden(network: nn.Module, share: float) -> Any:
-    """A smaller copy of timm's MobileNet or vision transformer: in each block `share` of the hidden channels
-    are left out, but not the last one: those with the smallest sum of magnitudes in the layer that makes them
-    (Li et al. 2017). It computes what `network` does if nobody reads these channels. Raises `UserError` for a
-    share outside 0 to 1, and for a network without such blocks."""
+    """Return a smaller copy of `network`, timm's MobileNet or vision transformer, without the share `share`
+    of the hidden channels of each block (one at least stays): those with the smallest sum of magnitudes in
+    the layer that makes them (Li et al. 2017). It computes what `network` does if nobody reads these
+    channels. Raises `UserError` for a share outside 0 to 1, and for a network without such blocks."""
     _check_share(share)
     thin = copy.deepcopy(network)
     blocks = [m for m in thin.modules() if hasattr(m, "conv_pwl") or hasattr(m, "fc2")]
@@ -188,11 +188,11 @@ def _transformer(network: nn.Module) -> Any:
 
 # %% ../../nbs/methods/pruning.ipynb #5f0c7a06
 def drop_heads(network: nn.Module, share: float) -> Any:
-    """A smaller copy of a vision transformer (timm's): in each block `share` of the attention heads, in whole
-    heads, are left out, but not the last one: those whose part of the output projection, (dim, head_dim), has
-    the smallest norm. It computes what `network` does with these parts at zero. (Michel et al. 2019 leave out
-    heads too, ranked by the gradient of a mask.) Raises `UserError` for a share outside 0 to 1, and for a
-    network without heads."""
+    """Return a smaller copy of `network`, timm's vision transformer, without the share `share` of the
+    attention heads of each block (one at least stays): those whose part of the output projection, (dim,
+    head_dim), has the smallest norm. It computes what `network` does with these parts at zero. (Michel et al.
+    2019 leave out heads too, ranked by the gradient of a mask.) Raises `UserError` for a share outside 0 to
+    1, and for a network without heads."""
     _check_share(share)
     thin = copy.deepcopy(network)
     for block in _transformer(thin).blocks:
@@ -208,8 +208,8 @@ def drop_heads(network: nn.Module, share: float) -> Any:
 
 # %% ../../nbs/methods/pruning.ipynb #5f0c7a08
 def class_attention(block: Any, x: torch.Tensor) -> torch.Tensor:
-    """How much the class token attends to each token of `x` (b, n, dim) in `block` of timm's vision
-    transformer: (b, n), the mean over its heads; a row sums to 1."""
+    """Return the attention (b, n) of the class token to each token of `x` (b, n, dim) in `block` of timm's
+    vision transformer, the mean over its heads; each row sums to 1."""
     attention = block.attn
     made = attention.qkv(block.norm1(x)).unflatten(2, (3, attention.num_heads, attention.head_dim))
     q, k = attention.q_norm(made[:, 0, 0]), attention.k_norm(made[:, :, 1])
@@ -230,13 +230,13 @@ class _FewerTokens:
 
 # %% ../../nbs/methods/pruning.ipynb #5f0c7a0a
 def with_fewer_tokens(network: nn.Module, share: float, after_block: int = 0) -> Any:
-    """A copy of a vision transformer (timm's) that goes on without `share` of the patch tokens behind block
-    `after_block` (0 is the first): those that `class_attention` of this block is least for, in each picture.
-    Weights and their names stay as they are, and nothing is trained; with `share` 0, features are those of
-    `network` bit for bit, with 1 the class token is alone.
+    """Return a copy of `network`, timm's vision transformer, that drops the share `share` of the patch tokens
+    behind block `after_block` (0 is the first): in each picture those to which its class token attends least
+    (`class_attention`). Weights and their names stay as they are, and nothing is trained; with `share` 0,
+    features are those of `network` bit for bit, with 1 the class token is alone.
 
-    After EViT (Liang et al. 2022), which drops between attention and MLP, and keeps one token more, a mean
-    of those it drops. Raises `UserError` for a share outside 0 to 1, for a block that is not there or drops
+    After EViT (Liang et al. 2022), which drops between attention and MLP, and keeps one token more, a mean of
+    those it drops. Raises `UserError` for a share outside 0 to 1, for a block that is not there or drops
     tokens already, and for a network without attention heads."""
     _check_share(share)
     thin = copy.deepcopy(network)
@@ -251,8 +251,8 @@ def with_fewer_tokens(network: nn.Module, share: float, after_block: int = 0) ->
 
 # %% ../../nbs/methods/pruning.ipynb #9681b281
 def to_shares(name: str, values: Iterable[float]) -> list[float]:
-    """`values` (0 or more) divided by their sum, a list that sums to 1; equal shares where all are 0. Raises
-    `UserError`, which calls them `name`, for no values, and for negative or infinite ones."""
+    """Return `values` (finite, 0 or more) divided by their sum, a list that sums to 1; equal shares where all
+    are 0. Raises `UserError`, which calls them `name`, for no values, and for negative or infinite ones."""
     values = [float(v) for v in values]
     if not values: raise UserError(f"{name}=[] is empty; one number per client was expected")
     if not all(math.isfinite(v) and v >= 0 for v in values):
@@ -265,8 +265,8 @@ def to_shares(name: str, values: Iterable[float]) -> list[float]:
 
 # %% ../../nbs/methods/pruning.ipynb #811b7809
 def sparse_average(states: list[State], masks: list[Mask], weights: Iterable[float]) -> State:
-    """Equation (1): at each position, the mean over those clients that kept it, weighted by `weights`; 0
-    where nobody kept it.
+    """Return the average of clients' pruned weights: at each position the mean over those clients that kept
+    it, weighted by `weights`; 0 where nobody kept it (equation (1)).
 
     `states`: list of dicts name to tensor; `masks`: as many dicts name to bool tensor (False: pruned; a
     tensor without a mask is not pruned); `weights`: as many numbers, 0 or more. It goes by the mask, not by
@@ -297,16 +297,16 @@ def _sparse_mean(tensors, masks, shares):
 
 # %% ../../nbs/methods/pruning.ipynb #5eca1cb2
 def compress(state: State, mask: Mask) -> State:
-    """What travels of a masked `state`: of a tensor with a mask only the values that are left, as a flat
-    tensor; the rest as it is."""
+    """Return what is sent of a pruned `state`: of each tensor with a mask only the values that are left, as a
+    flat tensor; the others as they are."""
     _check_mask(state, mask)
     return {name: t.flatten()[_places(mask[name])] if name in mask else t for name, t in state.items()}
 
 def _places(mask): return torch.from_numpy(np.flatnonzero(mask.numpy()))
 
 def restore(tensors: State, mask: Mask) -> State:
-    """Undo `compress` with the same `mask`: zeros where it is False. Raises `Refused` where values and mask
-    do not fit."""
+    """Undo `compress`: return the full state from `tensors` and the `mask` used there, with zeros where it is
+    False. Raises `Refused` where values and mask do not fit."""
     return {name: _spread(name, t, mask[name]) if name in mask else t for name, t in tensors.items()}
 
 def _spread(name, values, mask):
@@ -319,11 +319,11 @@ def _weights_in(msg): return {name: t for name, t in msg.tensors.items() if not 
 
 # %% ../../nbs/methods/pruning.ipynb #8f3cf4c1
 class MaskedClient(Client):
-    """A client that prunes its network as it learns, and sends what is left.
+    """A client that prunes its network as it learns, and sends only the weights that are left.
 
-    `model` is the network that it borrows, `data` has the pictures `x` and, for this client, the classes `y`.
-    Of `sizes` it takes `epochs` passes a round in batches of `batch`, Adam's `lr`, and prunes by `step`, up
-    to `target`, after `warmup` rounds."""
+    `model` is the network that it borrows; `data` has the pictures `x` and, for this client, the classes `y`.
+    Of `sizes` it takes `epochs` passes a round in batches of `batch`, Adam's `lr`, and prunes the share
+    `step` of what is left, up to `target`, after `warmup` rounds."""
     keeps: tuple[str, ...] = ("mask", "generator", "rounds")
 
     def __init__(self, id: int, model: nn.Module, data: Any, sizes: Any, seed: int = 0):
@@ -333,8 +333,8 @@ class MaskedClient(Client):
         self.rounds = 0
 
     def fit(self, msg: Msg) -> Msg:
-        """Start from the masked model in `msg`, train, prune, and answer what is left: values, the mask if it
-        is new, number of pictures `n`."""
+        """Train from the pruned model in `msg`, then prune; return the values that are left, the mask if it
+        is new, and the number of pictures `n`."""
         self.receive(msg)
         before = self.mask
         self.train()
@@ -343,54 +343,61 @@ class MaskedClient(Client):
         return self.reply(self.mask is not before)
 
     def receive(self, msg: Msg) -> State:
-        "Take the mask in `msg`, if there is one, and the weights, which are returned."
+        """Load the weights in `msg` into the network, and take over the mask in it, if there is one; return
+        the full weights."""
         if msg.meta.get("masks"): self.mask = part(msg.tensors, "mask")
         weights = restore(_weights_in(msg), self.mask)
         self.model.load_state_dict(weights)
         return weights
 
     def train(self) -> None:
+        "Train the network for a round; pruned weights stay zero."
         after = partial(self.clear, self.holes())
         train(self.model, self.batches(), self.loss, self.optimiser(), after=after)
 
     def batches(self) -> Iterable[tuple]:
+        "Return the shuffled batches (pictures, classes) of a round."
         data, sizes = self.data, self.sizes
         return passes(data.x, data.y, sizes.epochs, sizes.batch, self.generator, self.device)
 
     def optimiser(self) -> torch.optim.Optimizer:
+        "Return a new Adam optimiser, with the rate of the sizes."
         return torch.optim.Adam(self.model.parameters(), self.sizes.lr, fused=True)
 
     def holes(self) -> list[tuple[nn.Parameter, torch.Tensor]]:
-        "Parameters with a mask, each with what is pruned of it."
+        """Return a list of pairs for the parameters with a mask: the parameter, and a bool tensor, True where
+        it is pruned."""
         parameters = dict(self.model.named_parameters())
         return [(p, ~self.mask[name].to(p.device)) for name, p in parameters.items() if name in self.mask]
 
     @staticmethod
     def clear(holes: Iterable[tuple[nn.Parameter, torch.Tensor]]) -> None:
-        """Set pruned weights back to zero after a step: Adam's moments and weight decay would bring them
+        """Set pruned weights back to zero after a step, as Adam's moments and weight decay would bring them
         back. `holes`: pairs of a parameter and a bool tensor, True where it is pruned."""
         with torch.no_grad():
             for p, hole in holes: p.masked_fill_(hole, 0)
 
     def candidate(self) -> Mask | None:
-        "The mask after one more step of pruning; None if the target is reached."
+        "Return the mask after one more step of pruning; None if the target is reached."
         mask = magnitude_prune(snapshot(self.model), self.mask, self.sizes.step, self.sizes.target)
         return None if pruning_ratio(mask) == pruning_ratio(self.mask) else mask
 
     def reply(self, new: bool, **more: Any) -> Msg:
-        "What is left of the model, with the mask if it is `new`, and numbers beside it."
+        """Return the message to the server: the weights that are left, the mask if it is `new`, the number of
+        pictures `n`, and `more` numbers."""
         mask = labelled(self.mask, "mask") if new else {}
         tensors = {**compress(snapshot(self.model), self.mask), **mask}
         return Msg(tensors, dict(n=len(self.data.x), **more, masks=new))
 
 # %% ../../nbs/methods/pruning.ipynb #9195fbb4
 class MaskedServer(Server):
-    """Sends each client the global model under that client's own mask, and averages what comes back, by
-    number of pictures.
+    """A server for clients with pruned networks: it sends each client the global model under that client's
+    own mask, and averages what comes back, by number of pictures.
 
-    `average`: "sparse" (equation (1)) or "plain" (a pruned weight counts as 0). `masks[id]` and `own[id]` are
-    a client's mask and its model after local training; `reports` what clients answered beside it in the last
-    round, and their `share` in the average; `resend` are the clients whose mask may be out of date."""
+    `average`: "sparse" (`sparse_average`) or "plain" (a pruned weight counts as 0). `masks[id]` and `own[id]`
+    are a client's mask and its model after local training; `reports` the numbers that came with the replies
+    of the last round, with each client's `share` in the average; `resend` are the clients whose mask may be
+    out of date."""
     keeps: tuple[str, ...] = ("weights", "masks", "own", "reports", "resend")
 
     def __init__(self, model: nn.Module, per_round: int | None = None, seed: int = 0,
@@ -408,24 +415,31 @@ class MaskedServer(Server):
         self.resend: set[int] = set()
 
     def start_from(self, mask: Mask, ids: Iterable[int]) -> None:
-        "Begin with one `mask` for all clients `ids`; it goes to them with the first message."
+        """Prune the global model by `mask` and make it the mask of all clients `ids`; it goes to them with
+        the first message."""
         self.weights = masked(self.weights, mask)
         self.masks = {id: mask for id in ids}
         self.resend = set(self.masks)
 
     def personal(self, id: int) -> State:
-        "The global model under the mask of client `id`."
+        "Return the global model, name to tensor, under the mask of client `id`."
         return masked(self.weights, self.masks.get(id, {}))
 
     def send(self, id: int) -> Msg:
+        """Return the message to client `id`: the weights that its mask keeps, with the mask if it may be out
+        of date there."""
         mask, again = self.masks.get(id, {}), id in self.resend
         tensors = {**compress(self.weights, mask), **(labelled(mask, "mask") if again else {})}
         return Msg(tensors, {"masks": again, "round": self.round})
 
     def steps(self, ids: list, r: int) -> list:
+        "Return the exchange of round `r`: training by the clients `ids`."
         return [Step("fit", self.send, ids, partial(self.merge, asked=ids))]
 
     def merge(self, replies: Iterable, asked: Iterable[int] = ()) -> None:
+        """Average the weights in `replies`, and note masks, models and reports of the clients; `asked` are
+        the ids of all that were asked. Where only clients that did not reply keep a weight, its old value
+        stays."""
         masks, own, metas = dict(self.masks), dict(self.own), {}
         for id, msg in replies:
             masks[id], metas[id] = self.mask_in(id, msg), msg.meta
@@ -441,15 +455,18 @@ class MaskedServer(Server):
         self.resend = self.resend.union(asked).difference(metas)
 
     def shares(self, metas: list[dict], ratios: list[float]) -> list[float]:
-        """The weight of each client in the average; `metas` are the numbers in the replies, `ratios` the
-        shares of weights that clients pruned."""
+        """Return the weight of each client in the average, by number of pictures, a list that sums to 1;
+        `metas` are the numbers in the replies, `ratios` the shares of weights that clients pruned (not used
+        here)."""
         return to_shares("n", [meta["n"] for meta in metas])
 
     def mask_in(self, id: int, msg: Msg) -> Mask:
-        "The mask of client `id` after its reply: the one it sent, or the one it had."
+        "Return the mask of client `id` after its reply `msg`: the one it sent, or the one it had."
         return part(msg.tensors, "mask") if msg.meta.get("masks") else self.masks.get(id, {})
 
     def accept(self, verb: str, id: int, msg: Msg) -> None:
+        """Raise `Refused` unless the reply `msg` of client `id` has a mask that brings back no pruned weight,
+        the values that it keeps, and a count."""
         new, old = self.mask_in(id, msg), self.masks.get(id, {})
         if new and new.keys() != set(prunable(self.weights)):
             raise Refused("the mask is not one of all weights that can be pruned")
@@ -462,9 +479,9 @@ class MaskedServer(Server):
 
 # %% ../../nbs/methods/pruning.ipynb #422d7b2c
 def keep_for(absent: list[Mask], old: State, average: State, present: list[Mask]) -> State:
-    """`average`, but with the `old` value wherever no client that replied kept a weight and an absent one
-    did: its model would else come back with holes. `absent` and `present` are the masks of those who did not
-    reply and of those who did."""
+    """Return the new weights, `average`, but with the `old` value wherever only clients that did not reply
+    keep a weight: their models would else come back with holes. `absent` and `present` are the masks of the
+    clients that did not reply and of those that did."""
     full = dict(average)
     for name in {name for mask in present for name in mask}:
         whole = torch.ones_like(average[name], dtype=torch.bool)
@@ -475,8 +492,9 @@ def keep_for(absent: list[Mask], old: State, average: State, present: list[Mask]
 
 # %% ../../nbs/methods/pruning.ipynb #87fd0f74
 def digits_scores(server: MaskedServer, model: nn.Module, data: list[DigitsData]) -> dict[str, float]:
-    """For the clients' own test digits: the mean `accuracy` of their own models and the `worst`, the same of
-    the models they would be sent `next` (`next_worst`), and the mean pruning `ratio`. `model` is borrowed."""
+    """Return scores on the clients' own test digits: the mean `accuracy` of their own models and the `worst`;
+    the mean (`next`) and worst (`next_worst`) of the models that they would be sent; and the mean pruning
+    `ratio`. `model` is a network to load weights into; `data` has each client's digits."""
     def right(weights_of: Callable) -> list[float]:
         found = [predict(model, weights_of(id), d.x_test) for id, d in enumerate(data)]
         return [accuracy(classes, d.y_test) for classes, d in zip(found, data)]
@@ -487,30 +505,40 @@ def digits_scores(server: MaskedServer, model: nn.Module, data: list[DigitsData]
 
 @dataclass(frozen=True)
 class PruningExperiment(Experiment):
-    """Clients with masks of their own on `digits_world`; `pruned`: the share of its weights that all of them
-    are without from the first round on; `average`: that of the `MaskedServer`, sparse or plain."""
+    """An `Experiment` in which clients prune their networks on handwritten digits. `pruned`: the share of
+    weights that all of them lack from the first round on; `average`: "sparse" or "plain", see
+    `MaskedServer`."""
     sizes: PruningSizes
     pruned: float = 0.0
     average: str = "sparse"
 
     @cached_property
-    def data(self) -> list[DigitsData]: return digits_world(self.seed, self.sizes.clients)
+    def data(self) -> list[DigitsData]:
+        "The digits of each client."
+        return digits_world(self.seed, self.sizes.clients)
 
     @cached_property
-    def model(self) -> nn.Module: return build(digits_net, self.seed).to(self.device)
+    def model(self) -> nn.Module:
+        "The network that all clients borrow while they train."
+        return build(digits_net, self.seed).to(self.device)
 
     @property
-    def ids(self) -> list[int]: return list(range(self.sizes.clients))
+    def ids(self) -> list[int]:
+        "The client ids, 0, 1, ..."
+        return list(range(self.sizes.clients))
 
     def client(self, id: int) -> MaskedClient:
+        "Return client number `id`."
         return MaskedClient(id, self.model, self.data[id], self.sizes, self.seed)
 
     def server(self) -> MaskedServer:
+        "Return the server, with pruned weights if `pruned` is positive."
         server = MaskedServer(build(digits_net, self.seed), None, self.seed, self.average)
         if self.pruned: server.start_from(magnitude_prune(server.weights, {}, 1.0, self.pruned), self.ids)
         return server
 
     def test(self, server: MaskedServer) -> dict[str, float]:
+        "Return the `digits_scores` of `server`."
         return digits_scores(server, self.model, self.data)
 
 experiment = PruningExperiment

@@ -36,7 +36,7 @@ _SETS = ("duke", "market1501", "cuhk03", "prid2011", "cuhk01", "viper", "3dpes",
 
 @dataclass(frozen=True)
 class SiteSizes(Profile):
-    "Every number of a site with cameras, and of learning from its pictures without labels."
+    "Settings of a site with cameras, and of learning from its pictures without labels."
     data: Literal["people", "reid"] | str = "people"  # people: rendered; reid: the real `sets`; or yours
     sets: tuple[str, ...] = _SETS  # names of real sets, as `reid_set` knows them
     largest: Count = 300        # train pictures of a rendered site, or of the largest of several
@@ -76,7 +76,7 @@ class SiteSizes(Profile):
 # %% ../../nbs/methods/reid.ipynb #234b440d
 @dataclass(frozen=True)
 class ReIDSizes(SiteSizes):
-    "Every number of this chapter's runs."
+    "Settings of learning person re-identification at single sites."
     sites: Count = 2            # sites that are measured
 
     def __post_init__(self) -> None:
@@ -134,9 +134,14 @@ def _order(similarity, qi, gi, qc, gc):
 
 def ranking(query: _Rows, gallery: _Rows, query_ids: _Rows, gallery_ids: _Rows,
             query_cams: _Rows, gallery_cams: _Rows) -> np.ndarray:
-    """The gallery as each query sees it: int64 array (q, g) of positions, best first. Pictures with the
-    query's identity and camera are ignored; a -1 stands at the end for each. Arguments, ties and errors as in
-    `cmc_map`."""
+    """Return for each query picture the gallery pictures ranked by cosine similarity: int64 (q, g), positions
+    in the gallery, best first. Gallery pictures with the query's identity and camera are ignored; a -1 stands
+    at the end for each.
+
+    `query` (q, d), `gallery` (g, d): features, one row per picture; `query_ids`, `gallery_ids`: the person in
+    each; `query_cams`, `gallery_cams`: the camera; tensors, arrays or lists. Equal similarities keep the
+    gallery's order. Raises `UserError` for an empty gallery, lengths that do not fit and numbers that are not
+    finite."""
     q, g, qi, gi, qc, gc = _checked(query, gallery, query_ids, gallery_ids, query_cams, gallery_cams)
     return _order(q @ g.T, qi, gi, qc, gc)
 
@@ -151,13 +156,16 @@ def _scores(hits):
 
 def cmc_map(query: _Rows, gallery: _Rows, query_ids: _Rows, gallery_ids: _Rows,
             query_cams: _Rows, gallery_cams: _Rows, chunk: int = 256) -> dict[str, float]:
-    """Equations (1) and (2): a dict of floats `rank1`, `rank5`, `rank10`, `mAP`, each in 0..1.
+    """Return the scores of re-identification, floats in 0..1: `rank1`, `rank5`, `rank10`, the share of
+    queries with a right picture among the first k (equation (1)), and `mAP`, the mean average precision of
+    the rankings (equation (2), not interpolated).
 
-    `query` (q, d) and `gallery` (g, d), tensors or arrays, are compared by cosine; ids and cameras have q or
-    g entries (lists, arrays or tensors). Gallery pictures with the query's identity and camera are ignored,
-    and queries without a right picture are left out. Equal cosines keep the gallery's order. AP is not
-    interpolated. `chunk` queries are sorted at a time. Raises `UserError` for an empty gallery, lengths that
-    do not fit, numbers that are not finite, and if no query has a right picture in another camera."""
+    `query` (q, d) and `gallery` (g, d), features, are compared by cosine; `query_ids`, `gallery_ids`
+    (persons) and `query_cams`, `gallery_cams` (cameras) have q or g entries (lists, arrays or tensors).
+    Gallery pictures with the query's identity and camera are ignored, and queries without a right picture are
+    left out. Equal cosines keep the gallery's order. `chunk` queries are sorted at a time. Raises `UserError`
+    for an empty gallery, lengths that do not fit, numbers that are not finite, and if no query has a right
+    picture in another camera."""
     q, g, qi, gi, qc, gc = _checked(query, gallery, query_ids, gallery_ids, query_cams, gallery_cams)
     parts = [slice(k, k + chunk) for k in range(0, len(qi), chunk)]
     rows = [_scores(_hits(_order(q[p] @ g.T, qi[p], gi, qc[p], gc), qi[p], gi)) for p in parts]
@@ -185,9 +193,9 @@ def _framed(ax, picture, colour, dash, label):
 
 def ranked_strip(queries: _Album, gallery: _Album, order: np.ndarray, count: int = 8,
                  title: str | None = None) -> Any:
-    """A figure with a row per picture of `queries`: the query, then its first `count` answers in `gallery`.
-    `order` (q, g) comes from `ranking`. Right answers: solid frame and tick; wrong ones: dashed frame and
-    cross."""
+    """Return a matplotlib figure with a row per query: the query's picture, then its `count` best pictures in
+    `gallery`. `queries` and `gallery` have `images` (n, 3, H, W), `identity` (n,) and `camera` (n,); `order`
+    (q, g) comes from `ranking`. Right answers: solid frame and tick; wrong ones: dashed frame and cross."""
     needs("matplotlib")
     import matplotlib.pyplot as plt
 
@@ -210,14 +218,16 @@ def _mark(right, cam): return (COLOURS[0], "-", f"✓ {cam}") if right else (COL
 
 # %% ../../nbs/methods/reid.ipynb #9e5bfab8
 def cmc_curve(order: np.ndarray, query_ids: _Rows, gallery_ids: _Rows, most: int = 20) -> np.ndarray:
-    """Equation (1) for k = 1..`most`: float array. `order` (q, g) comes from `ranking`; queries without a hit
-    are left out."""
+    """Return the cumulative matching characteristic (CMC): float (`most`,), entry k - 1 the share of queries,
+    0 to 1, with a right gallery picture among the first k, for k = 1..`most` (equation (1)). `order` (q, g)
+    comes from `ranking`; `query_ids` (q,) and `gallery_ids` (g,) are the persons; queries without any right
+    picture are left out."""
     first = _scores(_hits(order, _array(query_ids).ravel(), _array(gallery_ids).ravel()))[0]
     return np.array([(first < k).mean() for k in range(1, most + 1)])
 
 def plot_cmc(curves: dict[str, np.ndarray], title: str | None = None) -> Any:
-    """A figure with the curves of `curves` (a dict: name to the array of `cmc_curve`), told apart by colour
-    and by dashes."""
+    """Return a matplotlib figure with the curves in `curves` (label to an array from `cmc_curve`), told apart
+    by colour and dashes."""
     needs("matplotlib")
     import matplotlib.pyplot as plt
 
@@ -233,8 +243,8 @@ def plot_cmc(curves: dict[str, np.ndarray], title: str | None = None) -> Any:
 
 # %% ../../nbs/methods/reid.ipynb #32eaabe2
 class ReIDData(NamedTuple):
-    """What a site learns from: pictures `x` (n, 3, H, W) without identities, their `cameras` (n,); and a few
-    identities that it has labelled for control: `x_val`, `val_ids`, `val_cameras`."""
+    """What a site learns from: pictures `x` (n, 3, H, W) without identities, and their `cameras` (n,); for
+    validation a few labelled people, pictures `x_val` (m, 3, H, W), `val_ids` (m,), `val_cameras` (m,)."""
     x: torch.Tensor
     cameras: torch.Tensor
     x_val: torch.Tensor
@@ -244,10 +254,10 @@ class ReIDData(NamedTuple):
 # %% ../../nbs/methods/reid.ipynb #66e99176
 def hold_out(identity: torch.Tensor, camera: torch.Tensor, share: float, seed: int,
              count: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """Positions `(train, val)` in the train pictures of a site: `share` of the identities, but at least two,
-    are for control, or `count` of them, if that is above 0. They are drawn by `seed` among those that two
-    cameras saw; `identity` and `camera`: int64 (n,). Raises `UserError` where there are fewer than three
-    such identities."""
+    """Split a site's training pictures into training and validation by person: return positions `(train,
+    val)`. For validation are `count` of the persons, or if that is 0 the share `share` of them, but at least
+    two; drawn by `seed` among those that two cameras saw. `identity`, `camera`: int64 (n,), the person and
+    camera of each picture. Raises `UserError` where there are fewer than three such persons."""
     seen = [int(i) for i in identity.unique() if len(camera[identity == i].unique()) > 1]
     if len(seen) < 3:
         raise UserError(f"identity has {len(seen)} identities seen by two cameras or more; at least 3 are "
@@ -259,13 +269,14 @@ def hold_out(identity: torch.Tensor, camera: torch.Tensor, share: float, seed: i
 
 # %% ../../nbs/methods/reid.ipynb #2a629f93
 def rank_all(features: _Rows, ids: _Rows, cameras: _Rows) -> dict[str, float]:
-    "`cmc_map` of `features` (n, d) with each picture as a query and all the others as gallery."
+    """Return the scores of `cmc_map` with each picture as a query and all the others as gallery; `features`
+    (n, d), `ids` (n,), `cameras` (n,)."""
     return cmc_map(features, features, ids, ids, cameras, cameras)
 
 # %% ../../nbs/methods/reid.ipynb #b4b583bb
 def as_tensor(data: Pictures, size: tuple[int, int]) -> torch.Tensor:
-    """All pictures of `data` as one uint8 tensor (n, 3, H, W) of `size` (H, W), decoded and resized where
-    needed."""
+    """Return all pictures of `data` as one uint8 tensor (n, 3, H, W) of `size` (H, W), decoded and resized
+    where needed."""
     images: Any = data.images
     if isinstance(images, torch.Tensor) and images.shape[2:] == size: return images
     x = torch.empty(len(data), 3, *size, dtype=torch.uint8)
@@ -276,15 +287,15 @@ def as_tensor(data: Pictures, size: tuple[int, int]) -> torch.Tensor:
 
 # %% ../../nbs/methods/reid.ipynb #c04a22f9
 class Shots(NamedTuple):
-    "Pictures (n, 3, H, W) with the `identity` (n,) and the `camera` (n,) of each."
+    """Pictures `images` (n, 3, H, W), uint8, with the `identity` (n,) of the person and the `camera` (n,) of
+    each."""
     images: torch.Tensor
     identity: torch.Tensor
     camera: torch.Tensor
 
 class Holding(NamedTuple):
-    """What belongs to one site: `data` (`ReIDData`) to train on; `query` and `gallery` (`Shots`) to be
-    tested on; its `name`; and the `identity` of its train pictures, for a reader's eyes and never for
-    training."""
+    """What belongs to one site: `data` to train and validate on; `query` and `gallery` pictures for the test;
+    its `name`; and the `identity` of its training pictures, for analysis and never for training."""
     data: ReIDData
     query: Shots
     gallery: Shots
@@ -293,8 +304,9 @@ class Holding(NamedTuple):
 
 # %% ../../nbs/methods/reid.ipynb #3bedbcbe
 def make_holding(site: Site, sizes: SiteSizes, seed: int) -> Holding:
-    """The `Holding` of a `Site`, with identities held out by `seed` for control: of a rendered one
-    `sizes.control_identities`, if that is above 0, else the share `sizes.validation`."""
+    """Return the `Holding` of a `Site`: pictures in the size of `sizes`, and persons held out for validation
+    by `seed` (`sizes.control_identities` of a rendered site, if that is above 0, else the share
+    `sizes.validation`)."""
     size = (sizes.height, sizes.width)
     x, identity, cameras = _shots(site.train, size)
     count = sizes.control_identities if sizes.data == "people" else 0
@@ -307,8 +319,8 @@ def _shots(data: Any, size: tuple[int, int]) -> Shots:
 
 # %% ../../nbs/methods/reid.ipynb #3a383fb3
 def own_sites(path: str | Path) -> list[Path]:
-    """The sites at `path`: itself, if its train, query and gallery lie in it at once, else each of its
-    folders, by name. Raises `UserError` if there are none."""
+    """Return the folders of the sites at `path`: itself, if folders train, query and gallery lie in it, else
+    each of its folders, by name. Raises `UserError` if there are none."""
     path = Path(path).expanduser()
     if not path.is_dir():
         raise UserError(f"data={str(path)!r} is not a folder of sites, each with train, query and gallery")
@@ -318,8 +330,8 @@ def own_sites(path: str | Path) -> list[Path]:
     return sites
 
 def real_sites(sizes: SiteSizes) -> Sequence[str | Path]:
-    """The real site of each place: none where people are rendered, `sizes.sets`, or the folders of
-    `own_sites` where `data` is a path."""
+    """Return the sites of real pictures that `sizes.data` names: the names in `sizes.sets` for "reid", the
+    folders of `own_sites` for a path; empty for "people", which are rendered."""
     known = {"people": (), "reid": sizes.sets}
     return known[sizes.data] if sizes.data in known else own_sites(sizes.data)
 
@@ -330,8 +342,8 @@ def _real_site(place):
     return Site(train, query, gallery, place.name)
 
 def site_of(number: int, sizes: SiteSizes, seed: int, images: int | None = None) -> Holding:
-    """The `Holding` of site `number`: rendered by `seed` with about `images` train pictures
-    (`sizes.largest`, if None), or the one of that place in `real_sites`."""
+    """Return the `Holding` of site `number` (from 0): rendered by `seed` with about `images` training
+    pictures (None: `sizes.largest`), or if there are `real_sites` the one of that position."""
     places = real_sites(sizes)
     if sizes.data != "people":
         if number >= len(places):
@@ -345,8 +357,8 @@ def site_of(number: int, sizes: SiteSizes, seed: int, images: int | None = None)
 
 # %% ../../nbs/methods/reid.ipynb #63141b83
 class Residual(nn.Module):
-    """Two 3x3 convolutions with batch norms, beside a 1x1 convolution; (b, inside, H, W) to (b, outside,
-    H / stride, W / stride)."""
+    """A residual block: two 3x3 convolutions with batch norms, beside a 1x1 convolution; (b, `inside`, H, W)
+    to (b, `outside`, H / `stride`, W / `stride`)."""
 
     def __init__(self, inside: int, outside: int, stride: int):
         super().__init__()
@@ -355,13 +367,15 @@ class Residual(nn.Module):
             nn.Conv2d(outside, outside, 3, 1, 1, bias=False), nn.BatchNorm2d(outside))
         self.side = nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor: return F.relu(self.main(x) + self.side(x))
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        "Return the block's output (b, outside, H / stride, W / stride) for `x` (b, inside, H, W)."
+        return F.relu(self.main(x) + self.side(x))
 
 # %% ../../nbs/methods/reid.ipynb #cd79fff8
 class ReIDNet(nn.Module):
-    """A network for re-identification: `body` makes maps (b, dim, h, w) of pictures x (b, 3, H, W) in [-1,
-    1], their mean over all places goes through the neck, a batch norm whose shift stays 0 (BNNeck, Luo et
-    al. 2019). Output (b, dim), not yet of length 1."""
+    """A network for re-identification: `body` makes maps (b, `dim`, h, w) of pictures (b, 3, H, W) in [-1,
+    1]; their mean over all places goes through the neck, a batch norm whose shift stays 0 (BNNeck, Luo et al.
+    2019). Output: features (b, dim), not yet of length 1; there is no classifier."""
     mean: torch.Tensor
     std: torch.Tensor
 
@@ -373,20 +387,21 @@ class ReIDNet(nn.Module):
             self.register_buffer(name, torch.tensor(values)[:, None, None], persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        "Return the features (b, dim) of float pictures `x` (b, 3, H, W) in [-1, 1]."
         return self.neck(self.body(((x + 1) / 2 - self.mean) / self.std).mean((2, 3)))
 
 # %% ../../nbs/methods/reid.ipynb #c58c8b1c
 def small_net(width: int = 16) -> ReIDNet:
-    """A small residual `ReIDNet`: a stem of `width` channels and three residual blocks up to 4 `width`;
-    features of 4 `width` numbers."""
+    """Return a small residual `ReIDNet`: a first convolution with `width` channels and three residual blocks
+    up to 4 `width`; features of 4 `width` numbers."""
     stem = [nn.Conv2d(3, width, 3, 2, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
     blocks = [Residual(width, width, 1), Residual(width, 2 * width, 2), Residual(2 * width, 4 * width, 2)]
     return ReIDNet(nn.Sequential(*stem, *blocks), 4 * width)
 
 # %% ../../nbs/methods/reid.ipynb #ddf95445
 def resnet(name: str = "resnet50", weights: State | None = None) -> ReIDNet:
-    """torchvision's `resnet34` or `resnet50` as a `ReIDNet`: the last stage keeps its resolution (stride 1),
-    the classifier is gone. Features: 512 or 2,048 numbers.
+    """Return torchvision's `resnet34` or `resnet50` as a `ReIDNet`: the last stage keeps its resolution
+    (stride 1), the classifier is gone. Features: 512 or 2,048 numbers.
 
     `weights`: None (random), or a state dict of torchvision's network (its `fc` is left out). Raises
     `UserError` for another name, or weights that do not fit."""
@@ -443,15 +458,17 @@ def _apply(x: torch.Tensor, changes: _Changes) -> torch.Tensor:
     return x
 
 def augment(x: torch.Tensor, generator: torch.Generator, erase: float = 0.5) -> torch.Tensor:
-    """Weakly changed copies of pictures `x` (b, 3, H, W) in [-1, 1]: half of them mirrored, each moved by up
-    to a twenty-fifth of its height, and with probability `erase` a box of 2 to 40 % of its area made grey."""
+    """Return randomly changed copies of pictures `x` (b, 3, H, W) in [-1, 1], drawn by `generator`: half of
+    them mirrored, each moved by up to a twenty-fifth of its height, and with probability `erase` a box of 2
+    to 40 % of its area made grey."""
     b, _, h, w = x.shape
     return _apply(x, _draw_changes(b, h, w, generator, erase))
 
 # %% ../../nbs/methods/reid.ipynb #71b3a0a7
 def make_network(sizes: SiteSizes, seed: int) -> ReIDNet:
-    """The network of `sizes`, not pretrained unless it has `sizes.weights`; random weights depend on `seed`
-    alone. Raises `UserError` for weights that cannot be had, and for a `patch` that does not fit a ViT."""
+    """Return the network that `sizes.network` names, with random initial weights by `seed`, or with
+    `sizes.weights` if given. Raises `UserError` for weights that cannot be had, and for a `patch` that does
+    not fit a ViT."""
     name, weights = sizes.network, sizes.weights
     if weights and (not name.startswith("resnet") or (weights, name) == ("auto", "resnet34")):
         raise UserError(f"weights={weights!r} cannot be had for network={name!r}; give a path for resnet34, "
@@ -467,9 +484,9 @@ def make_network(sizes: SiteSizes, seed: int) -> ReIDNet:
 _SOURCE = 999  # the number of a rendered site that is nobody's
 
 def pretrain(network: ReIDNet, sizes: SiteSizes, seed: int, device: str | torch.device = "cpu") -> ReIDNet:
-    """Train `network` in place with labels on a rendered site that is nobody's: `sizes.pretrain_steps` of
-    cross-entropy on cosine similarities. It stands in for the ImageNet weights of the paper, which are not at
-    hand for networks that are trained from nothing."""
+    """Train `network` in place with labels on a rendered site of its own that no client has:
+    `sizes.pretrain_steps` of cross-entropy on cosine similarities / 0.07; return it. It stands in for the
+    ImageNet weights of the paper."""
     identities, size = sizes.pretrain_identities, (sizes.height, sizes.width)
     data = people(identities, sizes.pretrain_cameras, sizes.per_camera, size, seed, _SOURCE)
     g = generator(seed, _SOURCE)
@@ -485,7 +502,8 @@ def pretrain(network: ReIDNet, sizes: SiteSizes, seed: int, device: str | torch.
 
 # %% ../../nbs/methods/reid.ipynb #56cbb7b4
 def first_network(sizes: SiteSizes, seed: int, device: str | torch.device = "cpu") -> ReIDNet:
-    "The network that learning starts from, pretrained if `sizes` says so."
+    """Return the network of `sizes` (`make_network`) on `device`, pretrained on rendered people if
+    `sizes.pretrain_steps` is above 0: the one that unsupervised learning starts from."""
     network = make_network(sizes, seed).to(device)
     if not sizes.pretrain_steps: return network
     with torch_threads(1): return pretrain(network, sizes, seed, device)
@@ -498,24 +516,27 @@ _STARTS = ("network", "channels", "patch", "blocks", "weights", "pretrain_steps"
 def _start(sizes, seed, device): return first_network(sizes, seed, device)
 
 def start_of(sizes: SiteSizes, seed: int, device: str | torch.device = "cpu") -> ReIDNet:
-    "`first_network`, but made once for all `sizes` that start alike: copy it before you change it."
+    """Return `first_network`, cached for all `sizes` that agree in network and pretraining: copy it before
+    you change it."""
     return _start(SiteSizes(**{name: getattr(sizes, name) for name in _STARTS}), seed, str(device))
 
 # %% ../../nbs/methods/reid.ipynb #71498e02
 def embed(model: nn.Module, x: torch.Tensor, batch: int = 256) -> torch.Tensor:
-    "Features of length 1, (n, dim), of pictures `x` (n, 3, H, W): `outputs` divided by their length."
+    """Return the features (n, dim) that `model` gives to pictures `x` (n, 3, H, W), each of length 1, on the
+    CPU; `batch` at a time."""
     return F.normalize(outputs(model, x, batch))
 
 def retrieve(model: nn.Module, weights: State, holding: Holding) -> dict[str, float]:
-    "`cmc_map` of `model` with `weights` on the query and gallery of a `Holding`."
+    """Return the scores of `cmc_map` of `model` with `weights` on the test pictures (query and gallery) of
+    `holding`."""
     model.load_state_dict(weights)
     (query, qi, qc), (gallery, gi, gc) = holding.query, holding.gallery
     return cmc_map(embed(model, query), embed(model, gallery), qi, gi, qc, gc)
 
 # %% ../../nbs/methods/reid.ipynb #0bea12ef
 def nearest(distance: np.ndarray, k: int) -> Any:
-    """Sparse 0/1 matrix (n, n): a one in row i for each of the `k` nearest of i in `distance` (n, n), i
-    itself among them."""
+    """Return the k-nearest-neighbour matrix, a scipy sparse array (n, n) of 0 and 1: a one in row i for each
+    of the `k` nearest pictures of i in `distance` (n, n), i itself among them."""
     needs("scipy")
     from scipy.sparse import csr_array
 
@@ -527,14 +548,16 @@ def nearest(distance: np.ndarray, k: int) -> Any:
 
 # %% ../../nbs/methods/reid.ipynb #b7e54619
 def reciprocal(distance: np.ndarray, k: int) -> Any:
-    "Sparse 0/1 matrix (n, n): pairs that are among each other's `k` nearest and themselves."
+    """Return the reciprocal-neighbour matrix, a scipy sparse array (n, n) of 0 and 1: a one for each pair of
+    pictures that are among each other's `k` nearest (`distance` (n, n)), and for a picture with itself."""
     near = nearest(distance, min(k + 1, len(distance)))
     return near.multiply(near.T).tocsr()
 
 # %% ../../nbs/methods/reid.ipynb #63875344
 def expanded(distance: np.ndarray, k1: int) -> Any:
-    """Equation (3): the `k1`-reciprocal neighbours of each picture, and those of its neighbours at k1 / 2,
-    where two thirds of these are its own already; a sparse matrix (n, n)."""
+    """Return the `k1`-reciprocal neighbours of each picture, and in addition those of its neighbours at `k1`
+    / 2 where two thirds of these are its own already (equation (3)); a scipy sparse array (n, n) of booleans,
+    from `distance` (n, n)."""
     own, half = reciprocal(distance, k1), reciprocal(distance, round(k1 / 2))
     shared = (own @ half.T).multiply(own).tocoo()
     close = shared.data > 2 / 3 * half.sum(1)[shared.col]
@@ -543,8 +566,8 @@ def expanded(distance: np.ndarray, k1: int) -> Any:
 
 # %% ../../nbs/methods/reid.ipynb #ea679403
 def reranked_distance(features: _Rows, k1: int = 20, k2: int = 6) -> np.ndarray:
-    """Equation (4), the Jaccard distance of k-reciprocal neighbourhoods (Zhong et al. 2017), as FedCAPR
-    clusters by: float32 array (n, n), in [0, 1].
+    """Return the Jaccard distance of k-reciprocal neighbourhoods between all pictures, float32 (n, n) in [0,
+    1], by which FedCAPR clusters (Zhong et al. 2017; equation (4)).
 
     `features` (n, d), of length 1. Each picture is described by its reciprocal neighbours among `k1`,
     weighted by exp(-distance); that is averaged over its `k2` nearest; the distance of two pictures is one
@@ -579,8 +602,8 @@ def _jaccard(v):
 # %% ../../nbs/methods/reid.ipynb #4b08e23c
 def cluster(features: _Rows, k1: int = 20, k2: int = 6, eps: float = 0.5,
             min_samples: int = 4) -> torch.Tensor:
-    """Pseudo-labels for `features` (n, d): scikit-learn's DBSCAN on `reranked_distance`. int64 (n,), -1 for
-    noise.
+    """Return pseudo-labels for pictures with `features` (n, d) of length 1: int64 (n,), cluster numbers, -1
+    for noise. scikit-learn's DBSCAN with radius `eps` and `min_samples` on `reranked_distance` (`k1`, `k2`).
 
     Where everything is noise, each picture becomes a cluster of its own, so that a site too small for
     clusters still has something to tell apart."""
@@ -594,11 +617,12 @@ def cluster(features: _Rows, k1: int = 20, k2: int = 6, eps: float = 0.5,
 
 # %% ../../nbs/methods/reid.ipynb #820f7308
 class ProxyMemory:
-    """One proxy for each cluster and camera: the mean of their features, of length 1.
+    """A memory of proxies for contrastive learning, one for each cluster and camera: the mean of their
+    features, of length 1.
 
-    `features` (n, d), `clusters` (n,) with -1 for noise, `cameras` (n,). `proxies` (P, d) belong to
-    `cluster` (P,) and `camera` (P,); `member` (n,) is the proxy of each picture, -1 for noise. `momentum` is
-    the share that a proxy keeps when it is updated."""
+    `features` (n, d), `clusters` (n,) with -1 for noise, `cameras` (n,). `proxies` (P, d) belong to `cluster`
+    (P,) and `camera` (P,); `member` (n,) is the proxy of each picture, -1 for noise. `momentum` is the share
+    that a proxy keeps when it is updated."""
 
     def __init__(self, features: torch.Tensor, clusters: torch.Tensor, cameras: torch.Tensor,
                  momentum: float = 0.2):
@@ -614,11 +638,13 @@ class ProxyMemory:
     def __len__(self) -> int: return len(self.proxies)
 
     def to(self, device: str | torch.device) -> "ProxyMemory":
+        "Move proxies, clusters and cameras to `device`; return self."
         for name in ("proxies", "cluster", "camera"): setattr(self, name, getattr(self, name).to(device))
         return self
 
     def update(self, features: torch.Tensor, proxies: torch.Tensor) -> None:
-        "Move each of `proxies` (b,) towards its feature in `features` (b, d), one after the other."
+        """Move each proxy numbered in `proxies` (b,) towards its feature in `features` (b, d), one after the
+        other: p = normalise(momentum p + (1 - momentum) f)."""
         for f, p in zip(features.detach(), proxies.tolist()):
             self.proxies[p] = F.normalize(self.momentum * self.proxies[p] + (1 - self.momentum) * f, dim=0)
 
@@ -626,13 +652,14 @@ class ProxyMemory:
 def camera_contrastive_loss(features: torch.Tensor, proxies: torch.Tensor, memory: ProxyMemory,
                             temperature: float = 0.07, intra: float = 0.6, inter: float = 0.7,
                             hard: int = 50) -> torch.Tensor:
-    """FedCAPR's loss (from CAP, Wang et al. 2021), summed over the cameras in the batch; within a camera the
-    mean over its pictures.
+    """Return FedCAPR's contrastive loss (from CAP, Wang et al. 2021), a scalar: for each camera the mean over
+    its pictures in the batch of `intra` x L_within + `inter` x L_across, summed over cameras; similarities
+    are cosines / `temperature`.
 
-    `features` (b, d) of length 1; `proxies` (b,) are their places in `memory`. Equation (5), weight `intra`:
-    cross-entropy of the own proxy among those of the same camera. Equation (6), weight `inter`: the proxies
-    of the own cluster in all cameras should be equally likely, against the `hard` most similar of other
-    clusters."""
+    L_within: cross-entropy of the own proxy among those of the same camera (equation (5)). L_across: minus
+    the mean log-probability of the own cluster's proxies in all cameras, against the `hard` most similar
+    proxies of other clusters (equation (6)). `features` (b, d) of length 1; `proxies` (b,): number of each
+    picture's proxy in `memory`."""
     logits = features @ memory.proxies.T / temperature
     cluster, camera = memory.cluster[proxies], memory.camera[proxies]
     here = logits.masked_fill(memory.camera != camera[:, None], -math.inf)
@@ -648,9 +675,9 @@ def camera_contrastive_loss(features: torch.Tensor, proxies: torch.Tensor, memor
 # %% ../../nbs/methods/reid.ipynb #0f1b2fd1
 def proxy_batches(memory: ProxyMemory, steps: int, generator: torch.Generator, proxies: int = 8,
                   pictures: int = 4) -> Iterator[torch.Tensor]:
-    """`steps` batches of positions: in each, `pictures` of each of `proxies` proxies (all, if there are
-    fewer), drawn with repetition only where a proxy has too few. The proxies come in a random order and all
-    of them before any comes again."""
+    """Yield `steps` batches of positions of pictures, drawn by `generator`: in each, `pictures` pictures of
+    each of `proxies` proxies of `memory` (all, if there are fewer), with repetition only where a proxy has
+    too few. The proxies come in a random order and all of them before any comes again."""
     members = [(memory.member == p).nonzero().flatten() for p in range(len(memory))]
     order = torch.empty(0, dtype=torch.int64)
     for _ in range(steps):
@@ -668,7 +695,8 @@ def _some(members, count, generator):
 
 # %% ../../nbs/methods/reid.ipynb #47e0d374
 def remember(model: nn.Module, data: ReIDData, sizes: SiteSizes) -> ProxyMemory:
-    "The proxies of new clusters of the pictures in `data`, by the features that `model` makes of them."
+    """Cluster the pictures in `data` by the features that `model` gives them, with the settings in `sizes`;
+    return the `ProxyMemory` of the clusters."""
     features = embed(model, data.x)
     clusters = cluster(features, sizes.k1, sizes.k2, sizes.eps, sizes.min_samples)
     return ProxyMemory(features, clusters, data.cameras)
@@ -691,11 +719,12 @@ def _batches(pictures, memory, sizes, generator):
 def learn(model: nn.Module, data: ReIDData, sizes: SiteSizes, generator: torch.Generator,
           optimiser: torch.optim.Optimizer, epochs: int, also: Callable | None = None,
           after: Callable[[], None] | None = None) -> None:
-    """Train `model` in place on `data` without labels: `epochs` times new clusters, and on each
-    `sizes.steps` batches.
+    """Train `model` in place on the pictures in `data` without labels: `epochs` times cluster anew, and on
+    each clustering take `sizes.steps` steps of `optimiser` on the `camera_contrastive_loss` of augmented
+    batches.
 
     `also(x, out)` is added to the loss, for a batch `x` and what the model makes of it before it is brought
-    to length 1; `after()` has the last word on the weights after each step."""
+    to length 1; `after()` is called after each step, and may change the weights."""
     device = next(model.parameters()).device
     pictures = data.x.to(device)
     for _ in range(epochs):
@@ -713,6 +742,7 @@ def learn(model: nn.Module, data: ReIDData, sizes: SiteSizes, generator: torch.G
 
 # %% ../../nbs/methods/reid.ipynb #e154dbef
 def adam(model: nn.Module, sizes: SiteSizes, factor: float = 1.0) -> torch.optim.Adam:
-    "Adam for what `model` trains, at `factor` times `sizes.lr`."
+    """Return an Adam optimiser of the parameters of `model` that require gradients, with rate `factor` times
+    `sizes.lr` and `sizes.weight_decay`."""
     trained = [p for p in model.parameters() if p.requires_grad]
     return torch.optim.Adam(trained, sizes.lr * factor, weight_decay=sizes.weight_decay, fused=True)

@@ -8,7 +8,7 @@ __all__ = ['profiles', 'accuracy', 'class_accuracy', 'plot_matrix', 'forgetting'
 # %% ../../nbs/methods/score.ipynb #c571b9bc
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -17,6 +17,8 @@ from ..engine.errors import UserError, needs
 from ..engine.sizes import Count, Profile
 
 # %% ../../nbs/methods/score.ipynb #964c51d1
+_Numbers: TypeAlias = torch.Tensor | np.ndarray | Sequence
+
 def _array(values):
     "A tensor on any device, an array or a list, as a numpy array."
     if not isinstance(values, torch.Tensor):
@@ -43,22 +45,22 @@ def _ids(predictions, labels):
     return ids, y.astype(np.int64)
 
 # %% ../../nbs/methods/score.ipynb #c05e0011
-def accuracy(predictions: Any, labels: Any) -> float:
-    """Equation (1): the share of right answers, from 0 to 1.
+def accuracy(predictions: _Numbers, labels: _Numbers) -> float:
+    """Return the share of right predictions, from 0 to 1 (equation (1)).
 
-    `predictions`: logits (n, classes) or class ids (n,). `labels`: class ids (n,). Tensors, arrays or
-    lists. A row of logits with a NaN counts as wrong. Raises `UserError` for other shapes or types, and
-    where there is nothing to score."""
+    `predictions`: logits (n, classes) or class ids (n,). `labels`: class ids (n,). Tensors, arrays or lists.
+    A row of logits with a NaN counts as wrong. Raises `UserError` for other shapes or types, and where there
+    is nothing to score."""
     p, y = _ids(predictions, labels)
     return float((p == y).mean())
 
 # %% ../../nbs/methods/score.ipynb #174e75b6
-def class_accuracy(predictions: Any, labels: Any, classes: int) -> np.ndarray:
-    """Equation (2): a float array (classes,), entry c the share of right answers among pictures of class c,
-    NaN where there are none.
+def class_accuracy(predictions: _Numbers, labels: _Numbers, classes: int) -> np.ndarray:
+    """Return the accuracy of each class, float (classes,): entry c is the share of right predictions among
+    pictures of class c, from 0 to 1, NaN where there are none (equation (2)).
 
-    `predictions` and `labels` as for `accuracy`; `classes` is the number of classes. Raises `UserError` for
-    a label outside 0..classes-1."""
+    `predictions` and `labels` as for `accuracy`; `classes` is the number of classes. Raises `UserError` for a
+    label outside 0..classes-1."""
     p, y = _ids(predictions, labels)
     if y.max() >= classes:
         raise UserError(f"labels go up to {y.max()}, expected class ids below classes={classes}")
@@ -69,7 +71,7 @@ def class_accuracy(predictions: Any, labels: Any, classes: int) -> np.ndarray:
 # %% ../../nbs/methods/score.ipynb #c959b356
 @dataclass(frozen=True)
 class ScoreSizes(Profile):
-    "The numbers of this chapter's runs."
+    "Settings of a small classifier whose scores are looked at."
     pictures: Count = 300  # pictures of each class for training
     epochs: Count = 8      # passes over them
     hidden: Count = 64     # width of the hidden layer
@@ -94,9 +96,9 @@ def _lower(matrix):
     return a
 
 # %% ../../nbs/methods/score.ipynb #c05e0013
-def plot_matrix(matrix: Any, names: Sequence[str] | None = None, title: str | None = None) -> Any:
-    """A figure of the task matrix (T, T) as a heat map with the numbers in its cells. `names`: T names for
-    the tasks."""
+def plot_matrix(matrix: _Numbers, names: Sequence[str] | None = None, title: str | None = None) -> Any:
+    """Return a matplotlib figure of the task `matrix` (T, T), in row i the accuracies on each task after task
+    i, as a heat map with the numbers in its cells. `names`: T names for the tasks."""
     needs("matplotlib")
     import matplotlib.pyplot as plt
 
@@ -116,9 +118,10 @@ def plot_matrix(matrix: Any, names: Sequence[str] | None = None, title: str | No
     return fig
 
 # %% ../../nbs/methods/score.ipynb #25095e70
-def forgetting(matrix: Any) -> float:
-    """Equation (3): mean over all tasks but the last of peak minus final accuracy, from the task matrix
-    (T, T); 0 for T = 1."""
+def forgetting(matrix: _Numbers) -> float:
+    """Return the mean over all tasks but the last of (highest accuracy so far - final accuracy), 0 for a
+    single task (equation (3)). `matrix` (T, T): in row i the accuracies on each task after task i; entries
+    above the diagonal are ignored."""
     a = _lower(matrix)
     if len(a) == 1: return 0.0
     return float((np.nanmax(a, axis=0) - a[-1])[:-1].mean())
@@ -132,11 +135,14 @@ def _row_means(matrix, sizes):
         raise UserError(f"sizes={n.tolist()} must be {len(a)} positive numbers, one per task")
     return np.array([np.average(a[i, :i + 1], weights=n[:i + 1]) for i in range(len(a))])
 
-def average_incremental(matrix: Any, sizes: Any = None) -> float:
-    """Equation (4), mean over i of A_i: task matrix (T, T) and the tasks' sizes (T,), test pictures or
-    classes; `None` for equal tasks."""
+def average_incremental(matrix: _Numbers, sizes: _Numbers | None = None) -> float:
+    """Return the mean over i of the accuracy on all tasks so far after task i, each weighted by its size
+    (equation (4)). `matrix` (T, T): in row i the accuracies on each task after task i; `sizes` (T,): test
+    pictures or classes of each task, None for equal tasks."""
     return float(_row_means(matrix, sizes).mean())
 
-def final_accuracy(matrix: Any, sizes: Any = None) -> float:
-    "Equation (4), A_final: accuracy over all tasks after the last; arguments as in `average_incremental`."
+def final_accuracy(matrix: _Numbers, sizes: _Numbers | None = None) -> float:
+    """Return the accuracy over all tasks after the last one, each weighted by its size (equation (4)).
+    `matrix` (T, T): in row i the accuracies on each task after task i; `sizes` (T,): test pictures or classes
+    of each task, None for equal tasks."""
     return float(_row_means(matrix, sizes)[-1])

@@ -29,7 +29,7 @@ from .detect import (BODY, DetectSizes, Detections, Features, detector_optimiser
 # %% ../../nbs/methods/teacher.ipynb #8a503194
 @dataclass(frozen=True)
 class TeacherSizes(DetectSizes):
-    "Every number of this chapter's runs: those of the detector, and those of self-training."
+    "Settings of the detector, and of its self-training."
     rounds: Count = 2         # passes of a client over its unlabelled pictures
     followed: Count = 1       # clients that train themselves
     self_lr: float = 1e-4     # learning rate of self-training
@@ -45,8 +45,8 @@ profiles = {name: TeacherSizes(**asdict(size), **_MORE[name]) for name, size in 
 
 # %% ../../nbs/methods/teacher.ipynb #58148685
 def twin(model: nn.Module) -> nn.Module:
-    """A copy of `model` that shares its frozen body, where it has one, and has a head of its own, without
-    gradients: the teacher."""
+    """Return a copy of `model` without gradients, in evaluation mode, that shares its frozen body, if it has
+    one: the teacher in self-training."""
     bodies = [module for name, module in model.named_modules() if name == BODY.rstrip(".")]
     made = copy.deepcopy(model, {id(body): body for body in bodies})
     for p in trainable(made): p.requires_grad_(False).grad = None
@@ -55,9 +55,9 @@ def twin(model: nn.Module) -> nn.Module:
 # %% ../../nbs/methods/teacher.ipynb #16cdc2a5
 def affine_matrix(size: Sequence[int], angle: float = 0.0, shift: Sequence[float] = (0.0, 0.0),
                   shear: Sequence[float] = (0.0, 0.0)) -> Tensor:
-    """Equation (1): where the points (x, y, 1) of a picture of `size` (height, width) go: float32 (3, 3).
-    `angle` and `shear` (x, y) in degrees, about the middle; `shift` (x, y) in pixels. One of them at a
-    time, as torchvision's `affine`."""
+    """Return the matrix, float32 (3, 3), that moves the points (x, y, 1) of a picture of `size` (height,
+    width) (equation (1)). `angle` and `shear` (x, y) in degrees, about the middle; `shift` (x, y) in pixels.
+    One of them at a time, as torchvision's `affine`."""
     (h, w), a, (sx, sy) = size, np.radians(angle), np.radians(shear)
     turn = np.array([[np.cos(a), -np.sin(a)], [np.sin(a), np.cos(a)]])
     linear, middle = turn @ np.array([[1, -np.tan(sx)], [-np.tan(sy), 1]]), np.array([w / 2, h / 2])
@@ -67,8 +67,9 @@ def affine_matrix(size: Sequence[int], angle: float = 0.0, shift: Sequence[float
 
 # %% ../../nbs/methods/teacher.ipynb #86711602
 def map_boxes(xyxy: Tensor, matrix: Tensor, size: Sequence[int]) -> Tensor:
-    """The upright boxes around `xyxy` (m, 4) after `matrix` (3, 3) has moved their corners, clipped to a
-    picture of `size` (height, width): float32 (m, 4). A box that left the picture has no area."""
+    """Return the upright boxes, float32 (m, 4), around the boxes `xyxy` (m, 4) after `matrix` (3, 3) has
+    moved their corners, clipped to a picture of `size` (height, width). A box that left the picture has no
+    area."""
     corners = xyxy[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 2) @ matrix[:2, :2].T + matrix[:2, 2]
     limit = corners.new_tensor([size[1], size[0]])
     clip = lambda points: points.clamp(min=0).minimum(limit)
@@ -76,7 +77,7 @@ def map_boxes(xyxy: Tensor, matrix: Tensor, size: Sequence[int]) -> Tensor:
 
 # %% ../../nbs/methods/teacher.ipynb #c480b4e5
 def visible(xyxy: Tensor, least: float = 1.0) -> Tensor:
-    "Mask (m,) of the boxes `xyxy` (m, 4) that are at least `least` pixels wide and high."
+    "Return which of the boxes `xyxy` (m, 4) are at least `least` pixels wide and high: bool (m,)."
     return ((xyxy[:, 2:] - xyxy[:, :2]) >= least).all(1)
 
 # %% ../../nbs/methods/teacher.ipynb #ddd945df
@@ -85,8 +86,9 @@ COLOUR_CHANGES = ("identity", "autocontrast", "equalize", "solarize", "colour", 
 MOVES = ("translate x", "translate y", "rotate", "shear x", "shear y")
 
 def change_colours(image: Tensor, kind: str, amount: float) -> Tensor:
-    """A uint8 picture (3, H, W) after one of `COLOUR_CHANGES`; `amount` in 0..1 is the strength where there
-    is one: a factor 0.1 to 1.9, 4 to 7 bits, or the level above which solarize inverts."""
+    """Return the uint8 picture `image` (3, H, W) after the colour change `kind`, one of `COLOUR_CHANGES`;
+    `amount` in 0..1 is the strength where there is one: a factor 0.1 to 1.9, 4 to 7 bits, or the level above
+    which solarize inverts."""
     needs("torchvision")
     from torchvision.transforms.v2 import functional as V
 
@@ -99,8 +101,9 @@ def change_colours(image: Tensor, kind: str, amount: float) -> Tensor:
 
 # %% ../../nbs/methods/teacher.ipynb #795e7878
 def moved(image: Tensor, kind: str, amount: float) -> tuple[Tensor, Tensor]:
-    """A uint8 picture (3, H, W) after one of `MOVES`, and its matrix (3, 3). `amount` in -1..1: up to a tenth
-    of the side, or 30 degrees. What comes in from outside is grey."""
+    """Return the uint8 picture `image` (3, H, W) after the move `kind`, one of `MOVES`, and the matrix (3, 3)
+    that moves its points. `amount` in -1..1: up to a tenth of the side, or 30 degrees. What comes in from
+    outside is grey."""
     needs("torchvision")
     from torchvision.transforms.v2 import functional as V
 
@@ -115,7 +118,8 @@ def moved(image: Tensor, kind: str, amount: float) -> tuple[Tensor, Tensor]:
 
 # %% ../../nbs/methods/teacher.ipynb #f87447c5
 def erased(image: Tensor, generator: torch.Generator, most: int = 5, largest: float = 0.2) -> Tensor:
-    "A copy of `image` with 1 to `most` patches of one colour, each up to `largest` of height and width."
+    """Return a copy of the uint8 picture `image` (3, H, W) with 1 to `most` patches of random colours, each
+    up to `largest` of its height and width; drawn by `generator`."""
     image, (height, width) = image.clone(), image.shape[-2:]
     for _ in range(int(uniform_between(generator, 1, most + 1))):
         share = uniform_between(generator, 0, largest)
@@ -126,17 +130,17 @@ def erased(image: Tensor, generator: torch.Generator, most: int = 5, largest: fl
 
 # %% ../../nbs/methods/teacher.ipynb #5feba834
 def weak_view(image: Tensor, generator: torch.Generator) -> Tensor:
-    "`image` (C, H, W), with left and right exchanged or not. The size stays."
+    "Return `image` (C, H, W), mirrored left to right with probability 1/2: the weak augmentation."
     return image.flip(-1) if uniform_between(generator) < 0.5 else image
 
 def _one_of(names, generator): return names[int(uniform_between(generator, 0, len(names)))]
 
 def strong_view(image: Tensor, xyxy: Tensor, labels: Tensor,
                 generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """A weak view, uint8 (3, H, W), and its boxes `xyxy` (m, 4) and `labels` (m,), after one of
-    `COLOUR_CHANGES`, one of `MOVES` and 1 to 5 patches (Soft Teacher, Xu et al. 2021, Table 7): `(image,
-    xyxy, labels, matrix)`. Boxes with less than a pixel left in the picture are gone; `matrix` (3, 3) takes
-    weak points to strong points."""
+    """Augment a picture strongly, by `generator`: return `(image, xyxy, labels, matrix)`, the uint8 `image`
+    (3, H, W) after one of `COLOUR_CHANGES`, one of `MOVES` and 1 to 5 erased patches, its boxes `xyxy` (m, 4)
+    and `labels` (m,) without those of which less than a pixel is left, and the `matrix` (3, 3) that moves its
+    points. Soft Teacher, Xu et al. 2021, Table 7."""
     image = change_colours(image, _one_of(COLOUR_CHANGES, generator), uniform_between(generator))
     image, matrix = moved(image, _one_of(MOVES, generator), uniform_between(generator, -1, 1))
     xyxy = map_boxes(xyxy, matrix, image.shape[-2:])
@@ -145,25 +149,27 @@ def strong_view(image: Tensor, xyxy: Tensor, labels: Tensor,
 
 # %% ../../nbs/methods/teacher.ipynb #a851b022
 class Pseudo(NamedTuple):
-    """A teacher's boxes in one picture: `xyxy` float32 (m, 4) in pixels, `labels` int64 (m,) from 0, `scores`
-    (m,), and `variances` (m,), equation (2), in box sizes."""
+    """A teacher's boxes in one picture, pseudo-labels: `xyxy` float32 (m, 4), corners in pixels; `labels`
+    int64 (m,) from 0; `scores` (m,) in 0..1; `variances` (m,), how much each box moves when it is jittered,
+    in box sizes (see `jitter_variances`)."""
     xyxy: Tensor
     labels: Tensor
     scores: Tensor
     variances: Tensor
 
     def where(self, mask: Tensor) -> "Pseudo":
-        "The boxes at `mask` (m,)."
+        "Return the boxes where `mask` (m,), bool, is True."
         return Pseudo(*(value[mask] for value in self))
 
     def above(self, score: float) -> "Pseudo":
-        "The boxes with more than `score`."
+        "Return the boxes with more than this `score`."
         return self.where(self.scores > score)
 
 # %% ../../nbs/methods/teacher.ipynb #e9fd1f74
 def box_outputs(model: Any, maps: OrderedDict, rois: list[Tensor], shapes: list) -> tuple[Tensor, Tensor]:
-    """What the box head says of `rois` (list of (m, 4), one per picture): class logits (M, C + 1) and offsets
-    (M, 4 (C + 1))."""
+    """Return the outputs of the box head of `model`: class logits (M, C + 1) and box offsets (M, 4 (C + 1))
+    for the regions `rois` (a list of (m, 4), one per picture). `maps`: of the backbone; `shapes`: height and
+    width of each picture."""
     heads = model.roi_heads
     return heads.box_predictor(heads.box_head(heads.box_roi_pool(maps, rois, shapes)))
 
@@ -171,8 +177,10 @@ def _sides(xyxy): return (xyxy[:, 2:] - xyxy[:, :2]).clamp(min=1).repeat(1, 2)
 
 def jitter_variances(model: Any, features: Features, detections: Sequence[Detections],
                      generator: torch.Generator, jitters: int = 10, jitter: float = 0.06) -> list[Tensor]:
-    """Equation (2) for each box in `detections` (one entry per picture of `features`): a list of float32
-    (m,). `jitter`: noise in sides of the box (a side counts as 1 pixel at least)."""
+    """Return for each box in `detections` how much it moves when `model` predicts it again from `jitters`
+    shifted copies: float32 (m,) per picture, the standard deviation of its four numbers over the copies, in
+    box sides, mean over the four (equation (2)). `features`: of the pictures; `jitter`: deviation of the
+    shifts in sides of the box (a side counts as 1 pixel at least), drawn from `generator`."""
     if not any(len(one.scores) for one in detections): return [one.scores for one in detections]
     noise = lambda xyxy: torch.randn(jitters, *xyxy.shape, generator=generator).to(xyxy.device)
     rois = [(one.xyxy + jitter * _sides(one.xyxy) * noise(one.xyxy)).reshape(-1, 4) for one in detections]
@@ -199,9 +207,9 @@ def _teach(teacher, images, generator, keep, jitters, jitter):
 # %% ../../nbs/methods/teacher.ipynb #c9541d5e
 def pseudo_label(teacher: Any, images: Any, generator: torch.Generator, keep: float = 0.5, jitters: int = 10,
                  jitter: float = 0.06) -> list[Pseudo]:
-    """The teacher's boxes with a score above `keep` in `images` (uint8, (3, H, W) each), seen as they are: a
-    list of `Pseudo` on the CPU. `jitters` copies with noise of `jitter` box sizes, drawn from `generator`,
-    for equation (2)."""
+    """Return the boxes with a score above `keep` that the detector `teacher` finds in `images` (uint8, (3, H,
+    W) each), without augmentation: a list of `Pseudo` on the CPU. `generator`, `jitters` and `jitter`: of the
+    `jitter_variances`. Raises `UserError` for a `keep` below the detector's own threshold."""
     if keep < teacher.roi_heads.score_thresh:
         own = teacher.roi_heads.score_thresh
         raise UserError(f"keep={keep} must be at least the model's own threshold, {own}")
@@ -210,15 +218,15 @@ def pseudo_label(teacher: Any, images: Any, generator: torch.Generator, keep: fl
 
 def filters(pseudo: Pseudo, rpn: float = 0.9, classes: float = 0.9,
             variance: float = 0.02) -> dict[str, Tensor]:
-    """Which boxes of a `Pseudo` each loss may learn from, masks (m,): `rpn` and `classes` by the score,
-    `variance` by equation (2) alone."""
+    """Return which of the boxes `pseudo` each loss may learn from, three bool masks (m,): `rpn` and
+    `classes`, those with a score above these thresholds; `variance`, those with a variance below it."""
     return {"rpn": pseudo.scores > rpn, "classes": pseudo.scores > classes,
             "variance": pseudo.variances < variance}
 
 # %% ../../nbs/methods/teacher.ipynb #2f3b6007
 class Views(NamedTuple):
-    """A batch for self-training: `strong` pictures, the `matrices` from weak to strong points, the teacher's
-    `pseudo` boxes in weak points, and its `features` of the weak views."""
+    """A batch for self-training: the `strong` views of the pictures, the `matrices` that move points from
+    weak to strong views, the teacher's `pseudo` boxes in the weak views, and its `features` of them."""
     strong: list[Tensor]
     matrices: list[Tensor]
     pseudo: list[Pseudo]
@@ -227,8 +235,9 @@ class Views(NamedTuple):
 # %% ../../nbs/methods/teacher.ipynb #12bbd6b6
 def make_views(teacher: Any, images: Sequence[Tensor], generator: torch.Generator, keep: float = 0.5,
                jitters: int = 10, jitter: float = 0.06) -> Views:
-    """`Views` of `images` (uint8, (3, H, W) each): weak views, the teacher's word on them, and strong views
-    of these."""
+    """Return the `Views` of `images` (uint8, (3, H, W) each): weak views, the boxes of `teacher` in them with
+    scores above `keep`, and strong views of the weak ones; drawn from `generator`, `jitters` and `jitter` as
+    in `pseudo_label`."""
     weak = [weak_view(image, generator) for image in images]
     pseudo, features = _teach(teacher, weak, generator, keep, jitters, jitter)
     none = torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64)
@@ -240,8 +249,10 @@ def make_views(teacher: Any, images: Sequence[Tensor], generator: torch.Generato
 @torch.no_grad()
 def background_weights(teacher: Any, features: Features, rois: list[Tensor], labels: Tensor,
                        matrices: list[Tensor]) -> Tensor:
-    """The weights of equation (3), float32 (M,) in 0..1. `rois` (list of (m, 4), one per picture) in points
-    of the strong views, `labels` int64 (M,), where 0 is background."""
+    """Return the weights of the regions `rois` in the class loss, float32 (M,) in 0..1: for background
+    (`labels` 0) the probability of background that `teacher` gives to the same region, for others 1 (equation
+    (3)). `rois`: a list of (m, 4), one per picture, in the strong views; `labels` int64 (M,); `features`: the
+    teacher's, of the weak views; `matrices`: from weak to strong points."""
     shapes = features.batch.image_sizes
     back = [map_boxes(r, torch.linalg.inv(m), shape) for r, m, shape in zip(rois, matrices, shapes)]
     logits, _ = box_outputs(teacher, features.maps, back, shapes)
@@ -278,12 +289,13 @@ def _box_loss(student, maps, shapes, proposals, targets):
 # %% ../../nbs/methods/teacher.ipynb #340b8398
 def unsupervised_losses(student: Any, teacher: Any, views: Views, rpn: float = 0.9, classes: float = 0.9,
                         variance: float = 0.02) -> dict[str, Tensor]:
-    """Soft Teacher's losses of a batch of `Views`, a dict of scalars under the names of `losses` (Xu et al.
-    2021, Eq. 4 to 8).
+    """Return Soft Teacher's losses of `student` on a batch of `views`, a dict of scalars: `objectness` and
+    `proposal` of the region proposal network, `class` and `box` of the box head, as `detect.losses` has them,
+    with the teacher's boxes as truth (Xu et al. 2021, Eq. 4 to 8).
 
-    Objects of the RPN are pseudo-boxes with a score above `rpn`, of the classes above `classes`, of the
-    boxes with a variance below `variance`. Proposals are the student's own. No gradient reaches the
-    teacher."""
+    Objects of the proposal network are pseudo-boxes with a score above `rpn`, of the classes above `classes`,
+    of the boxes with a variance below `variance`; in the class loss, background counts by
+    `background_weights`. Proposals are the student's own. No gradient reaches the teacher."""
     masks = [filters(p, rpn, classes, variance) for p in views.pseudo]
     pick = lambda name: _targets(views, [mask[name] for mask in masks])
     batch, _ = model_inputs(student, views.strong)
@@ -296,12 +308,15 @@ def unsupervised_losses(student: Any, teacher: Any, views: Views, rpn: float = 0
 
 # %% ../../nbs/methods/teacher.ipynb #73fd496b
 def momentum_at(step: int, momentum: float = 0.999) -> float:
-    "Equation (4): the momentum at `step`, counted from 0."
+    """Return the teacher's momentum at `step`, counted from 0: min(`momentum`, 1 - 1 / (step + 1)) (equation
+    (4))."""
     return min(momentum, 1 - 1 / (step + 1))
 
 @torch.no_grad()
 def ema_update(teacher: nn.Module, student: nn.Module, momentum: float) -> None:
-    "Equation (4), in place, for all parameters of the head; buffers are left alone."
+    """Move the weights of `teacher` towards those of `student`, in place: teacher = m teacher + (1 - m)
+    student with m = `momentum` (exponential moving average, equation (4)); the frozen body and buffers are
+    left alone."""
     own = dict(teacher.named_parameters())
     for name, p in student.named_parameters():
         if not name.startswith(BODY): own[name].mul_(momentum).add_(p, alpha=1 - momentum)
@@ -313,14 +328,16 @@ def self_training_epoch(student: Any, teacher: Any, data: Pictures, generator: t
                         betas: tuple[float, float] = (0.9, 0.999), decay: float = 0.05, keep: float = 0.5,
                         rpn: float = 0.9, classes: float = 0.9, variance: float = 0.02, jitters: int = 10,
                         jitter: float = 0.06, step: int = 0) -> dict[str, float]:
-    """One pass of `student` over the pictures of `data`, whose boxes are not read, with the words of
-    `teacher` (a `twin`), which follows by equation (4). Order, views, noise and samples are drawn from
-    `generator`.
+    """Train the detector `student` in place for one pass over the pictures of `data`, whose boxes are not
+    read, with pseudo-boxes of `teacher` (a `twin`), which follows as a moving average with `momentum`. Order,
+    augmentation and samples are drawn from `generator`.
 
-    `step`: how many steps the teacher has followed already. Returns means over the batches: the losses, their
-    `total` (`weight` times their sum, and the penalty), and how many boxes per picture were `kept` by the
-    teacher's score and by each filter (`kept rpn`, `kept classes`, `kept variance`). Raises `UserError` for
-    bad pictures."""
+    `weight` times the sum of the losses, plus `penalty(model)` if given, is minimised by `optimiser`, or else
+    by an AdamW of `lr`, `betas`, `decay`, in batches of `batch`. `keep`, `jitters`, `jitter`: as in
+    `pseudo_label`; `rpn`, `classes`, `variance`: as in `filters`. `step`: how many steps the teacher has
+    followed already. Returns means over the batches: the losses, their `total`, and how many boxes per
+    picture were `kept` by the teacher's score and by each filter (`kept rpn`, `kept classes`, `kept
+    variance`). Raises `UserError` for bad pictures."""
     optimiser = optimiser or detector_optimiser(student, lr, betas, decay)
     rows: list[dict] = []
     for part in batches(len(data), batch, generator):

@@ -28,7 +28,7 @@ from ..engine.sizes import Count, Profile
 # %% ../../nbs/methods/wasserstein.ipynb #03ba9237
 @dataclass(frozen=True)
 class WassersteinSizes(Profile):
-    "The numbers of this chapter's runs: pictures of five tasks, dealt to clients and embedded."
+    "Settings of the experiments with Gaussians: pictures of five tasks, dealt to clients and embedded."
     pictures: Count = 200  # pictures of each class
     clients: Count = 5     # clients that hold a part of each task
     alpha: float = 0.5     # Dirichlet skew of the split
@@ -91,8 +91,8 @@ def _log_density(offsets: Tensor, cov: Tensor, jitter: float) -> Tensor:
 # %% ../../nbs/methods/wasserstein.ipynb #136d980f
 @dataclass(frozen=True, eq=False)
 class Gaussian:
-    """The Gaussian of a task's embeddings: `mean` (d,), `cov` (d, d) and `n`, the number of samples both came
-    from.
+    """A Gaussian estimated from the embeddings of a task: `mean` (d,), `cov` (d, d), the covariance, and `n`,
+    the number of samples both came from.
 
     Raises `UserError` for other shapes, an `n` that is no whole number above 0, and a `cov` that is not
     symmetric or has an entry larger than its two variances allow (whether it has a negative eigenvalue,
@@ -109,17 +109,18 @@ class Gaussian:
 
     @classmethod
     def from_samples(cls, x: Tensor) -> "Gaussian":
-        """Mean and population covariance (divided by n) of `x` (n, d); worked out in float64, answered in the
-        dtype of `x`. Gradients pass through. Raises `UserError` for no samples or another shape."""
+        """Return the `Gaussian` with the mean and population covariance (divided by n) of samples `x` (n, d);
+        computed in float64, returned in the dtype of `x`. Gradients pass through. Raises `UserError` for no
+        samples or another shape."""
         n, d = _expect("x", x, "n", "d").shape
         if not n: raise UserError(f"x is (0, {d}), expected at least one sample")
         return cls(*_moments(x), n)
 
     @classmethod
     def pool(cls, gaussians: Iterable["Gaussian"]) -> "Gaussian":
-        """The `Gaussian` of all samples of `gaussians` together: the moments of their mixture weighed by `n`,
-        which are those of the pooled samples exactly. Worked out in float64, answered in the widest dtype
-        that came. Raises `UserError` for none, or for dimensions that differ."""
+        """Return the `Gaussian` of all samples of `gaussians` together: the moments of their mixture weighed
+        by `n`, which are those of the pooled samples exactly (formula (1)). Computed in float64, returned in
+        the widest dtype that came. Raises `UserError` for none, or for dimensions that differ."""
         gaussians = list(gaussians)
         if not gaussians: raise UserError("gaussians is empty, expected at least one to pool")
         sizes = sorted({len(g.mean) for g in gaussians})
@@ -131,7 +132,7 @@ class Gaussian:
         return cls(mean.to(dtype), cov.to(dtype), n)
 
     def log_prob(self, x: Tensor, jitter: float = 1e-6) -> Tensor:
-        """Logarithm of the density (m,) at each of `x` (m, d), in nats, worked out in float64.
+        """Return the logarithm of the density (m,), in nats, at each row of `x` (m, d); computed in float64.
 
         The covariance gets `jitter` times its mean variance (trace / d) added to its diagonal, at least
         1e-12: one of fewer samples than dimensions has no density of its own. Jitter is relative, so the unit
@@ -143,7 +144,8 @@ class Gaussian:
 
 # %% ../../nbs/methods/wasserstein.ipynb #c7905e3f
 def ellipse(mean: Any, cov: Any, ax: Any, colour: str, **look: Any) -> None:
-    "Draw the 2-sigma ellipse of a Gaussian in the plane, `mean` (2,) and `cov` (2, 2), on the axes `ax`."
+    """Draw the 2-sigma ellipse of a Gaussian in the plane, `mean` (2,) and covariance `cov` (2, 2), in
+    `colour` on the matplotlib axes `ax`; `look` are options of matplotlib's `Ellipse`."""
     needs("matplotlib")
     from matplotlib.patches import Ellipse
 
@@ -208,9 +210,9 @@ class _Factor(torch.autograd.Function):
 
 # %% ../../nbs/methods/wasserstein.ipynb #b1c4d533
 def low_rank_factors(covs: Tensor, rank: int) -> Tensor:
-    """Factors F (T, d, rank) of the nearest matrices F F^T of that rank to `covs` (T, d, d), from one
-    eigendecomposition each; the trace left out is the sum of the smaller eigenvalues. Answered in the dtype
-    of `covs`.
+    """Return factors F (T, d, rank) such that F F^T is the nearest matrix of that rank to each covariance in
+    `covs` (T, d, d), from one eigendecomposition each; the trace left out is the sum of the smaller
+    eigenvalues. In the dtype of `covs`.
 
     The gradient is exact for functions of F F^T, such as `pairwise_wasserstein2_factors`, and finite.
     Eigenvalues up to d times float64's precision times the largest count as 0: their roots, the only thing
@@ -293,13 +295,13 @@ def _squared_distances(x: Tensor, i: Tensor, j: Tensor) -> Tensor: return (x[i] 
 def _pairs(x: Tensor) -> Tensor: return torch.triu_indices(len(x), len(x), 1, device=x.device)
 
 def pairwise_wasserstein2_factors(means: Tensor, factors: Tensor) -> Tensor:
-    """Squared 2-Wasserstein distances (T, T) between Gaussians of `means` (T, d) and covariances F F^T,
-    `factors` (T, d, r).
+    """Return the squared 2-Wasserstein distances (T, T) between Gaussians of `means` (T, d) and covariances F
+    F^T, given as `factors` F (T, d, r).
 
     |mu_i - mu_j|^2 + |F_i|^2 + |F_j|^2 - 2 |F_i^T F_j|_*, the last a nuclear norm: O(T^2 (d r^2 + r^3)).
-    Symmetric, 0 on the diagonal, never negative; worked out in float64, answered in the widest dtype that
-    came. Gradients are finite everywhere: where the distance has a kink (ranges at a right angle) they are
-    one of its subgradients. Raises `UserError` for other shapes."""
+    Symmetric, 0 on the diagonal, never negative; computed in float64, returned in the widest dtype that came.
+    Gradients are finite everywhere: where the distance has a kink (ranges at a right angle) they are one of
+    its subgradients. Raises `UserError` for other shapes."""
     d = _expect("means", means, "T", "d").shape[1]
     _expect("factors", factors, len(means), d, "r")
     dtype, (i, j) = torch.promote_types(means.dtype, factors.dtype), _pairs(means)
@@ -310,15 +312,15 @@ def pairwise_wasserstein2_factors(means: Tensor, factors: Tensor) -> Tensor:
 
 # %% ../../nbs/methods/wasserstein.ipynb #b1c4d537
 def pairwise_wasserstein2(means: Tensor, covs: Tensor) -> Tensor:
-    """Squared 2-Wasserstein distances (T, T) between Gaussians of `means` (T, d) and covariances `covs` (T,
-    d, d), any positive semi-definite ones (FedGTEA, arXiv 2510.12927):
+    """Return the squared 2-Wasserstein distances (T, T) between Gaussians of `means` (T, d) and covariances
+    `covs` (T, d, d), any positive semi-definite ones (FedGTEA, arXiv 2510.12927):
 
     |mu_i - mu_j|^2 + tr(S_i + S_j - 2 (S_i^1/2 S_j S_i^1/2)^1/2)
 
     Each S = L L^T is factored once, the cross term is the nuclear norm of L_i^T L_j: O(T^2 d^3). Symmetric, 0
-    on the diagonal, never negative; worked out in float64, answered in the widest dtype that came. No jitter:
+    on the diagonal, never negative; computed in float64, returned in the widest dtype that came. No jitter:
     eigenvalues up to d times float64's precision times the largest count as 0, so that gradients stay finite
-    for singular covariances (there the true derivative is infinite across their range, and 0 is answered) and
+    for singular covariances (there the true derivative is infinite across their range, and 0 is returned) and
     coincident Gaussians. Raises `UserError` for other shapes, numbers that are not finite and matrices with a
     negative eigenvalue below -1e-4 of the largest."""
     d = _expect("means", means, "T", "d").shape[1]
@@ -328,8 +330,8 @@ def pairwise_wasserstein2(means: Tensor, covs: Tensor) -> Tensor:
 
 # %% ../../nbs/methods/wasserstein.ipynb #e139ca2e
 def wasserstein2(m1: Tensor, s1: Tensor, m2: Tensor, s2: Tensor) -> Tensor:
-    """Squared 2-Wasserstein distance (a scalar) between the Gaussians of means `m1`, `m2` (d,) and
-    covariances `s1`, `s2` (d, d): `pairwise_wasserstein2` of one pair."""
+    """Return the squared 2-Wasserstein distance, a scalar, between two Gaussians of means `m1`, `m2` (d,) and
+    covariances `s1`, `s2` (d, d), as `pairwise_wasserstein2` computes it."""
     d, = _expect("m1", m1, "d").shape
     for name, x, *shape in (("s1", s1, d, d), ("m2", m2, d), ("s2", s2, d, d)): _expect(name, x, *shape)
     return pairwise_wasserstein2(torch.stack([m1, m2]), torch.stack([s1, s2]))[0, 1]
@@ -337,16 +339,16 @@ def wasserstein2(m1: Tensor, s1: Tensor, m2: Tensor, s2: Tensor) -> Tensor:
 # %% ../../nbs/methods/wasserstein.ipynb #9c92e72e
 def wasserstein_loss(means: Tensor, covs: Tensor, kind: str = "inverse_sum", eps: float | None = None,
                      distances: Callable[[Tensor, Tensor], Tensor] = pairwise_wasserstein2) -> Tensor:
-    """FedGTEA's L_W (arXiv 2510.12927), small when the Gaussians of tasks, `means` (T, d) and `covs` (T, d,
-    d), lie far apart: a scalar.
+    """Return FedGTEA's loss L_W (arXiv 2510.12927), a scalar that is small when the Gaussians of tasks,
+    `means` (T, d) and covariances `covs` (T, d, d), lie far apart.
 
-    kind "inverse_sum", as printed: 1 / (sum over pairs of W2^2 + eps). One far pair satisfies it, even if
-    another coincides. kind "sum_inverse", our variant: the mean over pairs of 1 / (W2^2 + eps), which minds
-    the closest pair. `eps` keeps both finite where tasks coincide, in units of squared distance; 1e-3 d if
-    not given, 0 is the paper's. `distances` is what measures, and may take something else for `covs`:
-    `pairwise_wasserstein2_diagonal` takes variances. 0, with gradient 0, for fewer than two tasks; gradients
-    are finite, and 0 where all Gaussians coincide (W2^2 is least there). Raises `UserError` for an unknown
-    `kind`, a negative `eps` and what `distances` refuses."""
+    `kind` "inverse_sum", as printed: 1 / (sum over pairs of W2^2 + eps). One far pair satisfies it, even if
+    another coincides. "sum_inverse", our variant: the mean over pairs of 1 / (W2^2 + eps), which minds the
+    closest pair. `eps` keeps both finite where tasks coincide, in units of squared distance; 1e-3 d if not
+    given, 0 is the paper's. `distances(means, covs)` returns the squared distances, and may take something
+    else for `covs`: `pairwise_wasserstein2_diagonal` takes variances. 0, with gradient 0, for fewer than two
+    tasks; gradients are finite, and 0 where all Gaussians coincide (W2^2 is least there). Raises `UserError`
+    for an unknown `kind`, a negative `eps` and what `distances` refuses."""
     d = _expect("means", means, "T", "d").shape[1]
     eps = 1e-3 * d if eps is None else eps
     if kind not in ("inverse_sum", "sum_inverse"):
@@ -360,11 +362,11 @@ def wasserstein_loss(means: Tensor, covs: Tensor, kind: str = "inverse_sum", eps
 
 # %% ../../nbs/methods/wasserstein.ipynb #090714fe
 def pairwise_wasserstein2_diagonal(means: Tensor, variances: Tensor) -> Tensor:
-    """Squared 2-Wasserstein distances (T, T) between Gaussians of `means` (T, d) and diagonal covariances,
-    `variances` (T, d): |mu_i - mu_j|^2 + |sqrt v_i - sqrt v_j|^2 in O(T^2 d).
+    """Return the squared 2-Wasserstein distances (T, T) between Gaussians of `means` (T, d) and diagonal
+    covariances, given as `variances` (T, d): |mu_i - mu_j|^2 + |sqrt v_i - sqrt v_j|^2, in O(T^2 d).
 
     Variances up to d times float64's precision times the Gaussian's largest count as 0 and get no gradient,
-    as a root's derivative at 0 is infinite. Worked out in float64, answered in the widest dtype that came.
+    as a root's derivative at 0 is infinite. Computed in float64, returned in the widest dtype that came.
     Raises `UserError` for other shapes and negative variances."""
     d = _expect("means", means, "T", "d").shape[1]
     _expect("variances", variances, len(means), d)

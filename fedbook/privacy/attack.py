@@ -31,7 +31,8 @@ from .dp import clip_update
 # %% ../../nbs/privacy/attack.ipynb #22a00012
 @dataclass(frozen=True)
 class AttackSizes(FedAvgSizes):
-    "The numbers of this chapter's runs; those of FedAvg are of the federation that is attacked."
+    """Settings of the attacks on a federation's messages; those of FedAvg are of the federation that is
+    attacked."""
     clients: Count = 20  # clients that hold a part of the pictures
     per_round: Count = 10  # clients that are asked in a round
     rounds: Count = 5  # rounds of a run
@@ -81,9 +82,10 @@ profiles = {
 # %% ../../nbs/privacy/attack.ipynb #22a00017
 @dataclass(frozen=True)
 class FewPictures(FedAvgExperiment):
-    """FedAvg with `count` pictures for every client, drawn without replacement: no more than a batch, so that
-    an epoch is one step, and `epochs` of `sizes` are its steps. `make()` builds another network than the
-    small CNN. Raises `UserError` for more pictures than a batch, and for clients for whom none are left."""
+    """An `Experiment` with FedAvg in which each client has `count` pictures, drawn without replacement: no
+    more than a batch, so that an epoch is one step, and `epochs` of `sizes` are its steps. `make()` builds
+    another network than the small CNN. Raises `UserError` for more pictures than a batch, and for clients for
+    whom none are left."""
     count: int = 1
     make: Callable[[], nn.Module] | None = None
 
@@ -92,10 +94,11 @@ class FewPictures(FedAvgExperiment):
             raise UserError(f"count={self.count} pictures must fit into one batch of {self.sizes.batch}")
 
     def network(self) -> nn.Module:
+        "Return a new network, `make()` or the small CNN, with initial weights by the seed."
         return build(self.make, self.seed).to(self.device) if self.make else super().network()
 
     def holding(self, id: int) -> tuple[Tensor, Tensor]:
-        "Pictures (count, C, H, W), uint8, and labels (count,) of client `id`."
+        "Return the pictures (count, C, H, W), uint8, and labels (count,) of client `id`."
         order = np.random.default_rng([self.seed, 22]).permutation(len(self.pictures("train")))
         chosen = order[id * self.count:][:self.count]
         if len(chosen) < self.count:
@@ -104,18 +107,20 @@ class FewPictures(FedAvgExperiment):
         return self.pictures("train").take(chosen).tensors()
 
     def client(self, id: int) -> Client:
+        "Return client number `id`."
         return Client(id, self.lent, *self.holding(id), self.seed, self.sizes.epochs, self.sizes.batch,
                       self.sizes.lr)
 
 # %% ../../nbs/privacy/attack.ipynb #7768e6d6
 def guess_labels(moves: torch.Tensor) -> list[int]:
-    """The classes whose bias in the last layer moved up; `moves` (classes,) is that part of an update. After
-    one step on few pictures: their classes."""
+    """Return the classes whose bias in the last layer went up, which after one step on few pictures are the
+    classes of these; `moves` (classes,) is how far each bias moved."""
     return [c for c, moved in enumerate(moves.tolist()) if moved > 0]
 
 # %% ../../nbs/privacy/attack.ipynb #22a00025
 class Letter(NamedTuple):
-    "One call as it crossed: what `client` was `sent` in `round` for a `verb`, and its `reply`."
+    """One recorded exchange of messages: in `round`, `client` was asked for the method `verb` with the
+    message `sent`, and answered `reply`."""
     round: int
     client: int
     verb: str
@@ -124,30 +129,33 @@ class Letter(NamedTuple):
 
 # %% ../../nbs/privacy/attack.ipynb #22a00204
 class Recorder:
-    """A transport around another `transport` that keeps a packed copy of every call and its answer, in the
-    order in which they were yielded, those that the server refuses among them. A call without an answer is
-    not kept."""
+    """Wraps a `transport` (what carries the server's calls to clients) and keeps a packed copy of every call
+    and its answer, in order, those that the server refuses among them. A call without an answer is not
+    kept."""
 
     def __init__(self, transport: Transport) -> None:
         self.transport, self.kept = transport, list[tuple[Call, bytes]]()
 
     def serve(self, calls: Iterable[Call]) -> Generator[tuple[Call, Any], None, None]:
-        "Yield each of `calls` with what came of it, as `transport` does."
+        "Yield each of `calls` with its outcome, as the wrapped transport does."
         for call, outcome in self.transport.serve(calls):
             if isinstance(outcome, Answer): self.kept.append((call._replace(state=None), outcome.data))
             yield call, outcome
 
-    def close(self) -> None: self.transport.close()
+    def close(self) -> None:
+        "Close the wrapped transport."
+        self.transport.close()
 
     @property
     def letters(self) -> list[Letter]:
-        "What was kept, unpacked."
+        "The recorded exchanges, unpacked."
         return [Letter(call.round, call.id, call.verb, unpack(call.data), unpack(data))
                 for call, data in self.kept]
 
 # %% ../../nbs/privacy/attack.ipynb #22a00027
 class Recording(NamedTuple):
-    "A run of `experiment` that was recorded: its `letters`, its `ledger`, and the `server` as it ended."
+    """A recorded run of `experiment`: its `letters` (the messages), its `ledger` (their sizes), and the final
+    `server`."""
     experiment: Experiment
     letters: list[Letter]
     ledger: Ledger
@@ -155,7 +163,8 @@ class Recording(NamedTuple):
 
 # %% ../../nbs/privacy/attack.ipynb #a0cd61e8
 def recorded(experiment: Experiment) -> Recording:
-    "Run `experiment` in this process, from its first round to its last, and keep all that crosses."
+    """Run `experiment` in this process, from its first round to its last; return the `Recording` of its
+    messages."""
     server, recorder = experiment.built_server(), Recorder(InProcess(experiment.built_client))
     with Federation(experiment.transport(recorder), experiment.ids, mods=experiment.mods) as federation:
         run(server, federation, experiment.rounds)
@@ -164,9 +173,10 @@ def recorded(experiment: Experiment) -> Recording:
 # %% ../../nbs/privacy/attack.ipynb #22a00215
 def seen_by(recording: Recording, who: Literal["server", "client", "stranger"],
             id: int = 0) -> list[Letter] | list[Entry]:
-    """What an attacker has of a recorded run: the `server` every `Letter`, the client `id` its own, a
-    `stranger` on an encrypted wire the ledger's entries without names of verbs and tensors. Raises
-    `UserError` for another `who`, and where nothing was recorded."""
+    """Return what an attacker `who` sees of the recorded run `recording`: the "server" every `Letter`, a
+    "client" those of client `id`, a "stranger" on an encrypted wire the ledger's entries (round, direction,
+    client, bytes) without names of verbs and tensors. Raises `UserError` for another `who`, and where nothing
+    was recorded."""
     if who not in ("server", "client", "stranger"):
         raise UserError(f"who={who!r} is unknown; choose server, client or stranger")
     if not recording.letters:
@@ -177,17 +187,17 @@ def seen_by(recording: Recording, who: Literal["server", "client", "stranger"],
 
 # %% ../../nbs/privacy/attack.ipynb #22a00031
 def inputs_from_moves(weight_move: Tensor, bias_move: Tensor, least: float = 1e-6) -> Tensor:
-    """Formula (1): what the units of a linear layer saw, (m, d) for m <= h units, from how far their weights
-    (h, d) and biases (h,) moved in one step of SGD: the picture, for a unit that a single picture made
-    active; a weighted mean of those that did, for others. Units whose bias moved by less than `least` of the
-    largest move are left out."""
+    """Reconstruct the inputs of a linear layer from one step of SGD: return (m, d) for m <= h units, each row
+    weight_move / bias_move of a unit (formula (1)): the picture, for a unit that a single picture activated;
+    a weighted mean of those that did, for others. `weight_move` (h, d), `bias_move` (h,): how far weights and
+    biases moved. Units whose bias moved by less than `least` of the largest move are left out."""
     moved = bias_move.abs() > least * bias_move.abs().max()
     return weight_move[moved] / bias_move[moved, None]
 
 # %% ../../nbs/privacy/attack.ipynb #22a00034
 def share_read(rows: Tensor, x: Tensor, close: float = 0.02) -> float:
-    """The share of the pictures `x` (n, d) that stand among `rows` (m, d): one is nearer than `close`, as the
-    root of the mean squared difference of their entries, in the unit of `x`."""
+    """Return the share, 0 to 1, of the pictures `x` (n, d) that are found among the reconstructions `rows`
+    (m, d): those with a row whose root mean squared difference is below `close`, in the unit of `x`."""
     if not len(rows): return 0.0
     far = torch.cdist(x.double(), rows.double(), compute_mode="donot_use_mm_for_euclid_dist")
     return float((far.min(1).values < close * math.sqrt(x.shape[1])).double().mean())
@@ -195,11 +205,11 @@ def share_read(rows: Tensor, x: Tensor, close: float = 0.02) -> float:
 # %% ../../nbs/privacy/attack.ipynb #22a00036
 def imprinted(weights: State, first: str, then: str, public: Tensor, generator: torch.Generator,
               small: float = 0.03) -> State:
-    """The `weights` (name to tensor) that a malicious server sends (Fowl et al. 2022): each unit of the
-    linear layer `first` (units, d) fires where the mean of a picture is above its threshold, a quantile of
-    the means of the `public` pictures (m, d); all units go alike into the layer `then`, at random. `small`
-    scales the layer and its thresholds, which stay where they are: float32 tells the moves of neighbours
-    apart only next to small weights."""
+    """Return the malicious `weights` (name to tensor) by which a server reads single pictures from an update
+    (Fowl et al. 2022): each unit of the linear layer `first` (units, d) fires where the mean of a picture is
+    above its threshold, a quantile of the means of the `public` pictures (m, d); all units go alike into the
+    layer `then`, with random weights by `generator`. `small` scales the layer and its thresholds, which keep
+    their places: float32 tells the moves of neighbours apart only next to small weights."""
     units, d = weights[f"{first}.weight"].shape
     means, places = public.double().mean(1), (torch.arange(units, dtype=torch.float64) + 0.5) / units
     heard = torch.randn(len(weights[f"{then}.weight"]), 1, generator=generator) / units
@@ -208,17 +218,18 @@ def imprinted(weights: State, first: str, then: str, public: Tensor, generator: 
             f"{then}.weight": heard.expand(-1, units).clone()}
 
 def bin_contents(weight_move: Tensor, bias_move: Tensor, least: float = 1e-4) -> Tensor:
-    """Formula (2): what lies between the thresholds of neighbouring units, (m, d), from how far weights
-    (units, d) and biases (units,) moved: `inputs_from_moves` of their differences; the last unit has no
-    neighbour."""
+    """Reconstruct pictures from the update of an `imprinted` layer: return (m, d), `inputs_from_moves` of the
+    differences between neighbouring units, i.e. what lies between their thresholds (formula (2)); the last
+    unit has no neighbour. `weight_move` (units, d), `bias_move` (units,), `least` as there."""
     w, b = weight_move.double(), bias_move.double()
     return inputs_from_moves(torch.cat([w[:-1] - w[1:], w[-1:]]), torch.cat([b[:-1] - b[1:], b[-1:]]), least)
 
 # %% ../../nbs/privacy/attack.ipynb #22a00040
 def simulated_update(network: nn.Module, weights: State, x: Tensor, y: Tensor, lr: float,
                      steps: int = 1) -> State:
-    """Delta(x) of formula (3): how `steps` of SGD at the rate `lr` on the whole batch `x` (n, C, H, W), `y`
-    (n,) move the floating `weights` of `network`, name to tensor; differentiable in `x`."""
+    """Return how far `steps` of SGD at rate `lr` on the whole batch of float pictures `x` (n, C, H, W),
+    labels `y` (n,), move the floating `weights` of `network`: name to tensor, differentiable in `x` (Delta(x)
+    of formula (3))."""
     start = {name: t.detach().clone().requires_grad_(True) for name, t in weights.items()
              if t.is_floating_point()}
     now = start
@@ -229,14 +240,15 @@ def simulated_update(network: nn.Module, weights: State, x: Tensor, y: Tensor, l
     return {name: now[name] - t for name, t in start.items()}
 
 def total_variation(x: Tensor) -> Tensor:
-    "Mean distance of neighbouring pixels of `x` (n, C, H, W), down and across: a scalar."
+    """Return the total variation of pictures `x` (n, C, H, W), a scalar: the mean absolute difference of
+    neighbouring pixels down plus that across."""
     return (x[..., 1:, :] - x[..., :-1, :]).abs().mean() + (x[..., 1:] - x[..., :-1]).abs().mean()
 
 # %% ../../nbs/privacy/attack.ipynb #22a00041
 def descend(loss: Callable[[Tensor], Tensor], x: Tensor, iterations: int, rate: float = 0.1) -> Tensor:
-    """Pictures (n, C, H, W) in [-1, 1] near a minimum of `loss`, from `x` of that shape, by `iterations`
-    steps of Adam on the sign of the gradient; the `rate` falls to a tenth at 3, 5 and 7 eighths (Geiping et
-    al. 2020)."""
+    """Minimise `loss` over pictures, from `x` (n, C, H, W), by `iterations` steps of Adam on the sign of the
+    gradient; return pictures of that shape in [-1, 1]. The `rate` falls to a tenth at 3, 5 and 7 eighths of
+    the steps (Geiping et al. 2020)."""
     x = x.clamp(-1, 1).requires_grad_(True)
     adam = torch.optim.Adam([x], rate)
     falls = [iterations * k // 8 for k in (3, 5, 7)]
@@ -252,9 +264,13 @@ def descend(loss: Callable[[Tensor], Tensor], x: Tensor, iterations: int, rate: 
 def invert_update(network: nn.Module, weights: State, update: State, y: Tensor, shape: Sequence[int],
                   lr: float, generator: torch.Generator, steps: int = 1, iterations: int = 400,
                   smooth: float = 0.03) -> Tensor:
-    """Formula (3), Geiping et al. 2020: pictures (n, *shape), floats in [-1, 1], whose `simulated_update` in
-    `steps` steps at the rate `lr` points where `update` does (name to tensor, on the CPU, as `weights`).
-    `y` (n,) are their labels, `smooth` is lambda; the search begins at noise from `generator`."""
+    """Reconstruct a client's pictures from its update (gradient inversion, Geiping et al. 2020): return (n,
+    *shape), floats in [-1, 1], that minimise 1 - cosine(`simulated_update`, `update`) + `smooth` x total
+    variation (formula (3)).
+
+    `network`: the model that was trained, from `weights`; `update` and `weights`: name to tensor, on the CPU;
+    `y` (n,): the labels; `steps` and `lr`: of the client; `iterations`: of the search, which begins at noise
+    from `generator`."""
     names = [name for name, t in weights.items() if t.is_floating_point()]
     target = torch.cat([update[name].flatten() for name in names])
     def loss(x):
@@ -265,10 +281,10 @@ def invert_update(network: nn.Module, weights: State, update: State, y: Tensor, 
 
 # %% ../../nbs/privacy/attack.ipynb #22a00045
 def guess_counts(bias_move: Tensor, lr: float, n: int, probability: Tensor) -> Tensor:
-    """Labels (n,) of the `n` pictures of one step at rate `lr`, in ascending order, from how the biases of
-    the last layer moved, (C,): formula (1) of chapter 21, solved for the counts. `probability` (C,): what the
-    network gives to each class on average. Counts are rounded by largest remainder; where none is above 0,
-    all are taken for equal."""
+    """Estimate the labels of the `n` pictures of one SGD step at rate `lr`: return (n,), in ascending order.
+    The number of each class is n (bias_move / lr + probability), rounded by largest remainder. `bias_move`
+    (C,): how far the biases of the last layer moved; `probability` (C,): what the network gives to each class
+    on average. Where no number is above 0, all are taken for equal."""
     wanted = (n * (bias_move / lr + probability)).clamp(min=0)
     if not wanted.any(): wanted = torch.ones_like(wanted)
     wanted = wanted * n / wanted.sum()
@@ -279,8 +295,8 @@ def guess_counts(bias_move: Tensor, lr: float, n: int, probability: Tensor) -> T
 
 # %% ../../nbs/privacy/attack.ipynb #22a00048
 class Gallery:
-    """How like reconstructions are to pictures: among `candidates` (m, C, H, W), floats in [-1, 1], which an
-    encoder, EfficientNet-Lite0 unless another is given, has looked at."""
+    """Measures how similar reconstructions are to pictures, among `candidates` (m, C, H, W), floats in [-1,
+    1]; `encoder` gives their features (None: EfficientNet-Lite0)."""
 
     def __init__(self, candidates: Tensor, encoder: Any = None) -> None:
         from fedbook.datasets.encoders import image_encoder
@@ -289,17 +305,17 @@ class Gallery:
         self.features, self.outlines = self.seen(candidates), self.outlined(candidates)
 
     def seen(self, x: Tensor) -> Tensor:
-        "Features of length 1, (n, dim), of pictures `x` (n, C, H, W), floats in [-1, 1]."
+        "Return the features (n, dim), of length 1, of pictures `x` (n, C, H, W), floats in [-1, 1]."
         return F.normalize(self.encoder.encode(as_pixels(x), cache=None))
 
     @staticmethod
     def outlined(x: Tensor) -> Tensor:
-        "Pictures `x` (n, C, H, W) less their mean, flat, of length 1: (n, d)."
+        "Return the pictures `x` (n, C, H, W) less their mean, flat, of length 1: (n, d)."
         return F.normalize(x.flatten(1) - x.flatten(1).mean(1, keepdim=True))
 
     def in_order(self, guess: Tensor, where: Sequence[int]) -> Tensor:
-        """`guess` (n, C, H, W), reconstructions in any order, in that of the candidates at `where` (n,), so
-        that the sum of distances is least. Raises `UserError` where scipy is missing."""
+        """Return the reconstructions `guess` (n, C, H, W) reordered to match the candidates at positions
+        `where` (n,), so that the sum of distances is least. Raises `UserError` where scipy is missing."""
         needs("scipy")
         from scipy.optimize import linear_sum_assignment
 
@@ -307,10 +323,10 @@ class Gallery:
         return guess[linear_sum_assignment(torch.cdist(true.flatten(1), guess.flatten(1)).numpy())[1]]
 
     def compare(self, guess: Tensor, where: Sequence[int], paired: bool = False) -> dict[str, float]:
-        """Means over reconstructions `guess` (n, C, H, W) of the candidates at `where` (n,): `psnr` (dB),
-        `ssim` (at most 1), `distance` (1 - cosine of features, 0 to 2), and `found`, the share whose pixels
-        correlate most with the true candidate's. They are brought `in_order` first, unless they are `paired`
-        already. Raises `UserError` where torchmetrics or scipy is missing."""
+        """Return the mean similarity of reconstructions `guess` (n, C, H, W) to the candidates at positions
+        `where` (n,): `psnr` (dB), `ssim` (at most 1), `distance` (1 - cosine of features, 0 to 2), and
+        `found`, the share whose pixels correlate most with the true candidate's. They are brought `in_order`
+        first, unless they are `paired` already. Raises `UserError` where torchmetrics or scipy is missing."""
         needs("torchmetrics")
         from torchmetrics.functional.image import (peak_signal_noise_ratio,
                                                    structural_similarity_index_measure)
@@ -326,9 +342,10 @@ class Gallery:
 
 # %% ../../nbs/privacy/attack.ipynb #22a00063
 class Decoder(nn.Module):
-    """From features (n, d) to pictures (n, *shape) in [-1, 1]: two layers, then doublings of the size with a
-    convolution behind each. Features are first brought to mean 0 and deviation 1 by those of `like` (m, d).
-    Raises `UserError` for a `shape` (C, H, W) whose side 4 does not divide."""
+    """A network from features (n, d) to pictures (n, *shape) in [-1, 1]: two linear layers, then doublings of
+    the size with a convolution behind each, which begin with 2 `width` channels. Features are first brought
+    to mean 0 and deviation 1 by those of `like` (m, d). Raises `UserError` for a `shape` (C, H, W) whose side
+    4 does not divide."""
     mean: Tensor
     deviation: Tensor
 
@@ -347,13 +364,16 @@ class Decoder(nn.Module):
                                   nn.Unflatten(1, (widths[0], start, start)), *grow,
                                   nn.Conv2d(widths[-1], channels, 3, padding=1), nn.Tanh())
 
-    def forward(self, z: Tensor) -> Tensor: return self.body((z - self.mean) / self.deviation)
+    def forward(self, z: Tensor) -> Tensor:
+        "Return pictures (n, C, H, W) in [-1, 1] for features `z` (n, d)."
+        return self.body((z - self.mean) / self.deviation)
 
 # %% ../../nbs/privacy/attack.ipynb #22a00209
 def train_decoder(z: Tensor, x: Tensor, epochs: int, seed: int = 0, lr: float = 1e-3,
                   batch: int = 32) -> Decoder:
-    """A `Decoder` of features `z` (n, d) into pictures `x` (n, C, H, W), floats in [-1, 1]: mean absolute
-    difference, AdamW, `epochs` passes, all drawn by `seed`."""
+    """Train a `Decoder` of features `z` (n, d) into pictures `x` (n, C, H, W), floats in [-1, 1], and return
+    it: mean absolute difference, AdamW at rate `lr`, `epochs` passes in batches of `batch`, all drawn by
+    `seed`."""
     decoder, g = build(partial(Decoder, z, x.shape[1:]), seed), generator(seed, 1)
     adam = torch.optim.AdamW(decoder.parameters(), lr)
     for _ in range(epochs):
@@ -365,17 +385,21 @@ def train_decoder(z: Tensor, x: Tensor, epochs: int, seed: int = 0, lr: float = 
 
 # %% ../../nbs/privacy/attack.ipynb #22a00069
 def log_odds(logits: Tensor, y: Tensor) -> Tensor:
-    "Formula (4): the log-odds (n,) of the labels `y` (n,) by `logits` (n, C)."
+    """Return the log-odds log(p / (1 - p)) of the true class (n,), where p is its softmax probability:
+    `logits` (n, C), labels `y` (n,)."""
     own = logits.gather(1, y[:, None])
     others = logits.scatter(1, y[:, None], -math.inf).logsumexp(1)
     return own.squeeze(1) - others
 
 def lira_scores(shadow: Tensor, inside: Tensor, target: Tensor) -> Tensor:
-    """Formula (4), Carlini et al. 2022: scores (n,) of n pictures, larger for members, from the log-odds of k
-    shadow models (`shadow` (k, n)), which of them each was trained on (`inside` (k, n), bool), and the
-    log-odds of the attacked model (`target` (n,)). Means are each picture's own; with fewer than 64 models
-    the variances are means over all pictures, as few models give poor ones. Raises `UserError` where a
-    picture is inside, or outside, fewer than two models."""
+    """Return the membership scores (n,) of n pictures by the likelihood ratio attack LiRA (Carlini et al.
+    2022; formula (4)): log-density of the attacked model's log-odds under a normal distribution fitted to
+    models trained on the picture, less that for models trained without it; larger for members.
+
+    `shadow` (k, n): log-odds of k shadow models; `inside` (k, n), bool: which each was trained on; `target`
+    (n,): log-odds of the attacked model. Means are each picture's own; with fewer than 64 models the
+    variances are means over all pictures, as few models give poor ones. Raises `UserError` where a picture is
+    inside, or outside, fewer than two models."""
     if min(inside.sum(0).min(), (~inside).sum(0).min()) < 2:
         raise UserError(f"inside has a picture that is in, or out of, fewer than 2 of {len(shadow)} shadow "
                         "models; train more of them, each on a random half")
@@ -391,9 +415,9 @@ def _density(shadow, chosen, target):
 
 # %% ../../nbs/privacy/attack.ipynb #22a00070
 def true_positive_rate(scores: Tensor, members: Tensor, fpr: float) -> float:
-    """The share of the `members` (n,), bool, whose score (n,) is above those of all but a share `fpr` of the
-    others. Raises `UserError` where there are fewer than 1 / `fpr` others, which could not tell such a rate
-    from 0."""
+    """Return the share of `members` (bool (n,)) whose score in `scores` (n,) exceeds a threshold that at most
+    the share `fpr` of the non-members exceed. Raises `UserError` where there are fewer than 1 / `fpr`
+    non-members, which could not tell such a rate from 0."""
     others = scores[~members].sort(descending=True).values
     allowed = int(fpr * len(others) + 1e-9)
     if not allowed:
@@ -403,8 +427,8 @@ def true_positive_rate(scores: Tensor, members: Tensor, fpr: float) -> float:
 
 # %% ../../nbs/privacy/attack.ipynb #22a00081
 def outside_span(z: Tensor, rows: Tensor, cut: float = 1e-6) -> Tensor:
-    """Formula (5): how far each of the vectors `z` (m, d) lies outside the span of `rows` (n, d), as a share
-    of its length: (m,), float64, 0 for what is a combination of them, 1 for what is at right angles.
+    """Return how far each vector of `z` (m, d) lies outside the span of `rows` (n, d), as a share of its
+    length: (m,), float64, 0 for a linear combination of them, 1 for a vector at right angles (formula (5)).
     Singular values up to `cut` times the largest count as 0."""
     _, s, v = torch.linalg.svd(rows.double(), full_matrices=False)
     v = v[s > cut * s[0]] if len(s) and s[0] > 0 else v[:0]
@@ -413,17 +437,19 @@ def outside_span(z: Tensor, rows: Tensor, cut: float = 1e-6) -> Tensor:
     return left.norm(dim=1) / z.norm(dim=1).clamp(min=1e-12)
 
 # %% ../../nbs/privacy/attack.ipynb #22a00083
-def rest_of(rows: Tensor, known: Tensor, unknown: int) -> Tensor:
-    """Formula (6): `unknown` rows, (unknown, d), with the same Gram matrix as those of `rows` (n, d), in
-    whatever rotation, without `known` (n - unknown, d); one alone is exact up to its sign. float64."""
+def unknown_rows(rows: Tensor, known: Tensor, unknown: int) -> Tensor:
+    """Reconstruct the `unknown` rows of the matrix `rows` (n, d), given up to a rotation, when the other rows
+    `known` (n - unknown, d) are known: return (unknown, d), float64, with the right Gram matrix X^T X, in
+    whatever rotation; a single row is exact up to its sign (formula (6))."""
     rows, known = rows.double(), known.double()
     values, axes = torch.linalg.eigh(rows.T @ rows - known.T @ known)
     return (values.clamp(min=0).sqrt() * axes).T.flip(0)[:unknown]
 
 # %% ../../nbs/privacy/attack.ipynb #22a00091
 def embeddings_in(mean: Tensor, cov: Tensor, n: int) -> Tensor:
-    """Formula (7): the embeddings (n, d) of `n` = 1 or 2 pictures, in any order, from their `mean` (d,) and
-    population covariance `cov` (d, d). Raises `UserError` for more: they are known up to a rotation only."""
+    """Return the embeddings (n, d) of `n` = 1 or 2 pictures, in any order, from their `mean` (d,) and
+    population covariance `cov` (d, d) (formula (7)). Raises `UserError` for more: they are known up to a
+    rotation only."""
     if n not in (1, 2):
         raise UserError(f"n={n} embeddings are not determined by their moments; expected 1 or 2")
     if n == 1: return mean[None]
@@ -432,25 +458,25 @@ def embeddings_in(mean: Tensor, cov: Tensor, n: int) -> Tensor:
     return torch.stack([mean + away, mean - away])
 
 def distance_from_moments(e: Tensor, mean: Tensor, cov: Tensor, floor: float = 1e-6) -> Tensor:
-    """Formula (8): the squared Mahalanobis distances (m,), float64, of embeddings `e` (m, d) from `mean` (d,)
-    with the population covariance `cov` (d, d). Variances below `floor` times the largest count as that much,
-    so that what lies outside of their span is far away."""
+    """Return the squared Mahalanobis distances (m,), float64, of embeddings `e` (m, d) from `mean` (d,) with
+    the population covariance `cov` (d, d) (formula (8)). Variances below `floor` times the largest count as
+    that much, so that what lies outside of their span is far away."""
     values, axes = torch.linalg.eigh(cov.double())
     least = (floor * values[-1]).clamp(min=1e-12)
     return (((e - mean).double() @ axes).square() / values.clamp(min=least)).sum(1)
 
 # %% ../../nbs/privacy/attack.ipynb #22a00100
 def likeness_of_masks(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
-    """The share of the weights pruned in mask `a` or `b` (name to bool tensor, False: pruned) that both
-    prune, from 0 to 1; 1 where nothing is pruned."""
+    """Return the share of the weights pruned in mask `a` or `b` (name to bool tensor, False: pruned) that
+    both prune (Jaccard index), from 0 to 1; 1 where nothing is pruned."""
     both = sum(int((~a[name] & ~b[name]).sum()) for name in a)
     either = sum(int((~a[name] | ~b[name]).sum()) for name in a)
     return both / either if either else 1.0
 
 # %% ../../nbs/privacy/attack.ipynb #22a00116
 def holding_of(client: Any, meta: dict | None = None) -> tuple[Tensor, Tensor] | None:
-    """Pictures or features (n, ...) and labels (n,) that `client` has for the task that the `meta` of a
-    message names, or of all its tasks; None where its class does not tell."""
+    """Return the pictures or features (n, ...) and labels (n,) that `client` has for the task that `meta`, of
+    a message to it, names, or of all its tasks; None where its class does not tell."""
     meta, tasks = meta or {}, getattr(client, "tasks", None)
     if tasks: x, y = tasks[meta["task"]] if "task" in meta else map(torch.cat, zip(*tasks))
     elif "classes" in meta and hasattr(client, "begin"):
@@ -467,8 +493,8 @@ def _held(recording, letter):
 
 # %% ../../nbs/privacy/attack.ipynb #22a00223
 def change_in(letter: Letter) -> dict[str, Tensor]:
-    """How far the floating tensors that `letter` brought back, name to tensor, have moved from those of the
-    same name and shape that it took."""
+    """Return the changes of the floating tensors in `letter`, name to tensor: those of the reply less those
+    of the same name and shape in the message sent."""
     sent = letter.sent.tensors
     return {name: t - sent[name] for name, t in letter.reply.tensors.items()
             if t.is_floating_point() and name in sent and t.shape == sent[name].shape}
@@ -477,8 +503,8 @@ def _weights(move, dim): return [t for t in move.values() if t.dim() == dim]
 
 # %% ../../nbs/privacy/attack.ipynb #22a00118
 def read_classes(recording: Recording) -> float | None:
-    """Share of the answers with new weights of a classifier, from 0 to 1, from which the server reads exactly
-    the client's classes; None without such answers."""
+    """Return the share, 0 to 1, of the answers with new weights of a classifier from which the server reads
+    exactly the client's classes (`guess_labels`); None without such answers."""
     read = []
     for letter in recording.letters:
         move, held = _weights(change_in(letter), 1), _held(recording, letter)
@@ -487,8 +513,8 @@ def read_classes(recording: Recording) -> float | None:
     return float(np.mean(read)) if read else None
 
 def read_pictures(recording: Recording) -> float | None:
-    """Mean share of a client's pictures, from 0 to 1, that stand in the moves of a first layer by (1); None
-    where none is linear and as wide as a picture."""
+    """Return the mean share, 0 to 1, of a client's pictures that the server reads from the changes of a first
+    linear layer (`inputs_from_moves`); None where no layer is linear and as wide as a picture."""
     read = []
     for letter in recording.letters:
         move, held = change_in(letter), _held(recording, letter)
@@ -501,8 +527,8 @@ def read_pictures(recording: Recording) -> float | None:
 
 # %% ../../nbs/privacy/attack.ipynb #22a00225
 def own_rows(recording: Recording) -> float | None:
-    """Share of the rows in answers, weights apart, as wide as a client's own pictures or features, that are
-    the client's, bit for bit: from 0 to 1; None without such rows."""
+    """Return the share, 0 to 1, of the rows sent to the server, weights apart, that are a client's own
+    pictures or features bit for bit, among rows of their shape; None without such rows."""
     own = []
     for letter in recording.letters:
         held = _held(recording, letter)
@@ -513,8 +539,8 @@ def own_rows(recording: Recording) -> float | None:
     return float(np.mean(own)) if own else None
 
 def thin_spans(recording: Recording) -> float | None:
-    """Share of the matrices in answers, weights apart, that span less than their width, so that (5) or (7)
-    tells members: from 0 to 1; None without matrices."""
+    """Return the share, 0 to 1, of the matrices sent to the server, weights apart, whose rows span less than
+    their width, so that `outside_span` or `embeddings_in` tells members; None without matrices."""
     thin = []
     for letter in recording.letters:
         for name, t in letter.reply.tensors.items():
@@ -524,9 +550,9 @@ def thin_spans(recording: Recording) -> float | None:
 
 # %% ../../nbs/privacy/attack.ipynb #22a00119
 def linked_answers(recording: Recording) -> float | None:
-    """Share of the answers that are nearest, by the cosine of how they moved, to the same client's answer to
-    the same verb in the round before, among all of that round: from 0 to 1. Answers without anything that
-    moved do not count; None without any that do."""
+    """Return the share, 0 to 1, of answers that a server without names could link to the same client's answer
+    to the same verb in the round before: those whose change is nearest to it, by cosine, among all of that
+    round. Answers without any change do not count; None if no answer counts."""
     rounds: dict[tuple, dict] = {}
     for letter in recording.letters:
         move = change_in(letter)
@@ -543,9 +569,10 @@ def linked_answers(recording: Recording) -> float | None:
     return float(np.mean(right)) if right else None
 
 # %% ../../nbs/privacy/attack.ipynb #22a00120
-def telling_lengths(recording: Recording) -> float:
-    """Share of the answers, from 0 to 1, that have a length like no other client's to the same verb in the
-    same round. (A stranger does not read verbs, but sees when one exchange ends and the next begins.)"""
+def unique_lengths(recording: Recording) -> float:
+    """Return the share, 0 to 1, of answers whose length in bytes no other client's answer to the same verb in
+    the same round has. (A stranger does not read verbs, but sees when one exchange ends and the next
+    begins.)"""
     groups: dict[tuple, list] = {}
     for entry in recording.ledger.where(way="up"):
         groups.setdefault((entry.round, entry.verb), []).append(entry.nbytes)
@@ -553,10 +580,11 @@ def telling_lengths(recording: Recording) -> float:
                           for sizes in groups.values() for size in sizes]))
 
 # %% ../../nbs/privacy/attack.ipynb #22a00229
-def surer_of_members(recording: Recording, strangers: tuple[Tensor, Tensor]) -> float | None:
-    """Share of pairs, a client's picture and one of `strangers`, pictures (n, ...) and labels (n,), in which
-    the network with the last weights gives larger log-odds to the former's class; half is chance. None
-    without a network that the clients borrow, and where clients do not tell what they hold."""
+def membership_auc(recording: Recording, strangers: tuple[Tensor, Tensor]) -> float | None:
+    """Return the share of pairs, a client's picture and one of `strangers` (pictures (n, ...) and labels (n,)
+    that nobody trained on), in which the final network gives larger log-odds to the right class of the
+    client's picture: the AUC of a membership test, 0.5 by chance. None without a network that the clients
+    borrow, and where clients do not tell what they hold."""
     experiment, network = recording.experiment, getattr(recording.experiment, "lent", None)
     held = [holding_of(experiment.client(id)) for id in experiment.ids]
     known = [pair for pair in held if pair]
@@ -574,8 +602,8 @@ def _odds(network, x, y):
 
 # %% ../../nbs/privacy/attack.ipynb #22a00231
 def audit(experiment: Experiment, strangers: tuple[Tensor, Tensor] | None = None) -> Table:
-    """Run `experiment` once, record its messages, and try the attacks that fit them: a table with each
-    attack, who can make it, its figure in percent, and what chance or the best answer would be. `strangers`,
+    """Run `experiment` once, record its messages, and try the attacks that fit them: return a table with each
+    attack, who can make it, its success in percent, and what chance or the best answer would be. `strangers`,
     pictures (n, ...) and labels (n,) that nobody trained on, are for the test of membership. Attacks that do
     not fit say so. For federations of your own, on rendered or public pictures. Raises `UserError` where no
     client answers."""
@@ -583,13 +611,13 @@ def audit(experiment: Experiment, strangers: tuple[Tensor, Tensor] | None = None
     seen_by(recording, "server")
     first = recording.letters[0].round
     clients = len({letter.client for letter in recording.letters if letter.round == first})
-    members = surer_of_members(recording, strangers) if strangers else None
+    members = membership_auc(recording, strangers) if strangers else None
     rows = [("classes from a bias", "server", read_classes(recording), "0 %"),
             ("pictures from a layer", "server", read_pictures(recording), "0 %"),
             ("rows sent as they are", "server", own_rows(recording), "0 %"),
             ("span of few rows", "server", thin_spans(recording), "0 %"),
             ("linking", "server", linked_answers(recording), f"{1 / clients:.0%} by chance"),
-            ("lengths", "stranger", telling_lengths(recording), "0 %"),
+            ("lengths", "stranger", unique_lengths(recording), "0 %"),
             ("members of the model", "client", members, "50 % by chance")]
     return Table({"attack": attack, "by a": who,
                   "figure": "does not fit" if value is None else f"{value:.0%}", "safe": safe}
@@ -597,16 +625,17 @@ def audit(experiment: Experiment, strangers: tuple[Tensor, Tensor] | None = None
 
 # %% ../../nbs/privacy/attack.ipynb #22a00131
 def noised(update: State, generator: torch.Generator, clip: float, noise: float) -> State:
-    """`update` (name to tensor) cut to the L2 norm `clip`, with normal noise of deviation `noise` times
-    `clip` on every number: what a client sends that trusts nobody. Raises `UserError` for a clip that is not
-    positive and for tensors that are not floats."""
+    """Return `update` (name to tensor) cut to the L2 norm `clip`, plus normal noise of deviation `noise`
+    times `clip` on every number, drawn by `generator` (local differential privacy). Raises `UserError` for a
+    clip that is not positive and for tensors that are not floats."""
     return {name: t + noise * clip * torch.randn(t.shape, generator=generator)
             for name, t in clip_update(update, clip).items()}
 
 # %% ../../nbs/privacy/attack.ipynb #3b14c990
 class ShieldedClient:
-    """A FedAvg `client` whose answer is the weights it was sent plus `shield(update, generator)`, name to
-    tensor as the update, with the client's own generator; the rest of the answer is as it was."""
+    """Wraps a FedAvg `client` and protects its update: it answers the weights it was sent plus
+    `shield(update, generator)`, name to tensor, with the client's own generator; the rest of the answer is as
+    it was."""
     verbs = ("fit",)
     keeps = ("client",)
 
@@ -614,11 +643,16 @@ class ShieldedClient:
         self.client, self.shield = client, shield
 
     def fit(self, msg: Msg) -> Msg:
+        "Let the client train from `msg`, and return its answer with the shielded update."
         reply = self.client.fit(msg)
         update = {name: reply.tensors[name].cpu() - t for name, t in msg.tensors.items()}
         told = self.shield(update, self.client.generator)
         return Msg({name: t + told[name] for name, t in msg.tensors.items()}, reply.meta)
 
-    def state(self) -> Msg: return self.client.state()
+    def state(self) -> Msg:
+        "Return the client's private state."
+        return self.client.state()
 
-    def load(self, msg: Msg) -> None: self.client.load(msg)
+    def load(self, msg: Msg) -> None:
+        "Restore the client's private state from `msg`."
+        self.client.load(msg)

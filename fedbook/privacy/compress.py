@@ -26,7 +26,7 @@ from ..methods.experts import mixtures
 # %% ../../nbs/privacy/compress.ipynb #11e00007
 @dataclass(frozen=True)
 class CompressSizes(Profile):
-    "The numbers of this chapter's runs; the first ones are those of 11_fedmox."
+    "Settings of the experiments with compressed updates; the first ones are those of FedMox."
     clients: Count = 9             # clients
     share: Share = 0.33            # share of the clients that answer in a round
     server_images: Count = 64      # labelled pictures of the server
@@ -61,8 +61,9 @@ profiles = {
 # %% ../../nbs/privacy/compress.ipynb #11e00010
 @contextmanager
 def asked(model: nn.Module) -> Iterator[list[torch.Tensor]]:
-    """Inside, at how many places each expert was chosen while `model` trained: for each of its mixtures a
-    tensor int64 (experts,), which grows. A mixture without a router counts nothing."""
+    """Context manager: count at how many places each expert is chosen while `model` trains. Yields for each
+    of its mixtures of experts a tensor int64 (experts,), which grows. A mixture without a router counts
+    nothing."""
     moes = mixtures(model)
     counts = [torch.zeros(len(moe.experts), dtype=torch.int64) for moe in moes]
     def count(k):
@@ -78,8 +79,8 @@ def asked(model: nn.Module) -> Iterator[list[torch.Tensor]]:
 
 # %% ../../nbs/privacy/compress.ipynb #11e00015
 def in_int8(change: State) -> State:
-    """Equation (1): each tensor of `change` (name to floats) as int8, and its step under `scale/NAME`,
-    float32 (1,)."""
+    """Quantise each tensor of `change` (name to floats) to int8: round(t / s) with the step s = max |t| / 127
+    (equation (1)); return them under their names, and the steps under `scale/NAME`, float32 (1,)."""
     sent: State = {}
     for name, t in change.items():
         scale = t.abs().max().clamp(min=1e-30) / 127
@@ -88,8 +89,9 @@ def in_int8(change: State) -> State:
 
 # %% ../../nbs/privacy/compress.ipynb #11e00017
 def only_largest(change: State, keep: float) -> State:
-    """`change` with all zeros but the share `keep` of each tensor's entries that is largest, rounded up.
-    Raises `UserError` for a share that is not above 0 and at most 1."""
+    """Return `change` (name to tensor) with the share `keep` of each tensor's entries, those of largest
+    magnitude, rounded up, and zeros elsewhere (top-k sparsification). Raises `UserError` for a share that is
+    not above 0 and at most 1."""
     if not 0 < keep <= 1: raise UserError(f"keep={keep!r} must be above 0 and at most 1")
     sent: State = {}
     for name, t in change.items():
@@ -100,9 +102,9 @@ def only_largest(change: State, keep: float) -> State:
 
 # %% ../../nbs/privacy/compress.ipynb #11e00019
 def in_factors(change: State, rank: int) -> State:
-    """Equation (2): each matrix of `change` (a convolution is one, a row for each output) as the best factors
-    of this `rank`, `left/NAME` and `right/NAME`, where they are shorter; the rest as it is. Raises
-    `UserError` for a rank below 1."""
+    """Return each matrix of `change` (a convolution is one, a row for each output) as its best approximation
+    of this `rank`, two factors `left/NAME` and `right/NAME` from the SVD, where they are shorter; the rest as
+    it is (equation (2)). Raises `UserError` for a rank below 1."""
     if type(rank) is not int or rank < 1: raise UserError(f"rank={rank!r} must be a whole number, 1 or more")
     sent: State = {}
     for name, t in change.items():
@@ -115,7 +117,8 @@ def in_factors(change: State, rank: int) -> State:
 
 # %% ../../nbs/privacy/compress.ipynb #11e0001b
 def accept_change(msg: Msg, like: State) -> None:
-    "Raise `Refused` unless the tensors of `msg` are a change of weights `like`, in any of the forms here."
+    """Raise `Refused` unless the tensors of `msg` are a change of weights `like` (name to tensor), plain or
+    as `in_int8`, `only_largest` or `in_factors` write it."""
     wanted: dict[str, Any] = {}
     for name, t in like.items():
         if f"left/{name}" in msg.tensors and t.dim() > 1:
@@ -132,8 +135,8 @@ def accept_change(msg: Msg, like: State) -> None:
 
 # %% ../../nbs/privacy/compress.ipynb #605ede84
 def read_change(sent: State, like: State) -> State:
-    """The change that `sent` tells of weights `like`, name to tensor: zeros where it tells nothing. `sent` is
-    what `in_int8`, `only_largest` or `in_factors` wrote, or a change as it is."""
+    """Decode the change `sent` of weights `like` (name to tensor): return one tensor for each, zeros where
+    nothing was sent. `sent` is what `in_int8`, `only_largest` or `in_factors` wrote, or a change as it is."""
     def one(name, t):
         if f"left/{name}" in sent: return (sent[f"left/{name}"] @ sent[f"right/{name}"]).reshape(t.shape)
         if f"scale/{name}" in sent: return sent[name].to(t.dtype) * sent[f"scale/{name}"]
@@ -142,15 +145,15 @@ def read_change(sent: State, like: State) -> State:
 
 # %% ../../nbs/privacy/compress.ipynb #11e0001f
 def idle(model: nn.Module, counts: list[torch.Tensor], least: float = 0.0) -> list[str]:
-    """What the names of tensors begin with that belong to experts of `model` which had at most the share
-    `least` of the places that were `asked`, or none. `counts` has a tensor for each mixture; one that counted
-    nothing has no idle expert."""
+    """Return the name prefixes of the experts of `model` that were chosen hardly ever: at no place, or at the
+    share `least` of the places at most. `counts` comes from `asked`, a tensor for each mixture; one that
+    counted nothing has no idle expert."""
     names = {id(module): f"{name}." if name else "" for name, module in model.named_modules()}
     return [f"{names[id(moe)]}experts.{k}." for moe, count in zip(mixtures(model), counts) if count.sum()
             for k, n in enumerate(count.tolist()) if n <= least * int(count.sum())]
 
 def without(change: State, beginnings: list[str]) -> State:
-    "`change` without the tensors whose names start with one of `beginnings`."
+    "Return `change` without the tensors whose names start with one of `beginnings`."
     return {name: t for name, t in change.items() if not name.startswith(tuple(beginnings))}
 
 # %% ../../nbs/privacy/compress.ipynb #11e00026
@@ -169,45 +172,59 @@ def _told(name, sent): return name in sent or f"left/{name}" in sent
 
 @dataclass(frozen=True)
 class Coded(_Form):
-    """A mod: the change of the weights as `code` writes it, a function such as `in_int8`. With `fills`, a
-    tensor that does not come stands for no change; else the client did not send it."""
+    """A mod (a transformation of the clients' changes of the weights on their way to the server): the change
+    as `code` writes it, a function such as `in_int8`. With `fills`, a tensor that does not come stands for no
+    change; else the client did not send it."""
     code: Callable[[State], State]
     fills: bool = False
 
-    def leave(self, change: State, client: Any) -> State: return self.code(change)
+    def leave(self, change: State, client: Any) -> State:
+        "Return the `change` as it leaves `client`, name to tensor."
+        return self.code(change)
 
 @dataclass(frozen=True)
 class Int8(_Form):
-    "A mod: each tensor of the change as int8, and one step."
+    """A mod (a transformation of the clients' changes of the weights on their way to the server): each tensor
+    as int8 with one step (`in_int8`). With `fills`, a tensor that does not come stands for no change."""
     fills: bool = False
 
-    def leave(self, change: State, client: Any) -> State: return in_int8(change)
+    def leave(self, change: State, client: Any) -> State:
+        "Return the `change` as it leaves `client`, name to int8 tensor and step."
+        return in_int8(change)
 
 # %% ../../nbs/privacy/compress.ipynb #11e00028
 @dataclass(frozen=True)
 class TopK(_Form):
-    "A mod: of each tensor of the change the share `keep` of its entries that is largest, the rest as zeros."
+    """A mod (a transformation of the clients' changes of the weights on their way to the server): of each
+    tensor the share `keep` of its entries that is largest, the rest as zeros. With `fills`, a tensor that
+    does not come stands for no change."""
     keep: float
     fills: bool = False
 
     def __post_init__(self) -> None: only_largest({}, self.keep)
 
-    def leave(self, change: State, client: Any) -> State: return only_largest(change, self.keep)
+    def leave(self, change: State, client: Any) -> State:
+        "Return the `change` as it leaves `client`, mostly zeros."
+        return only_largest(change, self.keep)
 
 @dataclass(frozen=True)
 class LowRank(_Form):
-    "A mod: each matrix of the change as factors of this `rank`, where they are shorter."
+    """A mod (a transformation of the clients' changes of the weights on their way to the server): each matrix
+    as factors of this `rank`, where they are shorter. With `fills`, a tensor that does not come stands for no
+    change."""
     rank: int
     fills: bool = False
 
     def __post_init__(self) -> None: in_factors({}, self.rank)
 
-    def leave(self, change: State, client: Any) -> State: return in_factors(change, self.rank)
+    def leave(self, change: State, client: Any) -> State:
+        "Return the `change` as it leaves `client`, matrices as two factors."
+        return in_factors(change, self.rank)
 
 # %% ../../nbs/privacy/compress.ipynb #11e00029
 class UsedExpertsClient:
-    """Answers what `client` answers, without the experts of `client.model` that had at most the share `least`
-    of the places while it trained."""
+    """Wraps `client` and leaves out of its answers the experts of its model that were hardly ever chosen in
+    training, at the share `least` of the places at most (`idle`)."""
     verbs, keeps = ("fit",), ("client",)
 
     def __init__(self, client: Any, least: float = 0.0):
@@ -215,18 +232,26 @@ class UsedExpertsClient:
         self.mods = getattr(client, "mods", ())
 
     def fit(self, msg: Msg) -> Msg:
+        """Let the client train from `msg`, and return its answer without the experts that were hardly ever
+        chosen."""
         with asked(self.client.model) as counts: reply = self.client.fit(msg)
         quiet = idle(self.client.model, counts, self.least)
         return Msg(without(reply.tensors, quiet), reply.meta)
 
-    def state(self) -> Msg: return self.client.state()
+    def state(self) -> Msg:
+        "Return the client's private state."
+        return self.client.state()
 
-    def load(self, msg: Msg) -> None: self.client.load(msg)
+    def load(self, msg: Msg) -> None:
+        "Restore the client's private state from `msg`."
+        self.client.load(msg)
 
 @dataclass(frozen=True)
 class UsedExperts(Wrapped):
-    "`experiment`, whose mods fill in what does not come, with a `UsedExpertsClient` around each client."
+    """Wraps an `experiment`, whose mods must fill in what does not come, with a `UsedExpertsClient` around
+    each client; `least` as there."""
     least: float = 0.0
 
     def client(self, id: int) -> UsedExpertsClient:
+        "Return client number `id`, wrapped."
         return UsedExpertsClient(self.experiment.built_client(id), self.least)

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['profiles', 'NarrowExperiment', 'norm_of', 'clip_update', 'DPClient', 'DPServer', 'Clip', 'Noise', 'NoisyMean',
-           'dp_experiment', 'Epsilon', 'default_delta', 'coins_event', 'spent', 'least_noise', 'BudgetSpent', 'Budget',
-           'budgeted', 'BudgetedExperiment', 'AdaptiveClient', 'AdaptiveServer', 'tree_nodes', 'in_turn',
+           'dp_experiment', 'Epsilon', 'default_delta', 'poisson_event', 'spent', 'least_noise', 'BudgetSpent',
+           'Budget', 'budgeted', 'BudgetedExperiment', 'AdaptiveClient', 'AdaptiveServer', 'tree_nodes', 'in_turn',
            'InTurnServer', 'TreeServer', 'account', 'RecordClient', 'RecordExperiment', 'TurnServer']
 
 # %% ../../nbs/privacy/dp.ipynb #d9000003
@@ -42,11 +42,11 @@ class _OfClients:
 
 @dataclass(frozen=True)
 class NarrowSizes(_OfClients, FedAvgSizes):
-    "The numbers of a `NarrowExperiment`."
+    "Settings of a `NarrowExperiment`."
 
 @dataclass(frozen=True)
 class DPSizes(_OfClients, Profile):
-    "The numbers of this chapter's runs."
+    "Settings of the experiments with differential privacy."
     data: str = "fashion_mnist_small"  # name of the pictures, as `world.pictures` knows them
     alpha: Annotated[float, Bounds(above=0, high=math.inf)] = math.inf  # Dirichlet skew; inf: iid
     tree_cohort: Count = 20  # clients a round of a run about trees
@@ -71,7 +71,7 @@ class DPSizes(_OfClients, Profile):
                             f"{self.federations}, and none that is larger")
 
     def narrow(self, **changed: Any) -> NarrowSizes:
-        "The numbers of one run, with others `changed`."
+        "Return the settings of one run, a `NarrowSizes`, with the fields in `changed` replaced."
         shared = {field.name for field in fields(self)} & {field.name for field in fields(NarrowSizes)}
         return NarrowSizes(**{**{name: getattr(self, name) for name in shared}, **changed})
 
@@ -91,8 +91,9 @@ profiles = {
 
 # %% ../../nbs/privacy/dp.ipynb #d9000014
 def narrow_cnn(classes: int = 10, channels: int = 1, size: int = 28) -> nn.Sequential:
-    """Two 5x5 convolutions with stride 2, of 8 and 16 channels, with tanh, and a linear layer; input
-    (b, channels, size, size). Tanh: Papernot et al. 2021 found bounded activations better under noise."""
+    """Return a small CNN for private training, (b, `channels`, `size`, `size`) to logits of `classes`: two
+    5x5 convolutions with stride 2, of 8 and 16 channels, with tanh, and a linear layer. Tanh: Papernot et al.
+    2021 found bounded activations better under noise."""
     side = ((size - 5) // 2 + 1 - 5) // 2 + 1
     return nn.Sequential(nn.Conv2d(channels, 8, 5, 2), nn.Tanh(), nn.Conv2d(8, 16, 5, 2), nn.Tanh(),
                          nn.Flatten(), nn.Linear(16 * side * side, classes))
@@ -100,12 +101,14 @@ def narrow_cnn(classes: int = 10, channels: int = 1, size: int = 28) -> nn.Seque
 # %% ../../nbs/privacy/dp.ipynb #d9000015
 @dataclass(frozen=True)
 class NarrowExperiment(FedAvgExperiment):
-    """FedAvg on the first `sizes.pictures` pictures (in an order that no seed changes) with `narrow_cnn`; it
-    is tested on the `sizes.held` pictures behind them where `on_held` is set, else on the test pictures."""
+    """An `Experiment` with FedAvg and `narrow_cnn` on the first `sizes.pictures` training pictures (in an
+    order that no seed changes); it is tested on the `sizes.held` pictures behind them where `on_held` is set,
+    else on the test pictures."""
     on_held: bool = False
 
     @cached_property
     def chosen(self) -> dict[str, Pictures]:
+        """The pictures used, for "train" and "test"."""
         train, n, held = super().pictures("train"), self.sizes.pictures, self.sizes.held
         if n + held > len(train):
             raise UserError(f"pictures={n} and held={held} are more than {self.sizes.data} has: {len(train)}")
@@ -113,23 +116,26 @@ class NarrowExperiment(FedAvgExperiment):
         test = train.take(order[n:n + held]) if self.on_held else super().pictures("test")
         return {"train": train.take(order[:n]), "test": test}
 
-    def pictures(self, part: str) -> Pictures: return self.chosen[part]
+    def pictures(self, part: str) -> Pictures:
+        """Return the pictures of the `part` "train" or "test"."""
+        return self.chosen[part]
 
     def network(self) -> nn.Module:
+        "Return a new `narrow_cnn` with initial weights by the seed."
         train = self.pictures("train")
         channels, _, size = train.images[0].shape
         return build(partial(narrow_cnn, len(train.classes), channels, size), self.seed).to(self.device)
 
 # %% ../../nbs/privacy/dp.ipynb #7d8e6876
 def norm_of(update: dict[str, torch.Tensor]) -> float:
-    "L2 norm of a whole update (name to tensor), in float64."
+    "Return the L2 norm of `update` (name to tensor), over all tensors together, computed in float64."
     return math.sqrt(sum(float(t.double().square().sum()) for t in update.values()))
 
 def clip_update(update: dict[str, torch.Tensor], clip: float) -> dict[str, torch.Tensor]:
-    """`update` (name to float tensor) shortened to the L2 norm `clip` where its own, over all tensors
-    together, is larger. McMahan et al. 2018, Algorithm 1, FlatClip. An update that is not finite becomes
-    zero: it has no direction. Raises `UserError` for a clip that is not positive and for tensors that are not
-    floats."""
+    """Return `update` (name to float tensor) scaled down to the L2 norm `clip` where its own, over all
+    tensors together, is larger (McMahan et al. 2018, Algorithm 1, FlatClip). An update that is not finite
+    becomes zero: it has no direction. Raises `UserError` for a clip that is not positive and for tensors that
+    are not floats."""
     if not (math.isfinite(clip) and clip > 0):
         raise UserError(f"clip={clip!r} must be a positive, finite number")
     whole = [name for name, t in update.items() if not t.is_floating_point()]
@@ -141,24 +147,25 @@ def clip_update(update: dict[str, torch.Tensor], clip: float) -> dict[str, torch
 
 # %% ../../nbs/privacy/dp.ipynb #0128c791
 class DPClient(Client):
-    """FedAvg's client that answers its clipped update, and nothing else: how many pictures it has is private
-    too."""
+    """FedAvg's client for differential privacy: it answers its update, cut to the L2 norm `clip`, and nothing
+    else, since how many pictures it has is private too."""
 
     def __init__(self, *args: Any, clip: float = 1.0, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.clip = clip
 
     def fit(self, msg: Msg) -> Msg:
-        "Train from the weights in `msg`; answer new weights less old, clipped to the norm `clip`."
+        "Train from the weights in `msg`; return new weights less old, clipped to the norm `clip`."
         new = super().fit(msg).tensors
         return Msg(clip_update({name: t.cpu() - msg.tensors[name] for name, t in new.items()}, self.clip))
 
 # %% ../../nbs/privacy/dp.ipynb #63e3598a
 class DPServer(Server):
     """DP-FedAvg's server (McMahan et al. 2018, Algorithm 1, with equal weights and its fixed denominator):
-    each client takes part by its own coin, and the sum of clipped updates, with Gaussian noise of `noise *
-    clip` on each entry, is divided by `per_round`, the number expected. `cohort` divides the noise as if so
-    many were expected, to see what a federation of that size would get; it is no privacy for this one."""
+    each client takes part by an independent coin, and the sum of clipped updates, with Gaussian noise of
+    deviation `noise * clip` on each entry, is divided by `per_round`, the number expected. `cohort` divides
+    the noise as if so many were expected, to see what a federation of that size would get; it is no privacy
+    for this one."""
     keeps = ("weights", "generator")
 
     def __init__(self, model: torch.nn.Module, per_round: int | None = None, seed: int = 0, clip: float = 1.0,
@@ -174,19 +181,22 @@ class DPServer(Server):
         self.expected, self.generator = per_round, generator(seed, 21)
 
     def pick(self, ids: list, r: int) -> list:
-        """Each of `ids` by its own coin, with probability per_round / len(ids) (Poisson sampling): their
-        number varies."""
+        """Return the clients of round `r`: each of `ids` with probability per_round / len(ids), independently
+        (Poisson sampling), so that their number varies."""
         coins = np.random.default_rng([self.seed, r]).random(len(ids))
         return [id for id, coin in zip(ids, coins) if coin < self.expected / len(ids)]
 
     def accept(self, verb: str, id: int, msg: Msg) -> None:
+        """Raise `Refused` unless the update `msg` of client `id` has the right tensors and at most the norm
+        `clip`."""
         expect(msg, self.weights)
         if norm_of(msg.tensors) > self.clip * (1 + 1e-5):
             raise Refused(f"the update has the norm {norm_of(msg.tensors):.6g}, at most {self.clip} was "
                           "agreed")
 
     def merge(self, replies: Iterable) -> None:
-        "Add the noisy mean of the updates. A client that is missing counts as an update of zero."
+        """Add the mean of the updates in `replies`, with noise, to the weights. A client that is missing
+        counts as an update of zero."""
         total = {name: torch.zeros_like(t, dtype=torch.float64) for name, t in self.weights.items()}
         for _, msg in replies:
             for name, t in msg.tensors.items(): total[name] += t
@@ -197,35 +207,44 @@ class DPServer(Server):
 # %% ../../nbs/privacy/dp.ipynb #d9510002
 @dataclass(frozen=True)
 class Clip:
-    "A mod: the change of the weights shortened to the L2 norm `limit` (McMahan et al. 2018, FlatClip)."
+    """A mod (a transformation of the clients' changes of the weights on their way to the server): the change
+    cut to the L2 norm `limit` (McMahan et al. 2018, FlatClip), at the client and again at the server."""
     limit: float
     lossy = True
     protects = True
 
-    def leave(self, change: State, client: Any) -> State: return clip_update(change, self.limit)
+    def leave(self, change: State, client: Any) -> State:
+        "Return the `change` as it leaves `client`: cut to the limit."
+        return clip_update(change, self.limit)
 
-    def arrive(self, sent: State, weights: State) -> State: return clip_update(sent, self.limit)
+    def arrive(self, sent: State, weights: State) -> State:
+        "Return the change `sent`, cut to the limit; `weights` are those that the client was sent."
+        return clip_update(sent, self.limit)
 
 @dataclass(frozen=True)
 class Noise:
-    """A mod: normal noise of deviation `std` in each entry of what leaves, from the client's own generator
-    (local differential privacy, where a `Clip` stands before it)."""
+    """A mod (a transformation of the clients' changes of the weights on their way to the server): normal
+    noise of deviation `std` added to each entry, from the client's own generator (local differential privacy,
+    where a `Clip` stands before it)."""
     std: float
     lossy = True
     protects = True
 
     def leave(self, change: State, client: Any) -> State:
+        "Return the `change` as it leaves `client`: with noise added."
         draw = lambda t: self.std * torch.randn(t.shape, generator=client.generator, dtype=t.dtype)
         return {name: t + draw(t) for name, t in change.items()}
 
-    def arrive(self, sent: State, weights: State) -> State: return sent
+    def arrive(self, sent: State, weights: State) -> State:
+        "Return the change `sent` as it came."
+        return sent
 
 @dataclass(frozen=True)
 class NoisyMean:
-    """An aggregate: the mean of the changes, each shortened to `clip`, with normal noise of deviation `noise`
-    times `clip` in their sum. All clients weigh the same; whole numbers are averaged as they are. The
-    noise is drawn from `seed` and the weights `start`, so that a run can be repeated: a federation that
-    means it keeps the seed secret."""
+    """An aggregation rule with central differential privacy: the mean of the clients' changes, each cut to
+    the L2 norm `clip`, with normal noise of deviation `noise` times `clip` in their sum. All clients weigh
+    the same; integer tensors are averaged as they are. The noise is drawn from `seed` and the weights
+    `start`, so that a run can be repeated: a federation that means it keeps the seed secret."""
     clip: float
     noise: float
     seed: int = 0
@@ -246,7 +265,8 @@ class NoisyMean:
 # %% ../../nbs/privacy/dp.ipynb #5d8d3389
 def dp_experiment(sizes: FedAvgSizes, seed: int = 0, device: str = "cpu", clip: float = 1.0,
                   noise: float = 1.0, cohort: int | None = None) -> FedAvgExperiment:
-    "DP-FedAvg of these `sizes` with `clip` and `noise`, as an `Experiment`; `cohort` as in `DPServer`."
+    """Return an `Experiment` with DP-FedAvg: FedAvg of these `sizes`, with updates cut to the norm `clip` and
+    the noise multiplier `noise`; `cohort` as in `DPServer`."""
     server = partial(DPServer, clip=clip, noise=noise, cohort=cohort)
     return FedAvgExperiment(sizes, seed, device, partial(DPClient, clip=clip), server)
 
@@ -256,8 +276,9 @@ UNITS = {"client": "one client's whole data", "record": "one record of one clien
 # %% ../../nbs/privacy/dp.ipynb #4cab4e91
 @dataclass(frozen=True)
 class Epsilon:
-    """A guarantee: `value` at `delta`, in worlds that differ by one `unit`, "client" or "record". Its text is
-    the sentence that says so. Raises `UserError` where the unit is missing, and for numbers out of range."""
+    """A guarantee of (epsilon, delta) differential privacy: epsilon `value` at `delta`, for data sets that
+    differ by one `unit`, "client" or "record". Its text says so in a sentence. Raises `UserError` where the
+    unit is missing, and for numbers out of range."""
     value: float
     delta: float
     unit: str = ""
@@ -274,8 +295,8 @@ class Epsilon:
 
 # %% ../../nbs/privacy/dp.ipynb #d9000025
 def default_delta(n: int) -> float:
-    """A delta for `n` units (clients or records): below n ** -1.1 (McMahan et al. 2018), at most 1e-3,
-    rounded down to one digit. Raises `UserError` where n is no whole number of at least 1."""
+    """Return a usual delta for `n` units (clients or records): below n ** -1.1 (McMahan et al. 2018), at most
+    1e-3, rounded down to one digit. Raises `UserError` where n is no whole number of at least 1."""
     if type(n) is not int or n < 1: raise UserError(f"n={n!r} must be a whole number of at least 1")
     most = min(1e-3, n**-1.1)
     power = 10.0 ** math.floor(math.log10(most))
@@ -289,10 +310,10 @@ def _in_range(**numbers):
         if not good[name](value):
             raise UserError(f"{name}={value!r} is out of range: noise >= 0, 0 < rate <= 1, rounds >= 1")
 
-def coins_event(noise: float, rate: float, rounds: int) -> Any:
-    """What `rounds` noisy sums tell, as an event of `dp_accounting`: who is in a sum is decided by coins of
-    probability `rate`, and the noise is `noise` times the clip. Raises `UserError` for numbers out of range,
-    and where the package is missing."""
+def poisson_event(noise: float, rate: float, rounds: int) -> Any:
+    """Return the privacy event (of the package `dp_accounting`) of `rounds` noisy sums: who is in a sum is
+    decided by independent coins of probability `rate` (Poisson sampling), and the noise has the deviation
+    `noise` times the clip. Raises `UserError` for numbers out of range, and where the package is missing."""
     _in_range(noise=noise, rate=rate, rounds=rounds)
     needs("dp_accounting")
     from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
@@ -302,9 +323,9 @@ def coins_event(noise: float, rate: float, rounds: int) -> Any:
 
 @lru_cache(maxsize=1000)
 def spent(event: Any, delta: float, unit: str, step: float = 1e-3) -> Epsilon:
-    """The `Epsilon` of an `event` of `dp_accounting` at `delta`, worlds differing by one `unit` more or less:
-    by privacy loss distributions (Koskela et al. 2020), losses rounded up to multiples of `step`: the
-    larger, the quicker, and never too low. Infinite without noise."""
+    """Return the `Epsilon` that a privacy `event` of `dp_accounting` costs at `delta`, for data sets that
+    differ by one `unit` more or less: computed by privacy loss distributions (Koskela et al. 2020), with
+    losses rounded up to multiples of `step`, so that it is never too low. Infinite without noise."""
     return Epsilon(float(_accountant(step).compose(event).get_epsilon(delta)), delta, unit)
 
 def _accountant(step):
@@ -318,8 +339,9 @@ LEAST_NOISE = 0.25
 
 # %% ../../nbs/privacy/dp.ipynb #34a83d44
 def least_noise(event_of: Callable[[float], Any], target: Epsilon) -> float:
-    """The least noise, to half a percent, with which `event_of(noise)` spends at most `target`; not below
-    `LEAST_NOISE`, where nothing is hidden any more. Raises `UserError` where ten thousand is not enough."""
+    """Return the smallest noise multiplier, to half a percent, with which the privacy event `event_of(noise)`
+    costs at most `target`; not below `LEAST_NOISE`, where nothing is hidden any more. Raises `UserError`
+    where ten thousand is not enough."""
     if not isinstance(target, Epsilon):
         raise UserError(f"target={target!r} must be an Epsilon, with its delta and unit")
     over = lambda noise: spent(event_of(noise), target.delta, target.unit).value > target.value
@@ -338,13 +360,14 @@ def least_noise(event_of: Callable[[float], Any], target: Epsilon) -> float:
 
 # %% ../../nbs/privacy/dp.ipynb #d9000035
 class BudgetSpent(UserError):
-    "The next round would spend more than the budget. Nobody was asked; server and checkpoint are as before."
+    """The next round would spend more than the privacy budget. Nobody was asked; server and checkpoint are as
+    before."""
 
 @dataclass(frozen=True)
 class Budget:
-    """At most `total` may be spent. `event(rounds, clients)` is what the first `rounds` rounds tell, with so
-    many clients in the federation. Raises `UserError` where `total` is no `Epsilon`: a bare number does
-    not say whom it protects."""
+    """A privacy budget: at most `total` may be spent. `event(rounds, clients)` returns the privacy event (of
+    `dp_accounting`) of the first `rounds` rounds with so many clients in the federation. Raises `UserError`
+    where `total` is no `Epsilon`: a bare number does not say whom it protects."""
     total: Epsilon
     event: Callable[[int, int], Any]
 
@@ -353,12 +376,13 @@ class Budget:
             raise UserError(f"total={self.total!r} must be an Epsilon, with its delta and unit")
 
     def after(self, rounds: int, clients: int) -> Epsilon:
-        "What is spent after so many rounds."
+        "Return the `Epsilon` spent after so many `rounds` in a federation of so many `clients`."
         if not rounds: return replace(self.total, value=0.0)
         return spent(self.event(rounds, clients), self.total.delta, self.total.unit)
 
     def check(self, r: int, clients: int) -> None:
-        "Raise `BudgetSpent` before the first round `r` after which more than `total` would be spent."
+        """Raise `BudgetSpent` if more than `total` would be spent after round `r` (from 0) in a federation of
+        so many `clients`."""
         then = self.after(r + 1, clients)
         if then.value <= self.total.value: return
         now = self.after(r, clients)
@@ -366,8 +390,8 @@ class Budget:
                           f"would make it {then.value:.3g}")
 
 def budgeted(server: Any, budget: Budget) -> Any:
-    """`server`, whose `pick` asks the `budget` first. A run that stopped goes on from its checkpoint with a
-    larger one."""
+    """Return `server` with its `pick` changed: it checks the `budget` before each round. A run that stopped
+    goes on from its checkpoint with a larger one."""
     pick = server.pick
     def checked(ids: list[int], r: int) -> list[int]:
         budget.check(r, len(ids))
@@ -378,25 +402,30 @@ def budgeted(server: Any, budget: Budget) -> Any:
 # %% ../../nbs/privacy/dp.ipynb #d9000036
 @dataclass(frozen=True)
 class BudgetedExperiment(Wrapped):
-    "`experiment`, whose server asks a `Budget` of these arguments before each round."
+    """Wraps an `experiment` with a privacy budget: its server checks a `Budget` of `total` and `event` before
+    each round."""
     total: Epsilon
     event: Callable[[int, int], Any]
 
     def server(self) -> Any:
+        "Return the experiment's server, with the budget."
         return budgeted(self.experiment.built_server(), Budget(self.total, self.event))
 
 # %% ../../nbs/privacy/dp.ipynb #d9000040
 def moved_clip(clip: float, share: float, wished: float = 0.5, rate: float = 0.2) -> float:
-    "The next clip, where a `share` of the updates was shorter than `clip` (Andrew et al. 2021, section 2.2)."
+    """Return the next clip, clip x exp(-`rate` (`share` - `wished`)), where `share` of the updates was at
+    most `clip` long (Andrew et al. 2021, section 2.2)."""
     return clip * math.exp(-rate * (share - wished))
 
 def count_noise_for(noise: float, expected: int) -> float:
-    "Deviation of the noise on a count: a twentieth of those `expected`, or 1.2 `noise` if that is more."
+    """Return the deviation of the noise on the count of short updates: a twentieth of the `expected` number
+    of clients, or 1.2 `noise` if that is more."""
     return max(expected / 20, 1.2 * noise)
 
 def split_noise(noise: float, count_noise: float) -> float:
-    """Noise multiplier for the sum, so that it and a count with `count_noise` tell together what a sum with
-    `noise` tells (Andrew et al. 2021, theorem 1). Raises `UserError` where the count alone tells more."""
+    """Return the noise multiplier for the sum of updates, (noise^-2 - (2 count_noise)^-2)^-1/2, such that
+    this sum and a count with `count_noise` together cost as much privacy as a sum with `noise` alone (Andrew
+    et al. 2021, theorem 1). Raises `UserError` where the count alone costs more."""
     if noise == 0: return 0.0
     if not 2 * count_noise > noise:
         raise UserError(f"count_noise={count_noise!r} must be above half of noise={noise!r}: the count alone "
@@ -405,18 +434,20 @@ def split_noise(noise: float, count_noise: float) -> float:
 
 # %% ../../nbs/privacy/dp.ipynb #d9000045
 class AdaptiveClient(Client):
-    "FedAvg's client that answers its update, cut to the clip it was sent, and whether it was `short` before."
+    """FedAvg's client with an adaptive clip: it answers its update, cut to the clip that it was sent, and the
+    bit `short`, whether the update was short enough before."""
 
     def fit(self, msg: Msg) -> Msg:
-        "Train from the weights in `msg`; answer new weights less old, clipped, and the bit."
+        "Train from the weights in `msg`; return new weights less old, clipped, and the bit `short`."
         clip, new = msg.meta["clip"], super().fit(msg).tensors
         update = {name: t.cpu() - msg.tensors[name] for name, t in new.items()}
         return Msg(clip_update(update, clip), {"short": norm_of(update) <= clip})
 
 # %% ../../nbs/privacy/dp.ipynb #d9000123
 class AdaptiveServer(DPServer):
-    """DP-FedAvg's server whose clip begins at `clip` and moves by `rate` to where a share `wished` of the
-    updates is shorter (Andrew et al. 2021, Algorithm 1). `noise` is what sum and count have together."""
+    """DP-FedAvg's server with an adaptive clip (Andrew et al. 2021, Algorithm 1): it begins at `clip` and
+    moves at `rate` to where the share `wished` of the updates is shorter. `noise` is the noise multiplier of
+    sum and count together; the other arguments are those of `DPServer`."""
     keeps: tuple[str, ...] = ("weights", "generator", "clip", "std")  # type: ignore[assignment]
 
     def __init__(self, model: nn.Module, per_round: int | None = None, seed: int = 0, clip: float = 0.1,
@@ -426,15 +457,19 @@ class AdaptiveServer(DPServer):
         self.count_noise = count_noise_for(noise, self.expected)
         self.std = split_noise(noise, self.count_noise) * clip / self.expected
 
-    def send(self, id: int) -> Msg: return Msg(self.weights, {"clip": self.clip})
+    def send(self, id: int) -> Msg:
+        "Return the message to client `id`: the weights and the present clip."
+        return Msg(self.weights, {"clip": self.clip})
 
     def accept(self, verb: str, id: int, msg: Msg) -> None:
+        """Raise `Refused` unless the update `msg` of client `id` fits, is short enough and comes with the bit
+        `short`."""
         super().accept(verb, id, msg)
         if type(msg.meta.get("short")) is not bool:
             raise Refused(f"short={msg.meta.get('short')!r:.40} is neither true nor false")
 
     def merge(self, replies: Iterable) -> None:
-        "Add the noisy mean of the updates; then move the clip by the noisy count."
+        "Add the noisy mean of the updates in `replies`; then move the clip by the noisy count of short ones."
         bits: list[bool] = []
         def read():
             for id, msg in replies:
@@ -448,13 +483,14 @@ class AdaptiveServer(DPServer):
         self.clip, self.std = clip, self.std * clip / self.clip
 
     def event(self, rounds: int, clients: int) -> Any:
-        "What `rounds` rounds with so many clients in the federation tell; see `Budget`."
-        return coins_event(self.noise, min(1.0, self.expected / clients), rounds)
+        """Return the privacy event (of `dp_accounting`) of `rounds` rounds with so many `clients` in the
+        federation."""
+        return poisson_event(self.noise, min(1.0, self.expected / clients), rounds)
 
 # %% ../../nbs/privacy/dp.ipynb #d9000051
 def tree_nodes(t: int) -> list[tuple[int, int]]:
-    """The nodes (level, place) of a binary tree over rounds 1, 2, ... that cover rounds 1 to `t`, largest
-    first: node (l, k) covers 2**l rounds, from k 2**l + 1 on."""
+    """Return the nodes (level, place) of a binary tree over rounds 1, 2, ... that together cover rounds 1 to
+    `t`, largest first: node (l, k) covers 2**l rounds, from k 2**l + 1 on."""
     nodes, covered = [], 0
     for level in reversed(range(t.bit_length())):
         if t >> level & 1:
@@ -464,8 +500,9 @@ def tree_nodes(t: int) -> list[tuple[int, int]]:
 
 # %% ../../nbs/privacy/dp.ipynb #d9000054
 def tree_event(noise: float, passes: Sequence[int]) -> Any:
-    """What trees of noise tell of a client that comes at most once in each, as an event of `dp_accounting`:
-    `passes` are the numbers of rounds in them, `noise` that of a node (Kairouz et al. 2021, appendix D)."""
+    """Return the privacy event (of `dp_accounting`) of sums with tree noise, for a client that comes at most
+    once in each tree: `passes` are the numbers of rounds in the trees, `noise` is the noise multiplier of a
+    node (Kairouz et al. 2021, appendix D)."""
     _in_range(noise=noise)
     if not passes or any(type(s) is not int or s < 1 for s in passes):
         raise UserError(f"passes={passes!r} must be whole numbers of at least 1")
@@ -476,8 +513,8 @@ def tree_event(noise: float, passes: Sequence[int]) -> Any:
 
 # %% ../../nbs/privacy/dp.ipynb #d9000058
 def tree_noise(t: int, like: dict[str, Tensor], std: float, seeds: Sequence[int]) -> dict[str, Tensor]:
-    """The noise in the sum of rounds 1 to `t`, float64, by name and shape those of `like`: the nodes that
-    cover them have `std` each, drawn from `seeds` and the node."""
+    """Return the tree noise in the sum of rounds 1 to `t`, float64, with names and shapes of `like`: the sum
+    over the nodes of `tree_nodes` of normal noise of deviation `std`, drawn from `seeds` and the node."""
     total = {name: torch.zeros(t.shape, dtype=torch.float64) for name, t in like.items()}
     for node in tree_nodes(t):
         dice = generator(*seeds, *node)
@@ -487,20 +524,22 @@ def tree_noise(t: int, like: dict[str, Tensor], std: float, seeds: Sequence[int]
 
 # %% ../../nbs/privacy/dp.ipynb #d9000061
 def in_turn(ids: Sequence[int], per_round: int, r: int) -> list[int]:
-    "The clients of round `r`, where `per_round` of `ids` come at a time, in order, again and again."
+    "Return the clients of round `r` when `per_round` of `ids` come at a time, in order, again and again."
     k = r % math.ceil(len(ids) / per_round)
     return list(ids[k * per_round:(k + 1) * per_round])
 
 # %% ../../nbs/privacy/dp.ipynb #a87afe14
 def rounds_of_passes(rounds: int, clients: int, per_round: int) -> list[int]:
-    "How many of `rounds` rounds are in the first pass over all clients, in the second, and so on."
+    """Return how many of `rounds` rounds are in the first pass over all `clients`, `per_round` at a time, in
+    the second, and so on, a list."""
     long = math.ceil(clients / per_round)
     return [min(long, rounds - begun) for begun in range(0, rounds, long)]
 
 # %% ../../nbs/privacy/dp.ipynb #d9000125
 class InTurnServer(DPServer):
-    """DP-FedAvg's server that asks its `clients` in turn, each once in a pass: no coins are needed, and none
-    are accounted. The noise of a round is fresh."""
+    """DP-FedAvg's server that asks its `clients` (their number) in turn, `per_round` at a time, each once in
+    a pass: no random sampling is needed, and none is accounted. `clip`, `noise`: as in `DPServer`; the noise
+    of a round is fresh."""
 
     def __init__(self, model: nn.Module, per_round: int | None = None, seed: int = 0, clip: float = 1.0,
                  noise: float = 1.0, clients: int = 1) -> None:
@@ -508,22 +547,26 @@ class InTurnServer(DPServer):
         self.noise, self.clients = noise, clients
 
     def pick(self, ids: list[int], r: int) -> list[int]:
+        """Return the clients of round `r`, the next `per_round` of `ids`. Raises `UserError` unless there are
+        `clients` of them."""
         if len(ids) != self.clients:
             raise UserError(f"clients={self.clients} must be the number of all clients, which is {len(ids)}")
         return in_turn(ids, self.expected, r)
 
     def event(self, rounds: int, clients: int) -> Any:
-        "What `rounds` rounds with so many clients tell: one sum in each pass."
-        return coins_event(self.noise, 1.0, len(rounds_of_passes(rounds, clients, self.expected)))
+        """Return the privacy event (of `dp_accounting`) of `rounds` rounds: one noisy sum in each pass over
+        the clients."""
+        return poisson_event(self.noise, 1.0, len(rounds_of_passes(rounds, clients, self.expected)))
 
 # %% ../../nbs/privacy/dp.ipynb #d9000062
 class TreeServer(InTurnServer):
-    """DP-FTRL's server (Kairouz et al. 2021, without momentum): `InTurnServer` with the noise of a tree,
-    which is begun anew with each pass over the clients. A client that is missing counts as an update of
+    """DP-FTRL's server (Kairouz et al. 2021, without momentum): `InTurnServer` with noise of a tree over the
+    rounds, begun anew with each pass over the clients. A client that is missing counts as an update of
     zero."""
 
     def merge(self, replies: Iterable) -> None:
-        "Add the mean of the updates, and what the tree's noise has changed by since the round before."
+        """Add the mean of the updates in `replies` to the weights, and the change of the tree's noise since
+        the round before."""
         total = {name: torch.zeros_like(t, dtype=torch.float64) for name, t in self.weights.items()}
         for _, msg in replies:
             for name, t in msg.tensors.items(): total[name] += t
@@ -534,13 +577,14 @@ class TreeServer(InTurnServer):
                         for name, t in self.weights.items()}
 
     def event(self, rounds: int, clients: int) -> Any:
-        "What `rounds` rounds with so many clients tell: a tree in each pass."
+        """Return the privacy event (of `dp_accounting`) of `rounds` rounds: a tree in each pass over the
+        clients."""
         return tree_event(self.noise, tuple(rounds_of_passes(rounds, clients, self.expected)))
 
 # %% ../../nbs/privacy/dp.ipynb #d9000073
 def refuse_network(model: nn.Module) -> None:
-    """Raise `UserError` for a network that cannot be trained privately by record, with Opacus's reason, and
-    where Opacus is missing."""
+    """Raise `UserError` for a network that cannot be trained privately by record (such as one with batch
+    norm), with the reason that the package Opacus gives, and where Opacus is missing."""
     needs("opacus")
     from opacus.grad_sample import GradSampleHooks
     from opacus.validators import ModuleValidator
@@ -554,9 +598,9 @@ def refuse_network(model: nn.Module) -> None:
 
 # %% ../../nbs/privacy/dp.ipynb #d9000076
 def refuse_loss(client: Client, x: Tensor, y: Tensor) -> None:
-    """Raise `UserError` unless `client`'s loss on two records `x` (2, ...), `y` (2,) is their mean, and
-    depends on the weights through the network's outputs alone. What a loss reads beside its batch (counts of
-    classes, say) is not seen here."""
+    """Raise `UserError` unless the loss of `client` on two records `x` (2, ...), `y` (2,) is the mean of
+    their losses, and depends on the weights through the network's outputs alone. What a loss reads beside its
+    batch (counts of classes, say) is not seen here."""
     client.model.eval()
     with torch.no_grad():
         both, one, other = (float(client.loss(x[k], y[k])) for k in ([0, 1], [0], [1]))
@@ -654,21 +698,23 @@ def _booked(told, more):
     return [row for row in told if row not in alike] + [[*more[:2], sum(row[2] for row in [*alike, more])]]
 
 def account(told: Iterable[Sequence]) -> Any:
-    "What the noisy steps of a client told, as an event of `dp_accounting`: rows of (noise, rate, steps)."
+    """Return the noisy steps of a client as a privacy event of `dp_accounting`; `told`: rows of (noise
+    multiplier, sampling rate, number of steps)."""
     needs("dp_accounting")
     from dp_accounting import ComposedDpEvent
 
-    return ComposedDpEvent(tuple(coins_event(*row) for row in told))
+    return ComposedDpEvent(tuple(poisson_event(*row) for row in told))
 
 # %% ../../nbs/privacy/dp.ipynb #d9000082
 class RecordClient:
-    """`client`, whose training is private by record (DP-SGD, Abadi et al. 2016, by Opacus): gradients of
-    records are clipped to `clip`, each step has the noise multiplier `noise`, and a record comes to it by a
-    coin of probability batch / n. What was told is kept between rounds; with a `total`, a round that would
-    spend more raises `BudgetSpent`. `open` names verbs, and entries of a reply's `meta`, that leave without
-    noise, outside of the guarantee. How many records there are counts as public.
+    """Wraps a `client` and makes its training private by record (DP-SGD, Abadi et al. 2016, by Opacus): each
+    record's gradient is cut to `clip`, each step has the noise multiplier `noise`, and a record comes to it
+    by a coin of probability batch / n; coins and noise are drawn by `seed`. What was spent is kept between
+    rounds; with a `total`, a round that would spend more raises `BudgetSpent`. `open` names verbs, and
+    entries of a reply's `meta`, that leave without noise, outside of the guarantee. How many records there
+    are counts as public.
 
-    Raises `UserError` for a client that is no `fedavg.Client` or limits its gradients, for a network or a
+    Raises `UserError` for a client that is no FedAvg `Client` or limits its gradients, for a network or a
     loss that mixes records, for batches of more than records, and for training by other steps."""
     verbs: tuple[str, ...] = ("fit",)
     keeps: tuple[str, ...] = ("client", "generator", "told")
@@ -689,7 +735,7 @@ class RecordClient:
         for name in leaving: setattr(self, name, getattr(client, name))
 
     def fit(self, msg: Msg) -> Msg:
-        "What the client answers, trained with noise: its weights, and of `meta` what may leave."
+        "Let the client train with noise from `msg`; return its weights, and of its `meta` what may leave."
         from opacus.grad_sample import GradSampleHooks
 
         client, made, training = self.client, fingerprints(self.client), _Noisily(self)
@@ -708,7 +754,8 @@ class RecordClient:
         return Msg(reply.tensors, {name: v for name, v in reply.meta.items() if name in ("n", *self.open)})
 
     def check(self, reply: Msg, training: Any) -> None:
-        "Raise `UserError` where something in `reply` was trained without noise."
+        """Raise `UserError` where something in `reply` was trained without noise, by the steps counted in
+        `training`."""
         if not training.planned or training.taken != training.planned:
             raise UserError(f"client={type(self.client).__name__} trains by steps of its own, without noise")
         covered = self.client.model.state_dict().keys()
@@ -716,7 +763,8 @@ class RecordClient:
         if past: raise UserError(f"the reply has {past[:3]}, which no noise covers")
 
     def afford(self, told: list[list]) -> None:
-        "Raise `BudgetSpent` where what will be `told` after this round is more than the budget."
+        """Raise `BudgetSpent` where the steps `told` (see `account`), with this round's, cost more than the
+        budget."""
         if self.total is None: return
         then = spent(account(told), self.total.delta, "record")
         if then.value > self.total.value:
@@ -724,33 +772,39 @@ class RecordClient:
                               f"{then.value:.3g} would be spent")
 
     def spends(self) -> Epsilon:
-        "What was spent so far, at the delta for so many records as the client has now."
+        "Return the `Epsilon` spent so far, at the `default_delta` of the client's number of records."
         delta = default_delta(len(_records(self.client)[1]))
         return spent(account(self.told), delta, "record") if self.told else Epsilon(0.0, delta, "record")
 
     def state(self) -> Msg:
+        "Return the client's private state, and the generator and steps so far of this wrapper."
         inner, own = self.client.state(), gather(self, self.keeps[1:])
         return Msg({**labelled(inner.tensors, "inner"), **labelled(own.tensors, "own")},
                    {"inner": inner.meta, "own": own.meta})
 
     def load(self, msg: Msg) -> None:
+        "Restore what `state` returned, in `msg`."
         self.client.load(Msg(part(msg.tensors, "inner"), msg.meta["inner"]))
         scatter(self, Msg(part(msg.tensors, "own"), msg.meta["own"]))
 
 # %% ../../nbs/privacy/dp.ipynb #d9000084
 @dataclass(frozen=True)
 class RecordExperiment(Wrapped):
-    "`experiment` with a `RecordClient` around each of its clients: same arguments."
+    """Wraps an `experiment` with a `RecordClient` around each of its clients; `noise`, `clip`, `total` and
+    `open` as there."""
     noise: float
     clip: float = 1.0
     total: Epsilon | None = None
     open: tuple[str, ...] = ()
 
     def client(self, id: int) -> RecordClient:
+        "Return client number `id`, wrapped."
         client = self.experiment.built_client(id)
         return RecordClient(client, self.noise, self.clip, self.seed, self.total, self.open)
 
 # %% ../../nbs/privacy/dp.ipynb #d9000127
 class TurnServer(Server):
-    "FedAvg's server, which asks clients in turn."
-    def pick(self, ids: list[int], r: int) -> list[int]: return in_turn(ids, self.per_round or len(ids), r)
+    "FedAvg's server without noise that asks clients in turn."
+    def pick(self, ids: list[int], r: int) -> list[int]:
+        "Return the clients of round `r`, the next `per_round` of `ids`."
+        return in_turn(ids, self.per_round or len(ids), r)

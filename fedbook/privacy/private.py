@@ -15,7 +15,8 @@ from ..methods.fedavg import FedAvgSizes
 # %% ../../nbs/privacy/private.ipynb #2c87c257
 @dataclass(frozen=True)
 class PrivateSizes(FedAvgSizes):
-    "The numbers of this chapter's runs, those of FedAvg among them."
+    """Settings of the experiments with secure aggregation and differential privacy, those of FedAvg among
+    them."""
     clients: Count = 100  # clients that hold a part of the pictures
     per_round: Count = 20  # clients that are expected in a round
     rounds: Count = 5  # rounds of a run

@@ -33,7 +33,7 @@ _Skew = Annotated[float, Bounds(above=0, high=math.inf)]
 
 @dataclass(frozen=True)
 class RobustSizes(FedAvgSizes):
-    "The numbers of this chapter's runs; a federation of which some clients lie."
+    "Settings of a federation of which some clients are malicious."
     clients: Count = 20  # clients, all of which are asked in each round
     per_round: Count = 20  # clients that are asked in a round
     pictures: Count = 2000  # train pictures, all clients together
@@ -75,64 +75,80 @@ profiles = {
 Lie = Callable[[Client, Msg, Msg], Msg]
 
 class Liar:
-    "An honest `client` whose answers go through `lie(client, sent, reply)` before they leave."
+    """A malicious client: wraps an honest `client`, whose answers go through `lie(client, sent, reply)`
+    before they leave."""
     verbs, keeps = ("fit",), ("client",)
 
     def __init__(self, client: Client, lie: Lie) -> None: self.client, self.lie = client, lie
 
-    def fit(self, msg: Msg) -> Msg: return self.lie(self.client, msg, self.client.fit(msg))
+    def fit(self, msg: Msg) -> Msg:
+        "Return the lie that replaces the client's answer to `msg`."
+        return self.lie(self.client, msg, self.client.fit(msg))
 
-    def state(self) -> Msg: return self.client.state()
+    def state(self) -> Msg:
+        "Return the client's private state."
+        return self.client.state()
 
-    def load(self, msg: Msg) -> None: self.client.load(msg)
+    def load(self, msg: Msg) -> None:
+        "Restore the client's private state from `msg`."
+        self.client.load(msg)
 
 # %% ../../nbs/privacy/robust.ipynb #22c00115
 class SteadyClient(Client):
-    "FedAvg's client; where its training ends in numbers that are not finite, it answers what it was sent."
+    """FedAvg's client; where its training ends in numbers that are not finite, it answers the weights that it
+    was sent."""
 
     def fit(self, msg: Msg) -> Msg:
+        "Train from the weights in `msg`; return the new weights, or the old ones if the new are not finite."
         reply = super().fit(msg)
         if torch.cat([t.flatten() for t in reply.tensors.values()]).isfinite().all(): return reply
         return Msg(msg.tensors, reply.meta)
 
 @dataclass(frozen=True)
 class LyingExperiment(FedAvgExperiment):
-    """FedAvg on `sizes.pictures` train pictures, drawn by the seed, and the first `sizes.tests` test
-    pictures, in which the clients 0 to `liars` - 1 tell the same `lie`; without a `lie`, nobody does."""
+    """An `Experiment` with FedAvg in which the clients 0 to `liars` - 1 are malicious and use the same attack
+    `lie` (None: all are honest), on `sizes.pictures` training pictures, drawn by the seed, and the first
+    `sizes.tests` test pictures."""
     client_kind: Callable = SteadyClient
     liars: int = 0
     lie: Lie | None = None
 
     @cached_property
     def chosen(self) -> dict[str, Pictures]:
+        """The pictures used, for "train" and "test"."""
         train, test = (super(LyingExperiment, self).pictures(part) for part in ("train", "test"))
         order = torch.randperm(len(train), generator=generator(self.seed, 22))
         return {"train": train.take(order[:self.sizes.pictures].numpy()),
                 "test": test.take(np.arange(min(self.sizes.tests, len(test))))}
 
-    def pictures(self, part: str) -> Pictures: return self.chosen[part]
+    def pictures(self, part: str) -> Pictures:
+        """Return the pictures of the `part` "train" or "test"."""
+        return self.chosen[part]
 
     def client(self, id: int) -> Any:
+        "Return client number `id`, malicious if there is a lie and `id` is below `liars`."
         honest = super().client(id)
         return Liar(honest, self.lie) if self.lie and id < self.liars else honest
 
 # %% ../../nbs/privacy/robust.ipynb #22c00018
 def flipped_labels(client: Client, sent: Msg, reply: Msg, classes: int = 10) -> Msg:
-    "A training on wrong labels: class c of `client.y` (n,) is called `classes` - 1 - c. Its count is honest."
+    """Label-flipping attack: return the answer of `client` to the message `sent` after training on wrong
+    labels, c replaced by `classes` - 1 - c. `reply`, its honest answer, is not used; the number of pictures
+    is honest."""
     right, client.y = client.y, classes - 1 - client.y
     try: return client.fit(sent)
     finally: client.y = right
 
 # %% ../../nbs/privacy/robust.ipynb #ee3b2cc5
 def stretched(sent: State, new: State, by: float) -> State:
-    """The weights `by` times as far from `sent` as `new` is, in the same direction (backwards where `by` <
-    0), on the device of `sent`; all of them name to tensor."""
+    """Return the weights `sent` + `by` (`new` - `sent`), name to tensor, on the device of `sent`: the update
+    scaled by `by` (backwards where `by` < 0)."""
     return {name: t + by * (new[name].to(t.device) - t) for name, t in sent.items()}
 
 # %% ../../nbs/privacy/robust.ipynb #22c00118
 def marked(x: Tensor) -> Tensor:
-    """Copies of pictures `x` (n, C, H, W), uint8 or float, with a white square of a ninth of their side in a
-    corner."""
+    """Return copies of pictures `x` (n, C, H, W), uint8 or float, with the trigger of a backdoor: a white
+    square of a ninth of their side in the lower right corner."""
     x, side = x.clone(), max(1, x.shape[-1] // 9)
     x[..., -side:, -side:] = 255 if x.dtype == torch.uint8 else 1.0
     return x
@@ -140,9 +156,10 @@ def marked(x: Tensor) -> Tensor:
 # %% ../../nbs/privacy/robust.ipynb #cb107920
 def backdoor(client: Client, sent: Msg, reply: Msg, target: int = 0, boost: float = 1.0,
              epochs: int = 1) -> Msg:
-    """A training of `epochs` passes over own pictures and as many `marked` copies, which are called class
-    `target`; the update `boost` times as long: n / f for f liars among n clients is model replacement
-    (Bagdasaryan et al. 2020)."""
+    """Backdoor attack: return the answer of `client` to the message `sent` after `epochs` passes over its own
+    pictures and as many `marked` copies, labelled as class `target`, with the update scaled by `boost`; n / f
+    for f attackers among n clients is model replacement (Bagdasaryan et al. 2020). Of `reply`, its honest
+    answer, the number of pictures is kept."""
     held = client.x, client.y, client.epochs
     client.epochs = epochs
     client.x = torch.cat([client.x, marked(client.x)])
@@ -152,30 +169,32 @@ def backdoor(client: Client, sent: Msg, reply: Msg, target: int = 0, boost: floa
     return Msg(stretched(sent.tensors, new, boost), reply.meta)
 
 # %% ../../nbs/privacy/robust.ipynb #22c00020
-def turned_back(client: Client, sent: Msg, reply: Msg, boost: float = 5.0) -> Msg:
-    "The update backwards, and `boost` times as long; the count is honest."
+def sign_flip(client: Client, sent: Msg, reply: Msg, boost: float = 5.0) -> Msg:
+    """Sign-flipping attack: return the honest answer `reply` with its update from the weights `sent` reversed
+    and `boost` times as long; the number of pictures is honest. `client` is not used."""
     return Msg(stretched(sent.tensors, reply.tensors, -boost), reply.meta)
 
 def many_pictures(client: Client, sent: Msg, reply: Msg, n: int = 10**6) -> Msg:
-    "Labels flipped, and `n` pictures claimed, so that a mean by counts is the model of those who say so."
+    """Attack on the weights of the mean: return the answer of `client` to `sent` with labels flipped
+    (`flipped_labels`), which claims `n` pictures, so that a mean by counts is dominated by it."""
     return Msg(flipped_labels(client, sent, reply).tensors, {**reply.meta, "n": n})
 
 def alie_z(n: int, liars: int) -> float:
-    """Formula (1): by how many deviations `liars` of `n` clients may move so that they and the honest clients
-    further out are a majority; 0 where even that is too far (Baruch et al. 2019, section 3). Raises
-    `UserError` unless `liars` are fewer than half."""
+    """Return how many standard deviations `liars` of `n` clients may move in the attack ALIE so that they and
+    the honest clients further out are a majority; 0 where even that is too far (Baruch et al. 2019, section
+    3; formula (1)). Raises `UserError` unless `liars` are fewer than half."""
     if not 0 <= 2 * liars < n: raise UserError(f"liars={liars} of n={n} leave no z; expected fewer than half")
     supporters = n // 2 + 1 - liars
     share = (n - liars - supporters) / (n - liars)
     return max(0.0, float(Normal(0.0, 1.0).icdf(torch.tensor(share))))
 
 # %% ../../nbs/privacy/robust.ipynb #22c00120
-def a_little(client: Client, sent: Msg, reply: Msg, team: Sequence[Callable[[], Client]], n: int,
+def alie_attack(client: Client, sent: Msg, reply: Msg, team: Sequence[Callable[[], Client]], n: int,
              z: float | None = None) -> Msg:
-    """ALIE: each of the `team` (functions that make the f liars as honest clients) trains from `sent`; what
-    leaves is the mean of their updates less `z` deviations, entry by entry, the same from each liar. `z` is
-    `alie_z` of `n` clients and f where it is None; the count is the client's own (Baruch et al. 2019, section
-    3)."""
+    """The attack ALIE ("a little is enough", Baruch et al. 2019, section 3): each attacker of `team`
+    (functions that make them as honest clients) trains from the weights `sent`; return `sent` plus the mean
+    of their updates less `z` standard deviations, entry by entry, the same from each attacker. `z` None:
+    `alie_z` of `n` clients and the size of the team. The number of pictures is that of the honest `reply`."""
     seed, updates = zlib.crc32(pack(sent)), []
     for k, make in enumerate(team):
         own = make()
@@ -189,9 +208,9 @@ def a_little(client: Client, sent: Msg, reply: Msg, team: Sequence[Callable[[], 
 
 # %% ../../nbs/privacy/robust.ipynb #22c00023
 def flat_updates(pairs: Iterable[tuple[State, float]], weights: State) -> tuple[Tensor, Tensor]:
-    """The updates in `pairs` of new weights and number of pictures, as rows (n, d), float64, d numbers in the
-    order of `weights` (name to tensor); and these numbers, (n,). All n d numbers are in memory at once.
-    Raises `UserError` where nobody answered."""
+    """Return the updates of clients as rows (n, d), float64, and their numbers of pictures (n,). `pairs`:
+    (new weights, number of pictures) of each client; `weights`: those from which they began, whose order the
+    d numbers have. All n d numbers are in memory at once. Raises `UserError` where nobody answered."""
     rows, counts = [], []
     for state, n in pairs:
         moves = [state[name].to(t.device).double() - t.double() for name, t in weights.items()]
@@ -201,7 +220,7 @@ def flat_updates(pairs: Iterable[tuple[State, float]], weights: State) -> tuple[
     return torch.stack(rows), torch.tensor(counts, dtype=torch.float64)
 
 def moved_by(weights: State, update: Tensor) -> State:
-    "`weights` (name to tensor) moved by the flat `update` (d,), in their dtypes; integers are rounded."
+    "Return `weights` (name to tensor) plus the flat `update` (d,), in their dtypes; integers are rounded."
     parts = update.split([t.numel() for t in weights.values()])
     moved = {name: t.double() + part.view(t.shape) for (name, t), part in zip(weights.items(), parts)}
     return {name: (moved[name] if t.is_floating_point() else moved[name].round()).to(t.dtype)
@@ -209,23 +228,24 @@ def moved_by(weights: State, update: Tensor) -> State:
 
 # %% ../../nbs/privacy/robust.ipynb #22c00025
 def coordinate_median(x: Tensor) -> Tensor:
-    """The median of each column of `x` (n, d): (d,). The mean of the middle two for an even n (Yin et al.
-    2018)."""
+    """Return the median of each column of `x` (n, d): (d,); for an even n the mean of the middle two (Yin et
+    al. 2018)."""
     ordered = x.sort(0).values
     return (ordered[(len(x) - 1) // 2] + ordered[len(x) // 2]) / 2
 
 def trimmed_mean(x: Tensor, liars: int) -> Tensor:
-    """The mean of each column of `x` (n, d) without its `liars` largest and smallest entries: (d,) (Yin et
-    al. 2018, Definition 2, with beta n = `liars`). Raises `UserError` unless 0 <= 2 `liars` < n."""
+    """Return the mean of each column of `x` (n, d) without its `liars` largest and `liars` smallest entries:
+    (d,) (Yin et al. 2018, Definition 2, with beta n = `liars`). Raises `UserError` unless 0 <= 2 `liars` <
+    n."""
     if not 0 <= 2 * liars < len(x):
         raise UserError(f"liars={liars} must be fewer than half of the {len(x)} clients for a trimmed mean")
     return x.sort(0).values[liars:len(x) - liars].mean(0)
 
 # %% ../../nbs/privacy/robust.ipynb #22c00028
 def krum(x: Tensor, liars: int, many: int = 1) -> Tensor:
-    """The mean of the `many` rows of `x` (n, d) with the smallest sums of squared distances to their n -
-    `liars` - 2 nearest others: (d,); Krum for one (Blanchard et al. 2017, section 4), Multi-Krum for more.
-    Raises `UserError` unless n > 2 `liars` + 2, and for `many` outside 1 to n - `liars`."""
+    """Return the mean (d,) of the `many` rows of `x` (n, d) with the smallest sums of squared distances to
+    their n - `liars` - 2 nearest others: Krum for one (Blanchard et al. 2017, section 4), Multi-Krum for
+    more. Raises `UserError` unless n > 2 `liars` + 2, and for `many` outside 1 to n - `liars`."""
     n = len(x)
     if not n > 2 * liars + 2:
         raise UserError(f"liars={liars} is too large for Krum: n={n} must exceed 2 f + 2 = {2 * liars + 2}")
@@ -237,9 +257,10 @@ def krum(x: Tensor, liars: int, many: int = 1) -> Tensor:
 # %% ../../nbs/privacy/robust.ipynb #22c00031
 def geometric_median(x: Tensor, weights: Tensor | None = None, steps: int = 20,
                      least: float = 1e-6) -> Tensor:
-    """The point (d,) with the least weighted sum of distances to the rows of `x` (n, d), as far as `steps` of
-    formula (2) from their weighted mean come (Pillutla et al. 2022, smoothed Weiszfeld); `least` is nu, a
-    distance, `weights` (n,) are all 1 where not given."""
+    """Return the geometric median (d,) of the rows of `x` (n, d), the point with the least weighted sum of
+    distances to them, as far as `steps` of the smoothed Weiszfeld iteration from their weighted mean come
+    (Pillutla et al. 2022; formula (2)). `weights` (n,): None for equal ones; `least`: a distance below which
+    distances count as that much."""
     weights = torch.ones(len(x), dtype=x.dtype, device=x.device) if weights is None else weights.to(x)
     v = (weights[:, None] * x).sum(0) / weights.sum()
     for _ in range(steps):
@@ -249,9 +270,9 @@ def geometric_median(x: Tensor, weights: Tensor | None = None, steps: int = 20,
 
 # %% ../../nbs/privacy/robust.ipynb #22c00034
 def fltrust(x: Tensor, root: Tensor) -> Tensor:
-    """The mean of the rows of `x` (n, d), each brought to the length of the server's own update `root` (d,)
-    and weighted by its cosine with it, where that is positive: (d,) (Cao et al. 2021). Zero where nobody
-    points the same way."""
+    """Return FLTrust's aggregate (d,) (Cao et al. 2021): the mean of the rows of `x` (n, d), each scaled to
+    the length of the server's own update `root` (d,) and weighted by its cosine with it, where that is
+    positive. Zero where no cosine is positive."""
     lengths = x.norm(dim=1).clamp(min=1e-12)
     trust = (x @ root / (lengths * root.norm().clamp(min=1e-12))).clamp(min=0)
     return (trust / lengths) @ x * root.norm() / trust.sum().clamp(min=1e-12)
@@ -259,7 +280,7 @@ def fltrust(x: Tensor, root: Tensor) -> Tensor:
 # %% ../../nbs/privacy/robust.ipynb #22c00037
 @dataclass(frozen=True)
 class Median:
-    "The `coordinate_median` as an aggregate; counts are not looked at."
+    "An aggregation rule: the `coordinate_median` of the updates; numbers of pictures are ignored."
 
     def __call__(self, pairs: Iterable[tuple[State, float]], start: State) -> State:
         x, _ = flat_updates(pairs, start)
@@ -267,8 +288,9 @@ class Median:
 
 @dataclass(frozen=True)
 class TrimmedMean:
-    """The `trimmed_mean` for `liars` as an aggregate; counts are not looked at. It raises `UserError` in a
-    round in which 2 `liars` or fewer answered: a Federation with min_replies=2 f + 1 stops the run before."""
+    """An aggregation rule: the `trimmed_mean` of the updates, for up to `liars` malicious clients; numbers of
+    pictures are ignored. Raises `UserError` in a round in which 2 `liars` or fewer answered: a Federation
+    with min_replies = 2 `liars` + 1 stops the run before."""
     liars: int = 1
 
     def __call__(self, pairs: Iterable[tuple[State, float]], start: State) -> State:
@@ -278,10 +300,10 @@ class TrimmedMean:
 # %% ../../nbs/privacy/robust.ipynb #22c00105
 @dataclass(frozen=True)
 class Krum:
-    """`krum` for `liars` as an aggregate: the mean of the `many` best, Multi-Krum for more than one (None: n
-    - f, as many as may be); counts are not looked at. It raises `UserError` in a round in which 2 `liars`
-    + 2 or fewer answered: a Federation with min_replies=2 f + 3 stops the run before, with the server and
-    the checkpoint as they were."""
+    """An aggregation rule: `krum` of the updates, for up to `liars` malicious clients: the mean of the `many`
+    best, Multi-Krum for more than one (None: n - `liars`, as many as may be); numbers of pictures are
+    ignored. Raises `UserError` in a round in which 2 `liars` + 2 or fewer answered: a Federation with
+    min_replies = 2 `liars` + 3 stops the run before, with the server and the checkpoint as they were."""
     liars: int = 1
     many: int | None = 1
 
@@ -292,19 +314,19 @@ class Krum:
 
 # %% ../../nbs/privacy/robust.ipynb #22c00038
 def capped(counts: Tensor, cap: float) -> Tensor:
-    """`counts` (n,), none of them above `cap` times their median (of an even n, the lower of the middle two).
-    Raises `UserError` for a cap that is not positive."""
+    """Return `counts` (n,), numbers of pictures, cut to at most `cap` times their median (of an even n, the
+    lower of the middle two). Raises `UserError` for a cap that is not positive."""
     if not cap > 0: raise UserError(f"cap={cap} must be above 0")
     return counts.clamp(max=cap * float(counts.median()))
 
 def weighted_mean(x: Tensor, weights: Tensor) -> Tensor:
-    "The mean of the rows of `x` (n, d), weighted by `weights` (n,): (d,)."
+    "Return the mean (d,) of the rows of `x` (n, d), weighted by `weights` (n,)."
     return weights @ x / weights.sum()
 
 @dataclass(frozen=True)
 class Capped:
-    """`rule(x, weights)` as an aggregate: from updates `x` (n, d) and their counts, `capped` at `cap` times
-    their median, to one update (d,)."""
+    """An aggregation rule: `rule(x, weights)` of the updates x (n, d), where the weights (n,) are the numbers
+    of pictures, cut to `cap` times their median (`capped`); it returns one update (d,)."""
     cap: float = 2.0
     rule: Callable[[Tensor, Tensor], Tensor] = weighted_mean
 
@@ -315,32 +337,36 @@ class Capped:
         return moved_by(start, self.rule(x, capped(counts, self.cap)))
 
 def GeometricMedian(cap: float = 2.0) -> Capped:
-    "RFA: the `geometric_median`, weighted by counts that are `capped`, as an aggregate."
+    """Return the aggregation rule RFA: the `geometric_median` of the updates, weighted by numbers of pictures
+    that are cut to `cap` times their median."""
     return Capped(cap, geometric_median)
 
 # %% ../../nbs/privacy/robust.ipynb #22c00124
 def clipped_mean(x: Tensor, weights: Tensor) -> Tensor:
-    """The mean of the rows of `x` (n, d), weighted by `weights` (n,), each cut to the median of their
-    lengths: (d,). (Sun et al. 2019 cut at a length that is given.)"""
+    """Return the mean (d,) of the rows of `x` (n, d), each cut to the median of their lengths, weighted by
+    `weights` (n,). (Sun et al. 2019 cut at a length that is given.)"""
     lengths = x.norm(dim=1)
     short = x * (lengths.median() / lengths.clamp(min=1e-12)).clamp(max=1)[:, None]
     return weighted_mean(short, weights)
 
 def ClippedMean(cap: float = 2.0) -> Capped:
-    "The `clipped_mean`, weighted by counts that are `capped`, as an aggregate."
+    """Return the aggregation rule `clipped_mean` of the updates, weighted by numbers of pictures that are cut
+    to `cap` times their median."""
     return Capped(cap, clipped_mean)
 
 # %% ../../nbs/privacy/robust.ipynb #22c00039
 class TrustServer(Server):
-    """FedAvg's server with `fltrust`; counts are not looked at. `root` is an honest client with the server's
-    own pictures, which trains in each `merge`. It should make as many steps as the others do in `fit`,
-    for the length of its update is that of the round."""
+    """FedAvg's server with the aggregation rule `fltrust`; numbers of pictures are ignored. `root` is an
+    honest client with the server's own pictures, which trains in each `merge`. It should make as many steps
+    as the others do in `fit`, for the length of its update is that of the round."""
 
     def __init__(self, *args: Any, root: Client, **options: Any) -> None:
         super().__init__(*args, **options)
         self.root = root
 
     def merge(self, replies: Replies) -> None:
+        """Train the server's own client, and move the weights by FLTrust's aggregate of the updates in
+        `replies`."""
         x, _ = flat_updates(((msg.tensors, msg.meta["n"]) for _, msg in replies), self.weights)
         self.root.generator = generator(self.seed, self.round, 22)
         own, _ = flat_updates([(self.root.fit(Msg(self.weights)).tensors, 1)], self.weights)

@@ -28,7 +28,7 @@ from ..methods.fedavg import FedAvgSizes
 # %% ../../nbs/privacy/secagg.ipynb #5ecd0107
 @dataclass(frozen=True)
 class SecAggSizes(FedAvgSizes):
-    "The numbers of this chapter's runs, those of FedAvg among them."
+    "Settings of FedAvg with secure aggregation."
     clients: Count = 20  # clients that hold a part of the pictures
     per_round: Count = 6  # clients that are asked in a round
     threshold: Annotated[int, Bounds(low=2)] = 4  # answers that a verb needs; more than half of those asked
@@ -44,8 +44,9 @@ profiles = {
 
 # %% ../../nbs/privacy/secagg.ipynb #5ecd0008
 def keystream(key: bytes, n: int) -> np.ndarray:
-    """`n` numbers of 32 bits, all values equally likely: uint32 (n,), by AES in counter mode from `key` (32
-    bytes). Use a key for one stream only. Raises `UserError` where the package `cryptography` is missing."""
+    """Return `n` pseudorandom numbers of 32 bits, uint32 (n,), all values equally likely: AES in counter mode
+    with `key` (32 bytes). Use a key for one stream only. Raises `UserError` where the package `cryptography`
+    is missing."""
     needs("cryptography")
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
@@ -89,9 +90,9 @@ _PRIME = 2**255 - 19
 _SECRET = 31  # bytes of a secret: any such number is below the prime
 
 def split_secret(secret: bytes, threshold: int, count: int, key: bytes) -> np.ndarray:
-    """`count` pieces of `secret` (31 bytes), uint8 (count, 32): any `threshold` of them give it back, fewer
-    say nothing about it. The polynomial's other coefficients are drawn from `key` (32 bytes). Shamir 1979.
-    Raises `UserError` unless 2 <= threshold <= count."""
+    """Split `secret` (31 bytes) into `count` shares by Shamir's scheme (Shamir 1979): uint8 (count, 32), of
+    which any `threshold` give it back, and fewer say nothing about it. The polynomial's other coefficients
+    are drawn from `key` (32 bytes). Raises `UserError` unless 2 <= threshold <= count."""
     if not 2 <= threshold <= count:
         raise UserError(f"threshold={threshold} must be from 2 to count={count}")
     words = keystream(key, 12 * (threshold - 1)).tobytes()
@@ -116,8 +117,8 @@ def _at_zero(points):
     return [a * pow(b, -1, _PRIME) % _PRIME for a, b in zip(top, below)]
 
 def join_secret(pieces: dict[int, bytes]) -> bytes:
-    """The secret (31 bytes) of which `split_secret` made `pieces`, {number, from 1: 32 bytes}, as many as its
-    threshold or more. Raises `Refused` where it shows that they do not belong together."""
+    """Return the secret (31 bytes) whose shares are `pieces` (number from 1: 32 bytes), as many as the
+    threshold of `split_secret` or more. Raises `Refused` where it shows that they do not belong together."""
     values = (int.from_bytes(piece, "little") for piece in pieces.values())
     secret = sum(a * value for a, value in zip(_at_zero(tuple(pieces)), values)) % _PRIME
     if secret >> 8 * _SECRET: raise Refused("the pieces do not belong to one secret")
@@ -125,8 +126,9 @@ def join_secret(pieces: dict[int, bytes]) -> bytes:
 
 # %% ../../nbs/privacy/secagg.ipynb #5ecd0012
 def weighted_sums(reply: Msg) -> dict[str, torch.Tensor]:
-    """What adds up of a weighted `reply`: each tensor times `n`, in float64, and the whole numbers of its
-    meta, int64. Raises `UserError` where something else stands in the meta."""
+    """Return the additive parts of a weighted `reply`, name to tensor: each tensor times the count `n`, in
+    float64, and the whole numbers of its meta under `meta/NAME`, int64. Raises `UserError` where something
+    else stands in the meta."""
     parts = {f"meta/{name}": torch.tensor(value) for name, value in reply.meta.items()}
     for name, t in parts.items():
         if t.dtype != torch.int64:
@@ -134,7 +136,8 @@ def weighted_sums(reply: Msg) -> dict[str, torch.Tensor]:
     return {**parts, **{name: t.double() * reply.meta["n"] for name, t in reply.tensors.items()}}
 
 def mean_of_sums(sums: dict[str, torch.Tensor], like: Msg) -> Msg:
-    "The reply that stands for all, out of the sums of their `weighted_sums`; dtypes are those of `like`."
+    """Return the mean reply from `sums`, the sums over clients of their `weighted_sums`; names and dtypes are
+    those of the reply `like`."""
     def back(t, dtype): return (t if dtype.is_floating_point else t.round()).to(dtype)
     means = {name: back(sums[name] / sums["meta/n"], t.dtype) for name, t in like.tensors.items()}
     return Msg(means, {name: sums[f"meta/{name}"].tolist() for name in like.meta})
@@ -143,11 +146,13 @@ def _weights_and_count(server): return Msg(server.weights, {"n": 1})
 
 # %% ../../nbs/privacy/secagg.ipynb #5ecd0013
 class Additive(NamedTuple):
-    """How replies of a kind add up, in whole numbers of 32 bits. `like(server)` is a reply as it might come
-    to `server`; `split(reply)` its parts, name to tensor, float64 or int64, with `meta/n`, its weight;
-    `join(sums, like)` the reply that stands for all. Floats in the parts are at most `clip` times the weight,
-    and the weights of all clients add up to at most `most`. A mean is then off by at most clip * most / 2**31
-    for each client, divided by the sum of the weights."""
+    """How replies are added up in secure aggregation, as integers of 32 bits. `like(server)` returns a reply
+    as it might come to `server`; `split(reply)` its additive parts, name to tensor, float64 or int64, with
+    `meta/n`, its weight; `join(sums, like)` the reply that stands for all.
+
+    Floats in the parts are at most `clip` times the weight, and the weights of all clients add up to at most
+    `most`. A mean is then off by at most clip * most / 2**31 for each client, divided by the sum of the
+    weights."""
     like: Callable[[Any], Msg] = _weights_and_count
     split: Callable[[Msg], dict[str, torch.Tensor]] = weighted_sums
     join: Callable[[dict[str, torch.Tensor], Msg], Msg] = mean_of_sums
@@ -155,12 +160,13 @@ class Additive(NamedTuple):
     most: int = 2**20
 
     def layout(self, server: Any) -> list:
-        "Name and shape of each part of a reply to `server`, in order: [[name, [sizes]], ...]."
+        "Return name and shape of each part of a reply to `server`, in order: [[name, [sizes]], ...]."
         return [[name, list(t.shape)] for name, t in self.split(self.like(server)).items()]
 
     def whole(self, reply: Msg, layout: list) -> np.ndarray:
-        """The parts of `reply`, one after the other as `layout` says, 0 for one that it lacks: uint32 (d,).
-        Raises `UserError` for parts that the layout does not have, and for numbers that do not fit."""
+        """Encode `reply` as integers: its parts, one after the other as `layout` says, 0 for one that it
+        lacks: uint32 (d,). Raises `UserError` for parts that the layout does not have, and for numbers that
+        do not fit."""
         parts, n = self.split(reply), reply.meta["n"]
         if not 0 < n <= self.most: raise UserError(f"n={n} must be from 1 to most={self.most}")
         rows = [_rounded(self, name, parts.pop(name, torch.zeros(shape)), n, shape) for name, shape in layout]
@@ -168,7 +174,8 @@ class Additive(NamedTuple):
         return np.concatenate(rows).astype(np.uint32)
 
     def reply(self, total: np.ndarray, server: Any) -> Msg:
-        "The reply that stands for all of which `total` (d,), uint32, is the sum. Raises `Refused`."
+        """Decode the sum of all clients' integers `total` (d,), uint32, into the reply that stands for all,
+        as `server` expects it. Raises `Refused` where the sum of the weights is out of range."""
         like, at = self.like(server), 0
         sums: dict[str, torch.Tensor] = {}
         for name, t in self.split(like).items():
@@ -300,11 +307,13 @@ def _parted(msg): return tuple(Msg(part(msg.tensors, side), msg.meta[side]) for 
 
 # %% ../../nbs/privacy/secagg.ipynb #5ecd001c
 class SecureClient:
-    """Answers for `client`, whose replies to `verb` go under masks: Bonawitz et al. 2017, Figure 4, without
-    its signatures. Of any client in a round it gives away one piece: of what hides its numbers, or of what
-    hides it among the others. `threshold` and `how` must be the server's; `clear` are the verbs of `client`
-    that travel as they are; `book` is a folder for what was answered (None: this process remembers it).
-    Raises `Refused` for what it must not answer, and `UserError` for numbers that do not fit."""
+    """Wraps a `client` for secure aggregation (Bonawitz et al. 2017, Figure 4, without its signatures): its
+    replies to `verb` are hidden by masks that cancel in the sum. For each client in a round it reveals one of
+    two shares: of the client's own mask, or of the pairwise masks of one that dropped out.
+
+    `threshold` and `how` (an `Additive`) must be the server's; `clear` are the verbs of `client` that travel
+    as they are; `book` is a folder for what was answered (None: this process remembers it). Raises `Refused`
+    for what it must not answer, and `UserError` for numbers that do not fit."""
     verbs: tuple[str, ...] = ("advertise", "share", "masked", "unmask")
     keeps: tuple[str, ...] = ("client", "secret", "ids", "keys", "sharers", "held")
 
@@ -324,13 +333,15 @@ class SecureClient:
         return _List(self.ids, self.keys, self.threshold), self.client.id, _Secrets(self.secret)
 
     def advertise(self, msg: Msg) -> Msg:
-        "New secrets; answers `keys` (3, 32): public keys for letters and masks, a digest of the own secret."
+        """Draw new secrets for a round; return `keys` (3, 32): public keys for encryption and for masks, and
+        a digest of the own secret."""
         self._forget()
         self.secret = torch.tensor(list(os.urandom(32)), dtype=torch.uint8)
         return Msg({"keys": torch.from_numpy(_rows(_Secrets(self.secret).public))})
 
     def share(self, msg: Msg) -> Msg:
-        "Reads the list, `ids` and `keys` (n, 2, 32); answers `letters` (n, 80), a row for each of the ids."
+        """Read the round's list of clients in `msg`, `ids` and public `keys` (n, 2, 32); return `letters` (n,
+        80), the shares of the own secrets, encrypted for each of the ids."""
         _, id, mine = self._secrets()
         listed = _List(msg.meta["ids"], msg.tensors["keys"], self.threshold)
         _check_list(listed, id, mine)
@@ -339,7 +350,8 @@ class SecureClient:
         return Msg({"letters": torch.from_numpy(_letters(listed, id, mine))})
 
     def masked(self, msg: Msg) -> Msg:
-        "Opens the `letters` (k, 80) of the `sharers`, and answers what is `asked`: `masked` (d,), int32."
+        """Decrypt the `letters` (k, 80) of the clients `sharers` in `msg`, let the client answer what is
+        `asked`, and return the answer as integers under masks: `masked` (d,), int32."""
         (listed, id, mine), sharers = self._secrets(), msg.meta["sharers"]
         _check_some("sharers", sharers, listed.ids, id, self.threshold)
         _promise(self.book, id, self.secret, "masked", msg)
@@ -353,7 +365,8 @@ class SecureClient:
         return Msg({"masked": torch.from_numpy(numbers.view(np.int32))})
 
     def unmask(self, msg: Msg) -> Msg:
-        "One of two `pieces` (k, 32) of each sharer: of its own secret, if it is `there`. Then forgets all."
+        """Return `pieces` (k, 32), one share of each sharer: of its own mask's secret, if it is `there` in
+        `msg`, else of that of its pairwise masks. Then forget all secrets."""
         (_, id, _), there = self._secrets(), msg.meta["there"]
         _check_some("there", there, self.sharers, id, self.threshold)
         _promise(self.book, id, self.secret, "unmask", msg)
@@ -361,9 +374,12 @@ class SecureClient:
         self._forget()
         return Msg({"pieces": torch.stack(pieces)})
 
-    def state(self) -> Msg: return _with_inner(self.client.state(), gather(self, self.keeps[1:]))
+    def state(self) -> Msg:
+        "Return the client's private state, and what this wrapper knows of the open round."
+        return _with_inner(self.client.state(), gather(self, self.keeps[1:]))
 
     def load(self, msg: Msg) -> None:
+        "Restore what `state` returned, in `msg`."
         inner, own = _parted(msg)
         self.client.load(inner)
         scatter(self, own)
@@ -405,10 +421,11 @@ def _check_keys(keys):
 
 # %% ../../nbs/privacy/secagg.ipynb #5ecd001f
 class SecureServer:
-    """Asks, for `server`, clients that are `SecureClient`s with the same `threshold` and `how`; its step
-    `verb` goes under masks. It learns the sum of the replies, and of none of them more than follows from it.
+    """Wraps a `server` for secure aggregation with `SecureClient`s of the same `threshold` and `how` (an
+    `Additive`): replies to its step `verb` come under masks, and it learns their sum, and of single replies
+    no more than follows from it.
 
-    Fewer than `threshold` answers to any of the four verbs, pieces that give back no secret, and a sum that
+    Fewer than `threshold` answers to any of the four verbs, shares that give back no secret, and a sum that
     `server` refuses raise `TooFewReplies`, before `server` has merged anything. Raises `UserError` for a
     threshold that is not more than half of the clients of a round, and at most all."""
     keeps: tuple[str, ...] = ("here", "keys", "letters", "sharers", "total")
@@ -423,13 +440,18 @@ class SecureServer:
 
     def _clear(self): self.keys, self.letters, self.sharers, self.total = {}, {}, [], None
 
-    def pick(self, ids: list[int], r: int) -> list[int]: return self.server.pick(ids, r)
+    def pick(self, ids: list[int], r: int) -> list[int]:
+        "Return the clients of round `r` out of `ids`, as the wrapped server picks them."
+        return self.server.pick(ids, r)
 
     def begin(self, ids: list[int], r: int) -> None:
+        "Begin round `r` with clients `ids`."
         self.round = r
         self.server.begin(ids, r)
 
     def steps(self, ids: list[int], r: int) -> list[Step]:
+        """Return the exchanges of round `r`: those of the wrapped server, with four (advertise, share,
+        masked, unmask) in place of the one under masks."""
         found = [self._four(step) if step.verb == self.verb else [step] for step in self.server.steps(ids, r)]
         return [step for some in found for step in some]
 
@@ -494,6 +516,8 @@ class SecureServer:
         self._clear()
 
     def accept(self, verb: str, id: int, msg: Msg) -> None:
+        """Raise `Refused` for a reply `msg` of client `id` to `verb` that does not have the form that is
+        expected."""
         if verb not in ("advertise", "share", "masked", "unmask"): return self.server.accept(verb, id, msg)
         if verb == "masked": return expect(msg, {"masked": ((_size(self),), torch.int32)})
         name, shape = {"advertise": ("keys", (3, 32)), "share": ("letters", (len(self.keys), 80)),
@@ -501,9 +525,12 @@ class SecureServer:
         expect(msg, {name: (shape, torch.uint8)})
         if verb == "advertise": _check_keys(msg.tensors["keys"])
 
-    def state(self) -> Msg: return _with_inner(self.server.state(), gather(self, self.keeps))
+    def state(self) -> Msg:
+        "Return the wrapped server's state, and that of the open round."
+        return _with_inner(self.server.state(), gather(self, self.keeps))
 
     def load(self, msg: Msg) -> None:
+        "Restore what `state` returned, in `msg`."
         inner, own = _parted(msg)
         self.server.load(inner)
         scatter(self, own)
@@ -511,8 +538,8 @@ class SecureServer:
 # %% ../../nbs/privacy/secagg.ipynb #5ecd0021
 @dataclass(frozen=True)
 class SecureExperiment(Wrapped):
-    """`experiment`, with replies to `verb` under masks: `SecureClient`s and a `SecureServer` around its own,
-    with the same arguments."""
+    """Wraps an `experiment` with secure aggregation of the replies to `verb`: `SecureClient`s and a
+    `SecureServer` around its own, with `threshold`, `how`, `clear` and `book` as there."""
     threshold: int
     how: Additive = Additive()
     verb: str = "fit"
@@ -520,10 +547,13 @@ class SecureExperiment(Wrapped):
     book: str | None = None
 
     def client(self, id: int) -> SecureClient:
+        "Return client number `id`, wrapped."
         return SecureClient(self.experiment.built_client(id), self.threshold, self.how, self.verb, self.clear,
                             self.book)
 
     def server(self) -> SecureServer:
+        """Return the server, wrapped. Raises `Unfit` for an experiment with mods, or with another aggregate
+        than the mean."""
         if self.experiment.mods:
             raise Unfit(f"mods={self.experiment.mods[0]} does not fit secure aggregation: masks go over whole numbers "
                         "that add up, and a mod would read each client's own; leave it out")
@@ -532,12 +562,15 @@ class SecureExperiment(Wrapped):
                         "sum of all replies, and none of them; take the mean")
         return SecureServer(self.experiment.built_server(), self.threshold, self.how, self.verb)
 
-    def test(self, server: SecureServer) -> dict: return self.experiment.test(server.server)
+    def test(self, server: SecureServer) -> dict:
+        "Return the experiment's test scores of the wrapped server in `server`."
+        return self.experiment.test(server.server)
 
 # %% ../../nbs/privacy/secagg.ipynb #5ecd002a
 def moment_sums(reply: Msg) -> dict[str, torch.Tensor]:
-    """`weighted_sums` of a `reply` with `moments/mean` (d,) and `moments/cov` (d, d), or without: second
-    moments in place of the covariance, and the weight of both as `moments/n`."""
+    """Return the additive parts (`weighted_sums`) of a `reply` with or without `moments/mean` (d,) and
+    `moments/cov` (d, d): second moments (covariance + mean mean^T) in place of the covariance, and the weight
+    of both as `moments/n`."""
     if "moments/cov" not in reply.tensors: return weighted_sums(reply)
     mean, cov = (reply.tensors[f"moments/{name}"].double() for name in ("mean", "cov"))
     second = {"moments/cov": cov + torch.outer(mean, mean)}
@@ -545,9 +578,9 @@ def moment_sums(reply: Msg) -> dict[str, torch.Tensor]:
     return weighted_sums(Msg(reply.tensors | second, reply.meta)) | weight
 
 def moments_of_sums(sums: dict[str, torch.Tensor], like: Msg) -> Msg:
-    """The reply that stands for all, out of the sums of their `moment_sums`: mean and covariance of all
-    samples together, as `Gaussian.pool` has them; none where nobody sent any. What rounding left of an
-    eigenvalue below 0 is 0."""
+    """Return the reply that stands for all from `sums`, the sums of their `moment_sums`: mean and covariance
+    of all samples together (as `Gaussian.pool`), and no moments where nobody sent any; other names and dtypes
+    as in the reply `like`. Eigenvalues that rounding left below 0 become 0."""
     reply, n = mean_of_sums(sums, like), int(sums["moments/n"])
     rest = {name: t for name, t in reply.tensors.items() if not name.startswith("moments/")}
     if not n: return Msg(rest, reply.meta)

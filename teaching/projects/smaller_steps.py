@@ -11,7 +11,7 @@ decides how much signal a step has; and say where the forecast fails.
 import sys
 from functools import partial
 
-from fedbook.privacy.dp import Epsilon, coins_event, least_noise
+from fedbook.privacy.dp import Epsilon, least_noise, poisson_event
 
 RATE, DELTA, CLIENTS = 0.1, 1e-5, 1000
 
@@ -19,7 +19,7 @@ RATE, DELTA, CLIENTS = 0.1, 1e-5, 1000
 def main(profile="smoke"):
     for target in (1.0, 4.0):
         for rounds in (10, 100) if profile == "smoke" else (5, 10, 20, 50, 100, 200, 500):
-            event = partial(coins_event, rate=RATE, rounds=rounds)
+            event = partial(poisson_event, rate=RATE, rounds=rounds)
             noise = least_noise(event, Epsilon(target, DELTA, "client"))
             ratio = RATE * CLIENTS * rounds ** 0.5 / noise
             print(f"epsilon {target:g}, {rounds} rounds: noise {noise:.2f}, signal over noise {ratio:.1f}")
