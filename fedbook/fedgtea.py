@@ -102,7 +102,7 @@ def _floats(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     if tuple(x.shape[1:]) != shape:
         raise UserError(f"x has shape {tuple(x.shape)}, expected (b, {', '.join(map(str, shape))})")
     if x.is_floating_point(): return x
-    raise UserError(f"x holds {x.dtype}, expected floats in [-1, 1]; `world.as_float` makes them of pixels")
+    raise UserError(f"x holds {x.dtype}, expected floats in [-1, 1]; `local.as_float` makes them of pixels")
 
 # %% ../nbs/14_fedgtea.ipynb #af0e1f7c
 class CATE(nn.Module):

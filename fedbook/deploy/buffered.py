@@ -50,7 +50,7 @@ class TimedSizes(_OfClients, FedAvgSizes):
 @dataclass(frozen=True)
 class BufferedSizes(_OfClients, Profile):
     "Settings of this chapter's runs; the comment beside a field says what it means."
-    data: str = "fashion_mnist_small"  # name of the pictures, as `world.pictures` knows them
+    data: str = "fashion_mnist_small"  # name of the pictures, as `folders.pictures` knows them
     alpha: Annotated[float, Bounds(above=0, high=math.inf)] = math.inf  # Dirichlet skew; inf: iid
     epochs: Count = 1  # passes of a client over its pictures in a round
     answers: Count = 2000  # answers that are merged in a run, in every method

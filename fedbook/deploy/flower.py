@@ -64,7 +64,7 @@ from ..engine.workers import Checkpoint, default_workers
 @dataclass(frozen=True)
 class FlowerSizes(Profile):
     "Settings of this chapter's runs; the comment beside a field says what it means."
-    data: str = "fashion_mnist_small"  # name of the pictures, as `world.pictures` knows them
+    data: str = "fashion_mnist_small"  # name of the pictures, as `folders.pictures` knows them
     batch: Count = 16            # pictures in a step
     lr: Positive = 0.15          # learning rate of SGD
     few: Annotated[int, Bounds(low=2)] = 5           # clients of the runs with failures

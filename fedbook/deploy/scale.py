@@ -56,7 +56,7 @@ class CrowdSizes(_OfClients, FedAvgSizes):
 @dataclass(frozen=True)
 class ScaleSizes(_OfClients, Profile):
     "Settings of this chapter's runs; the comment beside a field says what it means."
-    data: str = "fashion_mnist_small"  # name of the pictures, as `world.pictures` knows them
+    data: str = "fashion_mnist_small"  # name of the pictures, as `folders.pictures` knows them
     epochs: Count = 1  # passes of a client over its pictures in a round
     crowds: tuple[Count, ...] = (1000, 10000, 100000)  # numbers of clients that are compared
     share: Share = 0.01  # share of a crowd that a round asks

@@ -715,7 +715,7 @@ def prove(
 class EngineSizes(Profile):
     "Every number of this chapter's runs."
 
-    data: str = "fashion_mnist_small"  # name of the pictures, as `world.pictures` knows them
+    data: str = "fashion_mnist_small"  # name of the pictures, as `folders.pictures` knows them
     clients: Count = 20  # clients that hold a part of the pictures
     per_round: Count = 10  # clients that are asked in a round
     rounds: Count = 30  # rounds of a run

@@ -181,7 +181,7 @@ def make_stream(sizes: "TaskSizes", seed: int) -> Stream:
 @dataclass(frozen=True)
 class TaskSizes(Profile):
     "Settings of class-incremental learning: the stream of tasks, and the training by FedAvg on it."
-    data: str = "fashion_mnist_small"  # name of the pictures, as `world.pictures` knows them
+    data: str = "fashion_mnist_small"  # name of the pictures, as `folders.pictures` knows them
     network: Literal["cnn", "resnet18"] = "cnn"  # body of the network, a key of `networks`
     pictures: Count = 1000      # training pictures of a class, all clients together
     test_pictures: Count = 200  # test pictures of a class

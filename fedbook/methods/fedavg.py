@@ -26,7 +26,7 @@ from ..datasets.world import Pictures
 @dataclass(frozen=True)
 class FedAvgSizes(Profile):
     "Settings of a federation that trains a small CNN by FedAvg (or FedProx)."
-    data: str = "fashion_mnist_small"  # name of the pictures, as `world.pictures` knows them
+    data: str = "fashion_mnist_small"  # name of the pictures, as `folders.pictures` knows them
     alpha: Annotated[float, Bounds(above=0, high=math.inf)] = math.inf  # Dirichlet skew; inf: iid
     clients: Count = 20          # clients that hold a part of the pictures
     per_round: Count = 10        # clients that are asked in a round

@@ -47,7 +47,7 @@ class NarrowSizes(_OfClients, FedAvgSizes):
 @dataclass(frozen=True)
 class DPSizes(_OfClients, Profile):
     "Settings of the experiments with differential privacy."
-    data: str = "fashion_mnist_small"  # name of the pictures, as `world.pictures` knows them
+    data: str = "fashion_mnist_small"  # name of the pictures, as `folders.pictures` knows them
     alpha: Annotated[float, Bounds(above=0, high=math.inf)] = math.inf  # Dirichlet skew; inf: iid
     tree_cohort: Count = 20  # clients a round of a run about trees
     tree_rounds: Count = 100  # rounds of it
