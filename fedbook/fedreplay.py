@@ -416,8 +416,10 @@ class FedReplayClient(Client):
         return self._start
 
     def read(self, fit_msg: Msg) -> None:
-        """Note what a fit message says: the weights and `mu`; keep a pool, where one comes with them. (No
-        verb: its parameter is not called `msg`.)"""
+        """Store what `fit_msg`, the message that asks for a round of training, holds: the weights
+        to start from and the distillation weight `mu`, for this round, and the pool, if the message
+        brings one. Raises `UserError` if the head that was sent has too few classes for the
+        client's labels."""
         tensors = fit_msg.tensors
         missed = part(tensors, "pool")
         if missed: self.pool(Msg(missed))
@@ -497,8 +499,9 @@ class FedReplayClient(Client):
         return list(zip(there[::2], there[1::2]))
 
     def there(self) -> tuple[list[Tensor], ...]:
-        """Return what a round reads, on the device: own features and labels; and the pool's, with the
-        teacher's logits where they count."""
+        """Return what a round of training reads, on the client's device, as two lists of tensors:
+        its own features and labels; and the features and labels of the pool, with the teacher's
+        logits if `mu` is not 0. The second list is empty if the client draws from no pool."""
         pool, taught = self.source, [self.teacher] if self._mu else []
         groups = [self.x, self.y], [] if pool is None else [pool.z, pool.y, *taught]
         return tuple([t.to(self.device) for t in group if t is not None] for group in groups)
@@ -509,7 +512,13 @@ class FedReplayClient(Client):
         return (*(t[own] for t in mine), *(t[shared] for t in pool))
 
     def losses(self, weights: State, share: Tensor, z: Tensor, y: Tensor, *pool: Tensor) -> Tensor:
-        "Return the losses (k,) of k clients that are alike, in one computation: see `losses_stacked`."
+        """Return the losses (k,) of k clients on one batch each, computed at once, with the head,
+        `lam`, `mu` and temperature of this client; their `alike` must be equal (see
+        `losses_stacked`).
+
+        `weights`: the k heads' state dicts, stacked (k, ...); features `z` (k, b, ...), labels `y`
+        (k, b), and likewise `pool`: features, labels and perhaps the teacher's logits; `share` (k,
+        b): the weight of each entry in the mean of its client, 0 for padding."""
         return losses_stacked(self, weights, share, z, y, *pool)
 
 # %% ../nbs/10_fedreplay.ipynb #2e291ad3
@@ -585,8 +594,13 @@ class FedReplayServer(Server):
                    sizes.weight_decay)
 
     def expand(self, donated: ReplayPool) -> None:
-        """Keep the old head's logits on the pool as the teacher's; then add a row to the classifier for each
-        new class up to the last in the pool `donated` (a prototype of 0 for one that nobody gave)."""
+        """Add new classes to the head, which clients that have just joined brought: `donated` holds
+        their features and labels. The classifier gets a row for each label from its present number
+        of classes up to the largest new one, made from the mean of that label's features (0 where
+        it has none), or at random if `prototypes` is False.
+
+        Before that, the old head's logits on the pool are stored as `teacher`, where the sizes ask
+        for distillation."""
         old = self.head.classifier
         if self.sizes.mu and self.sizes.kd_rounds: self.teacher = outputs(self.head, self.shared_pool.z)
         new = donated.y >= self.classes

@@ -82,7 +82,7 @@ def test_what_the_sources_promise_stands_on_the_pages(site, tmp_path):
 
 def test_the_reference_leads_to_the_cell_and_the_chapter_back(site):
     entry = page(site, "api/kit.lab")
-    assert 'href="../00_small.html#cell-c2"' in entry and "Whether two results agree" in words(entry)
+    assert 'href="../00_small.html#cell-c2"' in entry and "Return whether the result a agrees" in words(entry)
     assert re.search(r"same\(\s*a: Any,\s*b: Any,\s*tolerance: float = 1e-0?6\W+bool", words(entry))
     assert "api/kit.lab.html#fedbook.kit.lab.same" in page(site)
 

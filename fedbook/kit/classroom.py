@@ -1,9 +1,10 @@
-"""What a newcomer and a teacher need: a look at the machine, solved exercises, assignments with a grader, slides.
+"""Tools for learners and teachers: a look at the machine, solved exercises, assignments and their
+grader, slides.
 
-The grader asks a pupil's functions in a process of their own, which has no answers: on Linux 5.13 or newer the kernel
-closes the folders of the course to it (Landlock), and everywhere Python's audit hooks hear of files that are opened and
-processes that are started. It believes values, not prints. What it cannot stop: a student may know the answers by
-heart, and the course is public. Where marks matter, change the exercises, or ask about the code."""
+The grader calls a student's functions in a process of their own, which has no answers. On Linux 5.13 or
+newer the kernel closes the course's folders to it (Landlock); elsewhere Python's audit hooks do, and let
+it start no process. Values count, not what is printed. It cannot stop a student who knows the
+answers by heart, and the course is public. Where marks matter, change the exercises, or ask about the code."""
 import ast
 import base64
 import copy
@@ -40,14 +41,16 @@ from fedbook.kit.runs import (chapter_name, chapters, code_cells, cores, exporte
 
 
 class Finding(NamedTuple):
-    "What was found of `what`; `cure` says what to do, where something is wrong."
+    """A line in the report of `doctor`: `what` was looked at, what was `found`, and in `cure` what
+    to do if something is wrong (else empty)."""
     what: str
     found: str
     cure: str = ""
 
 
 def memory_here() -> float | None:
-    "Bytes of memory that this process may use; None where the system does not say."
+    """Return how many bytes of memory this process may use: the machine's, or less if its container
+    has a limit; None if the system does not say."""
     try: whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError): return None
     try: allowed = int(Path("/sys/fs/cgroup/memory.max").read_text())
@@ -120,7 +123,9 @@ def _data() -> Iterator[Finding]:
 
 
 def booked_minutes() -> dict[str, float]:
-    "Chapter to the minutes that its kept rows took at `full`; empty where no results are kept."
+    """Return how many minutes each chapter takes at its profile "full", by name: the measuring
+    times in the results files in `results/`, added up, as they were on the authors' machine. Runs
+    with changed settings do not count; without that folder the dict is empty."""
     folder, minutes = notebooks_folder().parent / "results", dict[str, float]()
     for body in collect(folder) if folder.is_dir() else []:
         if body["profile"] != "full" or body["changes"]: continue
@@ -141,25 +146,29 @@ def _times() -> Iterator[Finding]:
 
 
 def doctor() -> list[Finding]:
-    "What there is to say of this machine: Python, memory, packages, data, and how long chapters take."
+    """Examine this machine and return what was found: Python, cores, memory, disk, GPU, packages
+    and data sets, and how long chapters take."""
     return [finding for ask in (_machine, _torch, _packages, _data, _times) for finding in ask()]
 
 
 class Task(NamedTuple):
-    "An exercise of a chapter: its `text`, the `sources` of its code cells, the functions that it asks for."
+    """An exercise of a chapter: `text` is its Markdown, `sources` are the source texts of its code
+    cells."""
     text: str
     sources: list[str]
 
     @property
     def names(self) -> list[str]:
-        "The functions whose `check` stands in a cell."
+        """The names of the functions that the learner has to write: those on which the code cells
+        call `check`."""
         calls = [node for source in self.sources for node in ast.walk(ast.parse(source))
                  if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "check"]
         return [call.args[0].id for call in calls if isinstance(call.args[0], ast.Name)]
 
     @property
     def points(self) -> int:
-        "The minutes that the text gives for it, else 10."
+        """The points that it is worth: the minutes that its text gives, as in "(15 minutes)", else
+        10."""
         found = re.search(r"\((\d+) minutes?\)", self.text)
         return int(found[1]) if found else 10
 
@@ -170,7 +179,8 @@ def _cells(path: Path) -> list[tuple[str, str]]:
 
 
 def tasks(path: Path) -> list[Task]:
-    "The exercises of the chapter at `path` that `check` looks at, in order."
+    """Return the exercises of the chapter at `path` in order, without those whose cells never call
+    `check`."""
     found, inside = list[Task](), False
     for kind, source in _cells(path):
         if kind == "code":
@@ -186,13 +196,15 @@ def tasks(path: Path) -> list[Task]:
 
 
 def exercises_of(path: Path) -> list[str]:
-    "The names of the functions that a chapter's exercises ask for, in order."
+    """Return the names of the functions that the exercises of the chapter at `path` ask for, in
+    order."""
     return [name for task in tasks(path) for name in task.names]
 
 
 def progress_rows(folder: str | Path = "course") -> list[dict]:
-    """Chapter by chapter, how many exercises are solved in the copy `folder`, and which are open. Raises
-    `UserError` where `folder` is no copy of the chapters."""
+    """Return a dict for each chapter on what a learner has solved in `folder`, a copy of the
+    chapters: `chapter` (its name), `solved` (a text such as "2 of 5") and `open` (the names of the
+    exercises left, a text). Raises `UserError` if `folder` is no such copy."""
     file = progress_file(folder)
     if not file:
         raise UserError(f"{str(folder)!r} is no copy of the chapters; fedbook copy {folder} makes one")
@@ -238,7 +250,9 @@ def _exported(module: str) -> set[str]:
 
 
 def setup_of(path: Path) -> str:
-    "The imports that the exercises of the chapter at `path` need, as the source of one cell."
+    """Return the source of one code cell that prepares for the exercises of the chapter at `path`:
+    its imports, imports of those functions of the chapter that the exercises use, and its
+    parameters."""
     cells = [source for kind, source in _cells(path) if kind == "code"]
     imports = [re.sub(r"^#\|.*\n", "", source, flags=re.M) for source in cells if _imports_only(source)]
     asked = [ast.parse(source) for task in tasks(path) for source in task.sources]
@@ -274,10 +288,11 @@ def _student(path: Path) -> dict:
 
 
 def write_assignment(name: str, folder: str | Path, seed: int | None = None, hidden: int = 6) -> list[Path]:
-    """Write the exercises of chapter `name` for students, and `grader.json` for the teacher, into the new
-    `folder`. `hidden` cases are drawn for each exercise, from `seed` (None: a random one).
-
-    Returns both paths. Raises `UserError` for an unknown chapter, and if `folder` is there already."""
+    """Write an assignment with the exercises of chapter `name` into the new `folder`: a notebook to
+    hand out, without answers, and `grader.json`, which the teacher keeps for `grade`. Return both
+    paths. Grading will add `hidden` random test cases to each exercise, drawn by `seed` (None: a
+    random seed). Raises `UserError` for an unknown chapter, for `hidden` below 1, and if `folder`
+    exists."""
     chapter, path = next(iter(find(name).items()))
     if name == "all": raise UserError("an assignment is of one chapter, not of all")
     if hidden < 1: raise UserError(f"--hidden {hidden} must be 1 or more")
@@ -353,8 +368,9 @@ def _allow_beside(folder: Path, closed: Sequence[Path], allow: Callable) -> None
 
 
 def close_folders(closed: Sequence[Path], own: Path) -> bool:
-    """From now on, for good, this process and what it starts read no file below the folders `closed`, and
-    write below `own` alone. Returns False where the system cannot: elsewhere than on Linux 5.13 or newer."""
+    """Forbid this process and its children, from now on, to read files below the folders `closed`
+    and to write outside the folder `own`, by Linux's Landlock. It cannot be undone. Return whether
+    it worked; it does not on systems other than Linux 5.13 or newer."""
     if sys.platform != "linux": return False
     libc = ctypes.CDLL(None, use_errno=True)
     rules = libc.syscall(444, struct.pack("Q", _HANDLED), 8, 0)
@@ -375,8 +391,9 @@ _STARTS = ("subprocess.Popen", "os.system", "os.exec", "os.fork", "os.forkpty", 
 
 
 def keep_watch(closed: Sequence[Path], starts: bool) -> None:
-    """From now on, for good, Python refuses to open a file below the folders `closed`, or in a folder called
-    `answers`; and to start a process, unless `starts`."""
+    """Make this Python process refuse, from now on, to open files below the folders `closed` or in
+    any folder named `answers`, and, unless `starts`, to start processes. What it refuses raises
+    `PermissionError`. It cannot be undone (an audit hook)."""
     folders = tuple(f"{each}{os.sep}" for each in closed)
     real, text, divider = os.path.realpath, os.fsdecode, os.sep
     forbidden = () if starts else _STARTS
@@ -390,7 +407,9 @@ def keep_watch(closed: Sequence[Path], starts: bool) -> None:
 
 
 def run_cells(notebook: str | Path) -> dict[str, Any]:
-    "The names that the code cells of a notebook leave, statements that fail left out."
+    """Execute the code cells of `notebook` in this process and return the variables they leave,
+    name to value. Statements that raise an error, calls of `check` and lines that begin with % or !
+    are skipped."""
     names: dict[str, Any] = {"__name__": "__main__"}
     for source in code_cells(Path(notebook)):
         with suppress(SyntaxError):
@@ -410,8 +429,10 @@ def _call(f: Callable, arguments: str, functions: list) -> dict:
 
 
 def answer_calls() -> None:
-    """The pupil: runs `notebook.ipynb` of the working folder, then answers what the grader asks on standard
-    input. The folders that are closed to it are the arguments of the process."""
+    """Serve the functions of a student's notebook to the grader: the main function of the process
+    that `Pupil` starts. It executes `notebook.ipynb` in the working folder. Then it reads calls
+    from standard input, a line each in JSON, and writes to standard output what each returned or
+    raised. The process's arguments are the folders that it must not read."""
     talk, hear = os.fdopen(os.dup(1), "w"), os.fdopen(os.dup(0))
     nowhere = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1): os.dup2(nowhere, number)
@@ -430,9 +451,11 @@ _BEGIN = "from fedbook.kit.classroom import answer_calls; answer_calls()"
 
 
 class Pupil:
-    """A process that holds the functions of a student's notebook; `pupil.function(name)` calls one there.
-    Each call may take `patience` seconds; the first, which runs the notebook, five times that. For a
-    `with`."""
+    """A process that holds a student's `notebook`, so that the grader can call its functions out of
+    reach of the answers. To be used in a `with` statement:
+    `with Pupil(notebook) as pupil: pupil.ask("f", x)`. A call may take `patience` seconds, the
+    first one, which also executes the notebook, five times as long. Raises `UserError` if
+    cloudpickle is not installed."""
 
     def __init__(self, notebook: str | Path, patience: float = 30):
         needs("cloudpickle")
@@ -445,22 +468,27 @@ class Pupil:
 
     def __enter__(self) -> "Pupil": return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
         self._folder.cleanup()
 
     def function(self, name: str) -> Callable:
-        "The student's function `name`: calling it asks the process."
+        "Return a function that calls the student's function `name` in the process, as `ask` does."
         def attempt(*case: Any) -> Any: return self.ask(name, *case)
         attempt.__name__ = name
         return attempt
 
     def ask(self, target: str | int, *case: Any) -> Any:
-        "What the function `target` gives for the arguments `case`; raises what it raised."
+        """Call a student's function in the process with the arguments `case` and return its value.
+        `target` is its name, or the number of a function that an earlier call returned.
+
+        Raises an exception with the name and message of the one that it raised; one named `Stopped`
+        if it ends the process or takes too long, also at every later call; one named `Overwritten`
+        if it changes an argument in place."""
         return _ask(self, target, *case)
 
     def stop(self) -> None:
-        "End the process; the next call starts a new one."
+        "Kill the process; the next call of a function starts a new one."
         if self._process: self._process.kill(); self._process.communicate()
         self._process = None
 
@@ -513,7 +541,10 @@ def _ask(pupil: Pupil, target: str | int, *case: Any) -> Any:
 
 
 class Exam(NamedTuple):
-    "What the grader knows of an exercise: its `check`, and its points."
+    """How one exercise is graded: the `name` of the function that the student writes, the `points`
+    to be had, and what the chapter's own call of `check` compares it with. That is the right
+    function `answer`, the visible `cases` (pairs of description and argument tuple), the
+    `tolerance`, and `holds`, which judges results instead of `answer` unless it is None."""
     name: str
     points: int
     answer: Callable
@@ -526,8 +557,9 @@ def _as_case(arguments: Any) -> tuple: return arguments if isinstance(arguments,
 
 
 def exams(path: Path, attempt: Callable[[str], Callable]) -> list[Exam]:
-    """What each `check` of a chapter's exercises is called with, where `attempt(name)` are the learner's
-    functions."""
+    """Return an `Exam` for each exercise of the chapter at `path`: runs the exercises' cells with a
+    `check` that only records its arguments. `attempt(name)` must return a function for each
+    function that a student has to write; the cells call these functions."""
     names: dict[str, Any] = {"__name__": "__main__"}
     found = list[Exam]()
     def record(f, answer, cases, tolerance=1e-6, holds=None):
@@ -546,7 +578,9 @@ def exams(path: Path, attempt: Callable[[str], Callable]) -> list[Exam]:
 
 
 def hidden_cases(module: str, name: str, seed: int, count: int) -> list[tuple[str, tuple]]:
-    "`count` cases of the exercise `name`, drawn from `seed`. Raises `UserError` where none can be drawn."
+    """Return `count` test cases of the exercise `name`, drawn by `seed`, as pairs ("hidden",
+    argument tuple). `module` is the chapter's short name; the function `name` in
+    `teaching/hidden/MODULE.py` draws them. Raises `UserError` if that file is missing."""
     file = notebooks_folder().parent / "teaching" / "hidden" / f"{module}.py"
     if not file.exists(): raise UserError(f"there are no hidden cases for {module}: {file.name} is missing")
     spec: Any = importlib.util.spec_from_file_location(f"hidden_{module}", file)
@@ -559,8 +593,11 @@ def hidden_cases(module: str, name: str, seed: int, count: int) -> list[tuple[st
 
 
 def credit(visible: Sequence[bool], hidden: Sequence[bool], wanted: Sequence = ()) -> float:
-    """Share of an exercise's points: 1 if every case is right, else equation (1). `wanted` are the answers to
-    the hidden cases, where there are such."""
+    """Return the share, from 0 to 1, of an exercise's points that a student gets. `visible` and
+    `hidden` say for each test case whether the result was right; `wanted` are the right results of
+    the hidden cases (empty: not known). It is 1 if all are right, else half of max(0, (h - c) / (1
+    - c)), where h is the share of hidden cases that are right, and c the share that a function with
+    a constant result could get right (0 if c is 1)."""
     if all([*visible, *hidden]): return 1.0
     alike = max((sum(same(a, b) for a in wanted) for b in wanted), default=0) / max(1, len(wanted))
     if alike == 1: return 0.0
@@ -581,8 +618,11 @@ def _mark(exam: Exam, attempt: Callable, extra: list[tuple[str, tuple]]) -> dict
 
 
 def marks_of(path: Path, attempt: Callable[[str], Callable], seed: int, hidden: int = 6) -> list[dict]:
-    """The marks for the exercises of the chapter at `path`: dicts of `exercise`, `points`, `of` and `said`.
-    `attempt(name)` are the functions to be judged; `hidden` cases of each are drawn from `seed`."""
+    """Grade functions on the exercises of the chapter at `path`; return a dict for each exercise:
+    `exercise` (its name), `points` (reached), `of` (to be had) and `said` (the first fault, or that
+    all is right). `attempt(name)` returns the function to be graded. It is tried on the chapter's
+    cases and on `hidden` ones drawn by `seed` (at most 2 where `check` has a `holds`). Raises
+    `UserError` if the chapter has no hidden cases."""
     rows = []
     for exam in exams(path, attempt):
         count = min(hidden, 2) if exam.holds else hidden
@@ -592,8 +632,10 @@ def marks_of(path: Path, attempt: Callable[[str], Callable], seed: int, hidden: 
 
 
 def grade(folder: str | Path, notebook: str | Path, patience: float = 30) -> list[dict]:
-    """The marks of a student's `notebook` for the assignment in `folder`, as `marks_of` gives them, written into
-    its `grades.csv`. Raises `UserError` for a folder or a notebook that is not there, or cannot be read."""
+    """Grade a student's `notebook` for the assignment in `folder` (see `write_assignment`): return
+    the marks as `marks_of` does, and write them into `grades.csv` there, over an earlier line for a
+    file of this name. A call of the student's code may take `patience` seconds. Raises `UserError`
+    if `folder` holds no assignment or the notebook cannot be read."""
     file, notebook = Path(folder, "grader.json"), Path(notebook)
     try: kept = json.loads(file.read_text())
     except (OSError, ValueError):
@@ -650,7 +692,10 @@ def _pictures(outputs: list) -> list:
 
 
 def slide_cells(path: Path) -> list:
-    "The cells of the chapter at `path` that a lecture shows, each with its `slide_type`, as nbformat cells."
+    """Return the cells of the chapter at `path` that a lecture shows, as nbformat cells with a
+    `slide_type` in their metadata: headings, formulas, lists, short functions and figures; prose
+    becomes speaker notes, exercises are left out. A cell tagged "slide" is always shown, one tagged
+    "skip" never."""
     needs("nbformat")
     from nbformat import read
     from nbformat.v4 import new_code_cell, new_markdown_cell
@@ -683,8 +728,10 @@ def _put_code(cell: Any, put: Callable, new_code_cell: Callable) -> None:
 
 
 def write_slides(name: str, target: str | Path = "", reveal: str = "") -> Path:
-    """Write the slides of chapter `name` into the file `target` (default: slides-NAME.html) and return it.
-    Raises `UserError` for an unknown chapter, and for one without outputs, which has no figures to show."""
+    """Write chapter `name` as slides into the HTML file `target` (empty: slides-NAME.html) and
+    return its path. `reveal` is the address from which the page loads reveal.js (empty: nbconvert's
+    default). Raises `UserError` for an unknown chapter, and for one without outputs, which has no
+    figures."""
     chapter, path = next(iter(find(name).items()))
     if name == "all": raise UserError("slides are made of one chapter, not of all")
     needs("nbconvert")

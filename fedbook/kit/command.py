@@ -1,4 +1,4 @@
-"""The `fedbook` command: run chapters as reproducible, resumable jobs, report their claims, list data, help a class."""
+"""The `fedbook` command: run chapters, report their claims, list data sets, help a class."""
 import argparse
 import importlib
 import json
@@ -32,15 +32,18 @@ from fedbook.kit.runs import (DRY, chapter_module, chapter_name, chapters, check
 
 
 def trained() -> dict[str, Path]:
-    "The chapters that train clients, name to path: those that export an `experiment`."
+    """Return the chapters that train federated clients, name to path: those whose notebook exports
+    an `experiment`."""
     says = lambda cell: cell.startswith("#| export") and re.search("^experiment = ", cell, re.M)
     return {name: path for name, path in chapters().items() if any(map(says, code_cells(path)))}
 
 
 def plan_of(name: str, profile: str = "quick", seed: int = 0, changes: dict | None = None,
-            device: Any = "cpu") -> Any:
-    """The `flower.Plan` that trains chapter `name` (a notebook or a module): its `experiment`, with the sizes of
-    `profile` and the `changes` to it. Raises `UserError` for a chapter that trains no clients."""
+            device: str = "cpu") -> Any:
+    """Return the `fedbook.deploy.flower.Plan`, which Flower can run, of the training in chapter
+    `name` (a notebook or its short name), with `seed`, `device` and the settings of `profile` with
+    `changes` (field to value) applied. Raises `UserError` for an unknown chapter, for one that
+    trains no clients, and if Flower is not installed."""
     name, path = next(iter(find(name).items()))
     module: Any = chapter_module(path)
     if not hasattr(module, "experiment"):
@@ -57,7 +60,8 @@ def _flower() -> Any:
 
 
 def seconds_of(budget: str) -> float:
-    "The seconds of a budget such as 2h, 90m or 45s. Raises `UserError` for anything else."
+    """Return the number of seconds in `budget`, a text such as 2h, 90m or 45s. Raises `UserError`
+    for any other text, and for no time at all."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([hms])", budget)
     if not found or not float(found[1]):
         raise UserError(f"--budget {budget} must be a time such as 2h, 90m or 45s")
@@ -65,7 +69,8 @@ def seconds_of(budget: str) -> float:
 
 
 def undecided(claims: Sequence[dict]) -> list[dict]:
-    "The `claims` of the headline, or of papers without one, that are open and that more seeds may decide."
+    """Return those of `claims` (dicts from `judged_claim`) that are open and may be decided by more
+    seeds. Only claims marked as headline count, or, if none is, those of papers."""
     asked = [c for c in claims if c["headline"]] or [c for c in claims if not c["own"]]
     return [c for c in asked if "open" in c["verdict"] and c["seeds"]]
 
@@ -83,9 +88,13 @@ def _hand_on(rows: list[dict], file: Path, facts: dict) -> None:
 def until_decided(path: Path, budget: float, most: int = 32, profile: str = "full", seed: int = 0,
                   out: str | Path = "runs", changes: dict | None = None, device: str = "auto",
                   **options: Any) -> Iterator[dict]:
-    """Run a chapter at each of `looks(most)` until no claim is `undecided`, or the next look would not fit
-    into `budget` seconds. `options` are those of `run_chapter`; it yields its dict after each look. Stopped
-    and called again, it goes on. Raises `UserError` if the chapter has no number of seeds."""
+    """Run the chapter at `path` with more and more seeds, as many as `looks(most)` plans for each
+    step, until no claim is `undecided` or the next step would exceed `budget` seconds in all. Yield
+    the dict of `run_chapter` after each step; its `measured` also counts the open claims. The other
+    arguments, and `options`, are those of `run_chapter`.
+
+    Each step reuses what the one before has measured; so does a second call after an interruption.
+    Raises `UserError` if the chapter's settings have no field `seeds`."""
     plan, spent, rows = looks(most), 0.0, list[dict]()
     if not hasattr(sizes_of(path, profile, changes), "seeds"):
         raise UserError(f"chapter {chapter_name(path)!r} has no number of seeds that could grow; "
@@ -117,8 +126,9 @@ def _facts(path: Path, profile: str, seed: int, device: str, changes: dict, leve
 
 
 def copy_chapters(folder: str | Path) -> tuple[int, int]:
-    """Copy chapters and answers into `folder`, over no file, and begin to note there what is solved. Returns
-    how many were copied, how many stay."""
+    """Copy all notebooks, chapters and answers, into `folder`, without overwriting any, and begin a
+    `progress.json` there, which notes solved exercises. Return two numbers: how many were copied,
+    and how many were there already."""
     source, folder = notebooks_folder(), Path(folder)
     books = [path for path in source.rglob("*.ipynb") if not path.parent.name.startswith(".")]
     missing = [path for path in books if not (folder / path.relative_to(source)).exists()]
@@ -446,7 +456,9 @@ def _slides(args: argparse.Namespace) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    "Entry point of the command `fedbook` and of `python -m fedbook`. Returns the exit code."
+    """Run the command `fedbook` with the arguments `argv` (None: those of the process) and return
+    its exit code: 0, or 1 if a chapter failed, 2 for a mistake of the user, which is printed, and
+    130 after Ctrl-C."""
     commands = {"run": _run, "flower-app": _flower_app, "report": _report, "data": _data, "copy": _copy,
                 "doctor": _doctor, "lab": _open_lab, "progress": _progress,
                 "assignment": _assignment, "grade": _grade, "slides": _slides}

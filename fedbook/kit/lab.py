@@ -20,7 +20,9 @@ from fedbook.engine.sizes import limits, meanings
 
 
 def sizes_table(profiles: dict) -> Markdown:
-    "Every field of a chapter's `profiles` as a table: its meaning, its limits, its value at each profile."
+    """Return a table, for display in a notebook, of the settings in `profiles`: a chapter's dict
+    from profile name, such as "quick", to its `Profile`. Each row is a field, with its meaning, its
+    limits and its value in each profile."""
     kind = type(next(iter(profiles.values())))
     hints = get_type_hints(kind, include_extras=True)
     rows = [["size", "meaning", "limits", *profiles]]
@@ -33,7 +35,10 @@ def sizes_table(profiles: dict) -> Markdown:
 
 
 def same(a: Any, b: Any, tolerance: float = 1e-6) -> bool:
-    "Whether two results agree: numbers and arrays within `tolerance`, containers item by item."
+    """Return whether the result `a` agrees with the expected result `b`. Numbers, arrays and
+    tensors agree if their shapes are equal and each entry is within `tolerance`, relative plus
+    absolute; NaN agrees with NaN. Dicts, lists and tuples are compared item by item, anything else
+    by `==`."""
     if hasattr(a, "detach") or hasattr(b, "detach"):
         a, b = (v.detach().cpu().numpy() if hasattr(v, "detach") else v for v in (a, b))
     if hasattr(b, "shape") or isinstance(b, (int, float)):
@@ -92,7 +97,10 @@ def _intact(before, after):
 
 
 def overwritten(case: tuple, given: tuple) -> int:
-    "The number of the first argument that is not in `given` what it was in `case`, or 0."
+    """Return the position, counted from 1, of the first argument that a function changed in place;
+    0 if it changed none. `case` holds its arguments as they were before the call, `given` the
+    objects that it was called with, after the call. Arguments other than numbers, texts, arrays,
+    tensors and containers of these count as unchanged."""
     return next((i for i, pair in enumerate(zip(case, given), 1) if not _intact(*pair)), 0)
 
 
@@ -114,8 +122,15 @@ def _wrong(got, want, tolerance):
 
 def try_case(attempt: Callable, answer: Callable | None, case: tuple, tolerance: float = 1e-6,
              holds: Callable | None = None) -> tuple[bool, str]:
-    """Whether `attempt` gave anything on the arguments `case`, and what is wrong with it (an empty text:
-    nothing), by `answer` or by `holds`, as in `check`."""
+    """Call a learner's function `attempt` with copies of the arguments `case` and return a pair
+    `(attempted, fault)`. `attempted` is False where the exercise is still unwritten: the call
+    returned None or `...`, or raised `NotImplementedError`. `fault` says what is wrong, and is
+    empty for a right result.
+
+    A result is right if it agrees within `tolerance` with that of `answer` (see `same`), or, with
+    `holds`, if `holds(result, *case)` returns None or "". An error of `attempt` is a fault, and so
+    is an argument changed in place, unless `answer` changes its own too. Without `holds` an
+    `answer` is needed."""
     given = copy.deepcopy(case)
     try: got = attempt(*given)
     except NotImplementedError: return False, "is not written yet"
@@ -134,15 +149,18 @@ PROGRESS = "progress.json"
 
 
 def progress_file(folder: str | Path = ".") -> Path | None:
-    """The file for what is solved, of the copy of the chapters that `folder` is, or lies in; None where there
-    is no such copy."""
+    """Return the path of the `progress.json` in which a learner's solved exercises are noted, or
+    None. It is looked for in `folder`, then in its parent, and counts only beside a copy of the
+    chapters (beside `00_start.ipynb`)."""
     here = Path(folder).resolve()
     files = [place / PROGRESS for place in (here, here.parent) if (place / "00_start.ipynb").exists()]
     return next(filter(Path.exists, files), None)
 
 
 def solved_in(file: Path) -> dict[str, list[str]]:
-    "Module to the names of its solved exercises, as `file` holds them. Raises `UserError` if it is damaged."
+    """Read a learner's `progress.json` from `file`; return, for each chapter's module name such as
+    "fedavg", the sorted names of the solved exercises. Raises `UserError` if the file is missing or
+    damaged."""
     try:
         held = json.loads(file.read_text(encoding="utf-8"))
         return {module: sorted(set(map(str, names))) for module, names in held.items()}
@@ -165,12 +183,15 @@ def _note(attempt):
 
 def check(attempt: Callable, answer: Callable | None, cases: list | dict, tolerance: float = 1e-6,
           holds: Callable | None = None) -> None:
-    """Compare the learner's function `attempt` with `answer` on `cases`: a list of argument tuples, or a dict
-    from words ("two tensors of unlike size") to argument tuple. Where `holds` is given, `holds(got, *case)`
-    judges instead: it returns None or "" where `got` is right, else the sentence that says what is wrong.
+    """Compare the learner's function `attempt` with the right one, `answer`, on `cases`: a list of
+    argument tuples (a single argument may stand alone), or a dict to these from a description such
+    as "two tensors of unlike size". Prints "not attempted yet", "correct on N cases", or the first
+    case that fails and why; an error of `attempt` is printed too, not raised.
 
-    Prints `not attempted yet`, `correct on N cases` or the first case that fails; never raises. In a reader's
-    copy of the chapters, what is correct is noted."""
+    Results must agree within `tolerance` (see `same`), and no argument may be changed in place. If
+    `holds` is given, it judges the result instead: `holds(result, *case)` returns None or "" if
+    `result` is right, else what is wrong; `answer` may then be None. In a learner's own copy of the
+    chapters, a solved exercise is noted in `progress.json`."""
     words = [f" ({word})" for word in cases] if isinstance(cases, dict) else [""] * len(cases)
     for i, case in enumerate(cases.values() if isinstance(cases, dict) else cases, 1):
         case = case if isinstance(case, tuple) else (case,)
@@ -189,7 +210,8 @@ def _show(markup, text):
 
 
 def reveal(answer: Callable) -> None:
-    "Show the source of `answer` (a function or class) behind a line that the reader opens."
+    """Show the source code of `answer`, a function or class, in a notebook, folded behind a line
+    that the reader opens."""
     source = inspect.getsource(answer)
     line = f"Answer: <code>{answer.__name__}</code>"
     _show(f"<details><summary>{line}</summary><pre>{html.escape(source)}</pre></details>",
@@ -200,8 +222,9 @@ def _plain_text(markup): return html.unescape(re.sub(r"<[^>]+>", "", markup))
 
 
 def quiz(question: str, *choices: tuple[str, bool, str]) -> None:
-    """Ask `question`; each choice is `(text, right, reason)`, and opens to its reason. The order of the
-    choices follows from the text of the question."""
+    """Show a multiple-choice `question` in a notebook. Each of `choices` (at most 8) is a tuple
+    `(text, right, reason)`; opening it shows whether it is right, and the reason. Question and
+    texts may hold HTML. The choices are shuffled, for one question always in the same way."""
     order, look = list(choices), "margin:4px 0 4px 16px"
     random.Random(hashlib.sha256(question.encode()).hexdigest()).shuffle(order)
     named = [(f"{letter})", *choice) for letter, choice in zip("abcdefgh", order)]
@@ -239,10 +262,14 @@ def _both_curves(question, mine, measured, unit):
 
 
 def guess(question: str, mine: Any, measure: Callable[[], Any], unit: str = "") -> Any:
-    """A guess before a run. `mine` is `...` (nothing is run), a number, or a list of numbers (a curve); then
-    `measure()` runs, which gives a number, a list, or a dict from x to y. Both are shown.
+    """Show the reader's guess `mine` beside the result of an experiment, which `measure()` then
+    runs. The guess is a number, a list of numbers (a curve), or `...` for none yet, with which
+    nothing runs. `measure` returns a number, a list, or a dict from x to y; `unit` is printed
+    behind numbers.
 
-    Returns what was measured, or None. Like `check`, it prints what is wrong and does not raise."""
+    Numbers are printed with their difference, curves are drawn in one figure. Returns what was
+    measured, or None if nothing ran. A guess of the wrong kind or length is reported in print; no
+    error is raised for it."""
     if mine is Ellipsis or mine is None:
         return print(f"{question}\nnot attempted yet: put your guess in place of ... and run the cell")
     curve = isinstance(mine, (list, tuple))
@@ -274,13 +301,15 @@ def _knob(name, spec):
     return kind(min=low, max=high, step=step, value=start, **look)
 
 
-def play(f: Callable, **knobs: list | tuple) -> None:
-    """Sliders over the pure function `f(...) -> Figure`: each knob is a list of choices, or `(low, high,
-    step)` with an optional start.
+def play(f: Callable[..., Any], **knobs: list | tuple) -> None:
+    """Show sliders in a notebook that redraw the matplotlib figure `f(**values)`. Each of `knobs`
+    belongs to the argument of `f` with its name: a list of choices, or `(low, high, step)` or
+    `(low, high, step, start)` of a number.
 
-    While `f` works, the line above the picture says for which setting; where a move is refused with an error,
-    it says so, and the picture stays. Moves made meanwhile wait, and of one knob only the last is drawn.
-    Where no kernel is running, the reader sees one line that says what can be moved."""
+    A line above the figure says for which values `f` is at work. If `f` raises an error after a
+    move, that line shows it and the old figure stays; at the first drawing the error is raised.
+    Moves made meanwhile wait, and of each slider only the last counts. Without a running kernel the
+    reader sees one line that names the sliders."""
     needs("ipywidgets")
     import ipywidgets as w
     needs("matplotlib")
@@ -327,9 +356,11 @@ def _arrow_text(verb, entries, room=86):
 
 
 def flow(entries: Sequence, title: str = "One round, drawn from its messages") -> Any:
-    """Draw who sends what: one arrow per verb and way, labelled with tensor names and bytes. `entries` are
-    ledger entries (`way`, `client`, `verb`, `nbytes`, `tensors` as (name, bytes) pairs), usually of one
-    round. Returns the figure."""
+    """Return a matplotlib figure of the messages between server and clients: an arrow for each verb
+    (the client's method that is asked for, such as "fit") and direction, with the names and bytes
+    of its largest tensors. `entries`: records of messages, `fedbook.engine.wire.Entry`, usually of
+    one round; each has `way` ("down" or "up"), `client`, `verb`, `nbytes` and `tensors` (pairs of
+    name and bytes)."""
     needs("matplotlib")
     import matplotlib.pyplot as plt
 

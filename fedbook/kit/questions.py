@@ -1,4 +1,4 @@
-"""Open questions as data: read from a file, answered from kept results, with what would turn each answer."""
+"""Questions that papers left open: read from a file, and answered from the results in `results/`."""
 import math
 import re
 import tomllib
@@ -16,9 +16,12 @@ NOT_YET = "not measured yet"
 
 
 class Evidence(NamedTuple):
-    """What a question rests on, in the results of a `chapter`. Of the `kind` `claim` it is the chapter's own
-    claim with that `text`, in which * stands for anything. Any other kind names a reader, which makes values
-    of the rows that `read` names: they are judged as the claim `text` within `bounds`, arguments of
+    """What the answer to a question rests on, in the results file of a `chapter`. With the `kind`
+    "claim" it is the chapter's own claim whose wording is `text`, where * stands for any text.
+
+    With another `kind`, the name of a function in this module ("difference", "quotient" or
+    "step_change"), that function computes values, one per seed, from the results file and the
+    arguments `read`. They are judged as a claim `text`; `bounds` are further arguments of
     `judged_claim`."""
     chapter: str
     text: str
@@ -28,10 +31,13 @@ class Evidence(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A question that a `paper` left open. It `rests` on evidence, the first piece of which decides: `holds`,
-    `fails` or `undecided` is said. `figures` is the second sentence; {0}, {1} in it are the figures of the
-    evidence. `cell` is the id of the cell in the first one's chapter that measures or judges it, `change`
-    says what would change our mind."""
+    """A question that a `paper` left open, `asked` in words, and the sentences to answer it with.
+    The verdict on the first piece of evidence in `rests` picks the first sentence: `holds`, `fails`
+    or `undecided`. The second is `figures`, where {0}, {1} stand for the measured values of the
+    evidence.
+
+    `cell` is the id of the notebook cell that measures or judges the first piece of evidence;
+    `change` says what would change the answer."""
     paper: str
     asked: str
     cell: str
@@ -44,13 +50,16 @@ class Question(NamedTuple):
 
 
 class Settled(NamedTuple):
-    "A `question`, and for each piece of its evidence the judged claim that was found, or None."
+    """An answered `question`: for each piece of its evidence, `found` holds the judged claim (a
+    dict from `judged_claim`), or None where it was not measured."""
     question: Question
     found: tuple[dict | None, ...]
 
 
 def difference(body: dict, what: str, minus: str, number: str) -> list[float]:
-    "From the results `body`: the `number` of row `what` less that of row `minus`, for each seed of both."
+    """Return the `number` of row `what` minus that of row `minus`, for each seed that both have, in
+    ascending order. `body` is a results file as a dict; each of its rows holds the numbers of one
+    method or setting with one seed."""
     having = [row for row in body["rows"] if number in row["numbers"]]
     rows = {(row["what"], row["seed"]): row["numbers"][number] for row in having}
     both = sorted(seed for name, seed in rows if name == what and (minus, seed) in rows)
@@ -58,14 +67,16 @@ def difference(body: dict, what: str, minus: str, number: str) -> list[float]:
 
 
 def quotient(body: dict, what: str, number: str, by: str) -> list[float]:
-    "From the results `body`: one number of row `what` over another, `by`, for each seed."
+    """Return the number called `number` of row `what`, divided by the one called `by`, for each
+    seed. `body` is a results file as a dict."""
     rows = [row["numbers"] for row in body["rows"] if row["what"] == what]
     return [numbers[number] / numbers[by] for numbers in rows if {number, by} <= numbers.keys()]
 
 
 def step_change(body: dict, what: str, minus: str, number: str) -> list[float]:
-    """From the results `body` of 14_fedgtea: what a step of the server with the setting `what` does to a
-    `number`, less what one with `minus` does, from the same weights: the mean over tasks, for each seed."""
+    """Return, for each seed, how much more the setting `what` changes a `number` in one step of the
+    server than the setting `minus` does from the same weights: the mean over tasks. `body` is the
+    results file of the chapter 14_fedgtea as a dict."""
     looks = lambda task, setting: task["looks"].get(setting, {})
     seen = lambda task: number in looks(task, what) and number in looks(task, minus)
     change = lambda task: looks(task, what)[number] - looks(task, minus)[number]
@@ -101,8 +112,9 @@ _FITS: dict[str, Callable[[Any], bool]] = {
 
 
 def read_questions(path: str | Path = "") -> dict[str, Question]:
-    """The questions in the TOML file `path`, or in the course's own `nbs/evidence/questions.toml`, by name. Raises
-    `UserError` for a file that is not there or holds something else."""
+    """Read questions from the TOML file `path` (empty: the course's own,
+    `nbs/evidence/questions.toml`) and return them by name. Raises `UserError` if the file is
+    missing, is no TOML, or has other fields than expected."""
     path = Path(path or notebooks_folder() / "evidence" / "questions.toml")
     place = f"file {str(path)!r}"
     try: tables = tomllib.loads(path.read_text(encoding="utf-8")).get("question", "none")
@@ -159,7 +171,8 @@ def _evidence(table: dict, where: str) -> Evidence:
 
 
 def kept_results(folder: str | Path = "") -> list[dict]:
-    "The results in `folder`, or in the course's own `results/`; none where there is no such folder."
+    """Return the results files in `folder` (empty: the course's own, `results/`) as dicts; an empty
+    list if there is no such folder."""
     return collect(folder or notebooks_folder().parent / "results")
 
 
@@ -173,7 +186,8 @@ def _find(evidence: Evidence, body: dict) -> dict | None:
 
 
 def answered(question: Question, bodies: Sequence[dict]) -> Settled:
-    "The `Settled` that the results `bodies` give to `question`; those with changes are passed over."
+    """Find the evidence for `question` in `bodies` (results files as dicts) and return both as a
+    `Settled`. Results of runs with changed settings are ignored."""
     own = [body for body in bodies if not body["changes"]]
     def found(evidence: Evidence) -> dict | None:
         judged = (_find(evidence, body) for body in own if body["name"] == evidence.chapter)
@@ -186,7 +200,8 @@ _FAILS = ("contradicted", "no")
 
 
 def in_words(answer: Settled) -> str:
-    "The answer in two sentences; where the first piece of evidence is missing, that it is."
+    """Return the answer in two sentences, or "Not measured yet." if the first piece of evidence is
+    missing."""
     question, claim = answer.question, answer.found[0]
     if claim is None: return f"{NOT_YET.capitalize()}."
     texts = [interval_text(each) if each else NOT_YET for each in answer.found]
@@ -196,7 +211,8 @@ def in_words(answer: Settled) -> str:
 
 
 def shifted(claim: dict, by: float) -> dict:
-    "The judged `claim` if each of its values were larger `by` that much."
+    """Return `claim` (a dict from `judged_claim`), judged again with each of its values larger by
+    `by`."""
     same = ("at_least", "at_most", "paper", "source", "unit", "reruns", "headline", "note", "our_bound",
             "level")
     return judged_claim(claim["claim"], [value + by for value in claim["values"]],
@@ -204,11 +220,13 @@ def shifted(claim: dict, by: float) -> dict:
 
 
 def turning(claim: dict) -> float | None:
-    """The least that all values of a judged `claim` would have to move for another verdict; None if there is
-    no bound, or fewer than three values.
+    """Return the smallest shift of all values of `claim` (a dict from `judged_claim`) that gives it
+    another verdict; None if no shift does, the claim has no bound, or there are fewer than three
+    values.
 
-    Moved by d, the interval from l to h keeps its width. So d is among m - l and m - h, where m is a bound or
-    an end of the paper's effect, and, with the mean x and the spread s of reruns, b - x + s and b - x - s."""
+    A shift d moves the confidence interval from l to h and keeps its width. So the verdict can only
+    change at d = m - l or m - h, where m is a bound or an end of the paper's effect, or, with the
+    mean x, a bound b and the spread s of reruns, at d = b - x + s or b - x - s."""
     bounds = [bound for bound in (claim["at_least"], claim["at_most"]) if bound is not None]
     if not bounds or len(claim["values"]) < 3 or claim["low"] is None: return None
     mean = math.fsum(claim["values"]) / len(claim["values"])
@@ -219,7 +237,8 @@ def turning(claim: dict) -> float | None:
 
 
 def would_turn(answer: Settled) -> str:
-    "What would change our mind, in words: the question's own sentence, and the shift that turns the verdict."
+    """Return what would change the answer, in words: the question's own sentence and, where it can
+    be computed (see `turning`), by how much all seeds would have to move."""
     claim = answer.found[0]
     by = turning(claim) if claim else None
     if claim is None or by is None: return answer.question.change
@@ -229,14 +248,16 @@ def would_turn(answer: Settled) -> str:
 
 
 def cell_link(question: Question) -> str:
-    """Where the answer to `question` was measured: `nbs/CHAPTER.ipynb#cell-id=CELL`. The site scrolls to that
-    cell, and JupyterLab does where the notebook is open; else it opens it, as GitHub does."""
+    """Return a link to the notebook cell that measured the answer:
+    `nbs/CHAPTER.ipynb#cell-id=CELL`. The site scrolls to that cell, and so does JupyterLab if the
+    notebook is open; otherwise, and on GitHub, the link opens the notebook."""
     return f"nbs/{question.rests[0].chapter}.ipynb#cell-id={question.cell}"
 
 
 def answer_text(answer: Settled) -> str:
-    """The answer as Markdown, for a notebook in a folder of nbs/: question, two sentences, verdict and seeds,
-    a link to the cell, and what would change our mind."""
+    """Return the answer as Markdown: the question, two sentences, the verdict and number of seeds,
+    a link to the notebook cell that measured it, and what would change it. The link is right in a
+    notebook in a folder of nbs/."""
     claim, place = answer.found[0], cell_link(answer.question)
     seeds = "" if claim is None else f", {len(claim['values'])} seeds"
     return (f"### {answer.question.asked}\n\n{in_words(answer)}\n\n"
@@ -246,6 +267,7 @@ def answer_text(answer: Settled) -> str:
 
 
 def answer_figure(answer: Settled) -> Any:
-    "The claims of the answer as a figure, each with its interval and bound; None where nothing is measured."
+    """Return a matplotlib figure of the claims that the answer rests on, each with its interval and
+    bound; None if nothing is measured."""
     claims = [claim for claim in answer.found if claim]
     return claims_figure(dict(name=answer.question.paper, sizes={}, claims=claims)) if claims else None

@@ -1,4 +1,4 @@
-"""The claims of many runs as tables, figures and a page."""
+"""Results files of runs, and reports on their claims: tables, figures and a page."""
 import hashlib
 import html
 import json
@@ -32,7 +32,9 @@ def _sound_claim(claim: dict) -> bool:
 
 
 def read_results(path: str | Path) -> dict:
-    "The `results.json` at `path`. Raises `UserError` if it is none."
+    """Read a results file, the `results.json` of a run, and return it as a dict: the settings of
+    the run, its measured `rows`, and its `claims` with their verdicts. Raises `UserError` for a
+    file with other content, and `OSError` if it cannot be opened."""
     try:
         body = json.loads(Path(path).read_text())
         facts = {"name", "seed", "sizes", "scale", "device", "changes"}
@@ -43,7 +45,10 @@ def read_results(path: str | Path) -> dict:
 
 
 def collect(folder: str | Path) -> list[dict]:
-    "All results below `folder`, as dicts, in the order of their chapters; those of a dry run are none."
+    """Read all results files in `folder`: those of runs, `*/results.json`, and copies named as by
+    `result_name`. Return them as dicts (see `read_results`), sorted by chapter name, profile and
+    seed, without those of dry runs, which use made-up data. Raises `UserError` for a damaged
+    file."""
     files = [*Path(folder).glob("*/results.json"),
              *(f for f in Path(folder).glob("*.json") if re.search(rf"-({'|'.join(SIZES)})-\d", f.name))]
     bodies = [body for body in map(read_results, sorted(files)) if not body.get("dry")]
@@ -52,13 +57,15 @@ def collect(folder: str | Path) -> list[dict]:
 
 
 def result_name(body: dict) -> str:
-    "The name under which a result is kept: `NAME-PROFILE-SEED-DATA`."
+    """Return the name, without suffix, under which the result `body` (a results file as a dict) is
+    stored in `results/`: `NAME-PROFILE-SEED-DATA`, with changed settings, if any, before DATA."""
     run = run_name(body["name"], body["profile"], body["seed"], body["changes"])
     return f"{run}-{body['sizes'].get('data', 'none')}"
 
 
 def failed_runs(folder: str | Path) -> dict[str, str]:
-    "The runs below `folder` that did not come to their end: name to what is known of it."
+    """Return the runs in `folder` that did not finish: name of the run's folder to the reason, such
+    as the error in a cell, or "stopped before its end"."""
     found = {run.name: _failure(run) for run in sorted(Path(folder).glob("*")) if run.is_dir()}
     return {name: why for name, why in found.items() if why}
 
@@ -80,7 +87,9 @@ def _errors(book: dict) -> list[str]:
 
 
 def keep(folder: str | Path, results: str | Path = "results") -> list[Path]:
-    "Copy each `results.json` below `folder` that makes claims to `results/RUN.json`. Returns the files."
+    """Copy every results file in `folder` that has claims into the folder `results`, as
+    `NAME-PROFILE-SEED-DATA.json` (see `result_name`), over an older copy. Return the paths of the
+    copies."""
     Path(results).mkdir(exist_ok=True)
     claiming = {Path(results) / f"{result_name(body)}.json": body for body in collect(folder) if body["claims"]}
     for path, body in claiming.items(): write_atomically(path, results_text(body))
@@ -106,8 +115,9 @@ def _timeless(value: Any, clock: Sequence[str]) -> Any:
 
 
 def row_difference(old: list[dict], new: list[dict], clock: Sequence[str] = ()) -> str:
-    """The first number in which the rows `old` and `new` of two results differ, as a sentence; empty if there
-    is none. Numbers and rows named in `clock` may differ."""
+    """Return a sentence on the first difference between the rows `old` and `new` of two results
+    files, or an empty text if they are equal. A row is a dict with `what` (a method or setting),
+    `seed` and `numbers`. Rows and numbers whose names are in `clock`, such as times, may differ."""
     named = lambda rows: {(row["what"], row["seed"]): _timeless(row["numbers"], clock)
                           for row in rows if row["what"] not in clock}
     olds, news = named(old), named(new)
@@ -120,8 +130,9 @@ def row_difference(old: list[dict], new: list[dict], clock: Sequence[str] = ()) 
 
 
 def overview_figure(bodies: Sequence[dict]) -> Any:
-    """How many claims of each of the results `bodies` have which verdict, as a bar for each: claims of papers
-    on the left, our own checks on the right."""
+    """Return a matplotlib figure that counts verdicts: for each of `bodies` (results files as
+    dicts) a bar of its claims from papers on the left, and one of the course's own checks on the
+    right."""
     needs("matplotlib")
     import matplotlib as mpl
     from matplotlib.figure import Figure
@@ -175,7 +186,9 @@ scale, with other data. How a verdict comes about is taught in `nbs/evidence/cla
 
 
 def page(bodies: Sequence[dict], folder: str | Path = "results") -> str:
-    "The results `bodies` as one Markdown page: counts of verdicts, then a section for each chapter."
+    """Return a report on `bodies` (results files as dicts) as Markdown text: counts of verdicts,
+    then for each chapter a figure and a table of its claims. `folder` is where the report will lie;
+    only its name is used."""
     claiming = [body for body in bodies if body["claims"]]
     first = f"Written by `fedbook report {Path(folder).name}` from the files here; do not edit it."
     claims = [claim for body in claiming for claim in body["claims"]]
@@ -205,14 +218,15 @@ def _section(body: dict) -> str:
 
 
 def digest(what: Any) -> str:
-    "Hash of a value that JSON can hold."
+    "Return a hash of `what`, a value that JSON can hold: 16 hexadecimal digits of SHA-256."
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]
 
 
 def few_colours(png: bytes) -> bytes:
-    """The picture `png` with a palette of at most 256 colours, so few that no colour is off by more than eyes
-    see; a picture that fits no palette so well is dithered. What has a palette, or lets light through, or
-    would not get smaller stays byte for byte."""
+    """Return the PNG file `png` (its bytes) with a palette of 32 to 256 colours, the fewest that
+    show no visible difference; where 256 show one, the picture is dithered. A picture of another
+    kind than RGB or RGBA, or that is transparent anywhere, or would not become smaller, is returned
+    as it came. Raises `UserError` if Pillow is not installed."""
     needs("PIL")
     from PIL import Image
     from PIL.PngImagePlugin import PngInfo
@@ -239,7 +253,8 @@ def _palette(whole: Any) -> Any:
 
 
 def drawn_from(path: str | Path) -> str:
-    "The `digest` that the figure at `path` was drawn from; empty if there is none."
+    """Return the `digest` of the claims that the PNG figure at `path` was drawn from, which
+    `write_report` stores inside it; an empty text if the file is missing or holds none."""
     needs("PIL")
     from PIL import Image
 
@@ -249,7 +264,9 @@ def drawn_from(path: str | Path) -> str:
 
 
 def figures_of(bodies: Sequence[dict]) -> dict[str, tuple[str, Callable[[], Any]]]:
-    "File name of each figure of a report to its `digest` and to the function that draws it."
+    """Return the figures that a report on `bodies` (results files as dicts) has: file name to a
+    pair of the `digest` of its claims, and a function without arguments that returns it as a
+    matplotlib figure."""
     claiming = [body for body in bodies if body["claims"]]
     stamp = digest([[message(body), body["claims"]] for body in claiming])
     figures: dict[str, tuple[str, Callable[[], Any]]] = {}
@@ -261,7 +278,9 @@ def figures_of(bodies: Sequence[dict]) -> dict[str, tuple[str, Callable[[], Any]
 
 
 def write_report(folder: str | Path, bodies: Sequence[dict]) -> list[Path]:
-    "Write `README.md`, `figures/*.png` and `report.html` into `folder`. Returns the two pages."
+    """Write a report on `bodies` (results files as dicts) into `folder`: `README.md`, `report.html`
+    and `figures/*.png`. A figure is drawn only if its claims have changed; figures of results that
+    are gone are deleted. Return the paths of the two pages."""
     folder, text = Path(folder), page(bodies, folder)
     (folder / "figures").mkdir(parents=True, exist_ok=True)
     for name, (stamp, draw) in figures_of(bodies).items():
@@ -277,7 +296,8 @@ def write_report(folder: str | Path, bodies: Sequence[dict]) -> list[Path]:
 
 
 def as_html(markdown: str) -> str:
-    "Our kind of Markdown page (headings, tables, pictures, paragraphs) as an HTML page."
+    """Return a report, the Markdown text that `page` returns, as an HTML page. Only headings,
+    tables, pictures and paragraphs are converted."""
     look = ("body{font:15px sans-serif;margin:2em;max-width:70em}img{max-width:100%}"
             "td,th{padding:.3em .8em;text-align:left}")
     head = f"<!doctype html><meta charset='utf-8'><title>fedbook results</title><style>{look}</style>"
@@ -297,13 +317,15 @@ def _block(block: str) -> str:
 
 
 def row_cells(line: str) -> list[str]:
-    "The texts of a Markdown table's row."
+    "Return the texts of the cells in `line`, one row of a Markdown table."
     return [cell.strip() for cell in line.strip().strip("|").split(" | ")]
 
 
 def fill(readme: str | Path, bodies: Sequence[dict]) -> None:
-    """Write the counts of verdicts into the table of the file `readme`: the last cell of each row that links
-    to `results/README.md#CHAPTER`. Raises `UserError` if there is no such row."""
+    """Write counts of verdicts into a table of the Markdown file `readme`, in place. In each row
+    with a link to `results/README.md#NAME`, the last cell becomes the counts for the claims of
+    chapter NAME in `bodies` (results files as dicts). Raises `UserError` if there is no such
+    row."""
     text = Path(readme).read_text(encoding="utf-8")
     def filled(match: re.Match) -> str:
         claims = [claim for body in bodies if body["name"] == match[2] for claim in body["claims"]]

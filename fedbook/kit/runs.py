@@ -1,4 +1,4 @@
-"""Chapters as jobs: found, checked, stamped with their code, and run, one by one or side by side."""
+"""Find, check and run chapters (notebooks), one by one or in parallel, also on made-up data."""
 import ast
 import gzip
 import hashlib
@@ -33,7 +33,8 @@ from fedbook.engine.sizes import choose, meanings, Profile
 
 
 def notebooks_folder() -> Path:
-    "Where the notebooks are: inside the installed package, or beside it in a checkout."
+    """Return the folder `nbs/` with the course's notebooks: inside the installed package, or beside
+    it in a checkout of the repository."""
     package = Path(fedbook.__file__).parent
     return package / "nbs" if (package / "nbs").is_dir() else package.parent / "nbs"
 
@@ -42,32 +43,37 @@ WINGS = ("engine", "datasets", "methods", "privacy", "deploy", "evidence")
 
 
 def chapters() -> dict[str, Path]:
-    "The notebooks, name (`00_start`, `engine/wire`) to path: the learner's path by number, then the wings."
+    """Return all chapters, each a notebook, as name to path: first the numbered ones (`00_start`,
+    `10_fedreplay`), then those of each folder in `WINGS` (`engine/wire`)."""
     folder = notebooks_folder()
     path, wings = sorted(folder.glob("[0-9]*.ipynb")), [sorted(folder.glob(f"{wing}/*.ipynb")) for wing in WINGS]
     return {chapter_name(each): each for each in chain(path, *wings)}
 
 
 def chapter_name(path: Path) -> str:
-    "The name of the chapter at `path`: with its wing before it, if it lies in one."
+    """Return the name of the chapter (notebook) at `path`: its file name without suffix, such as
+    `00_start`, preceded by its folder if that is one of `WINGS`, such as `engine/wire`."""
     path = Path(path)
     return f"{path.parent.name}/{path.stem}" if path.parent.name in WINGS else path.stem
 
 
 def module_name(name: str) -> str:
-    "The module's short name in a chapter's: `14_fedgtea` and `engine/wire` give `fedgtea` and `wire`."
+    """Return the short name of the chapter `name`, which is also that of its module: without folder
+    and number, so that `14_fedgtea` and `engine/wire` give `fedgtea` and `wire`."""
     return re.sub(r"^\d+_", "", name.rpartition("/")[2])
 
 
 def answers_of(path: Path) -> Path:
-    "The notebook with the answers to the chapter at `path`: one folder for all wings."
+    """Return the path of the notebook with the answers to the exercises of the chapter at `path`:
+    `nbs/answers/SHORT_NAME.ipynb` (see `module_name`). The file need not exist."""
     folder = Path(path).parent
     return (folder.parent if folder.name in WINGS else folder) / "answers" / f"{module_name(Path(path).stem)}.ipynb"
 
 
 def find(name: str) -> dict[str, Path]:
-    """The chapters that `name` stands for: a notebook (`14_fedgtea`, `engine/wire`), its short name (`fedgtea`,
-    `wire`), or `all`. Raises `UserError` with the choices."""
+    """Return the chapters that `name` means, name to path: all of them for `all`, else the one with
+    this name (`14_fedgtea`, `engine/wire`) or short name (`fedgtea`, `wire`). Raises `UserError`,
+    with the choices, if there is none."""
     known, name = chapters(), name.removesuffix(".ipynb")
     if name == "all": return known
     for fits in (lambda each: each, module_name):
@@ -77,33 +83,39 @@ def find(name: str) -> dict[str, Path]:
 
 
 def code_cells(path: Path) -> list[str]:
-    "The sources of a notebook's code cells."
+    "Return the source texts of the code cells in the notebook at `path`, in order."
     cells = json.loads(Path(path).read_text(encoding="utf-8"))["cells"]
     return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
 
 
 def exported_to(path: Path) -> str:
-    "The module below `fedbook` that a notebook exports (`engine.wire`), or an empty text."
+    """Return the name, below `fedbook`, of the module that the notebook at `path` is exported to,
+    such as `engine.wire`; an empty text if it is exported to none."""
     named = re.search(r"^#\| default_exp (\S+)", "\n".join(code_cells(path)), re.M)
     return named[1] if named else ""
 
 
 def chapter_module(path: Path) -> ModuleType | None:
-    "The module that a notebook exports, or None. Raises `UserError` if it needs what is not installed."
+    """Import and return the module that the notebook at `path` is exported to; None if it is
+    exported to none. Raises `UserError` if a package that the module needs is not installed."""
     named = exported_to(path)
     try: return importlib.import_module(f"fedbook.{named}") if named else None
     except ImportError as error: raise UserError(str(error)) from None
 
 
 def read_changes(pairs: Iterable[str]) -> dict[str, str]:
-    "`pairs` (texts `NAME=VALUE`) as a dict. Raises `UserError`."
+    """Return texts of the form `NAME=VALUE` in `pairs` as a dict, name to value, both texts. Raises
+    `UserError` for a text without `=`."""
     for pair in pairs:
         if "=" not in pair: raise UserError(f"-p {pair!r} is not of the form NAME=VALUE")
     return dict(pair.split("=", 1) for pair in pairs)  # type: ignore[misc]
 
 
 def sizes_of(path: Path, profile: str, changes: dict | None = None) -> Profile | None:
-    "The sizes of a run of the chapter at `path`; None if it has none. Raises `UserError`."
+    """Return the settings with which the chapter at `path` would run: those of its `profile`
+    ("smoke", "quick", "full" or "paper"), with `changes` (field to value, or to its text) applied;
+    None if the chapter has no settings. Raises `UserError` for an unknown profile or field, a value
+    that is not allowed, and changes to a chapter without settings."""
     module = chapter_module(path)
     profiles = getattr(module, "profiles", None)
     if not profiles and changes:
@@ -112,7 +124,10 @@ def sizes_of(path: Path, profile: str, changes: dict | None = None) -> Profile |
 
 
 def check_needs(module: ModuleType, sizes: Profile) -> None:
-    "Raises `UserError` unless what `sizes` asks for can be had: data, encoder weights."
+    """Make sure that the data sets and encoder weights named in `sizes` are on this machine,
+    downloading what can be downloaded. `module` is the chapter's module; the data that its own
+    profiles name, such as rendered pictures, need no file. Raises `UserError` that says what is
+    missing and how to get it."""
     for name in _data_names(sizes): _check_data(name, _offered(module))
     _check_encoder(getattr(sizes, "encoder", ""), getattr(sizes, "weights", "auto"))
 
@@ -153,12 +168,15 @@ def _check_encoder(name: str, weights: str) -> None:
 
 
 def notebook_stamp(path: Path) -> str:
-    "Hash of the notebook's code cells, without outputs."
+    """Return a hash of the source of all code cells in the notebook at `path`. Texts and outputs do
+    not change it."""
     return hashlib.sha256("\0".join(code_cells(path)).encode()).hexdigest()[:16]
 
 
 def used_modules(path: Path) -> dict[str, str]:
-    "The fedbook modules that the notebook's code imports, directly or through others: name to source text."
+    """Return the fedbook modules that the code of the notebook at `path` imports, directly or
+    through one another, sorted by name: name below `fedbook`, such as `engine.wire`, to source
+    text."""
     seen: dict[str, str] = {}
     texts = [("", "\n".join(code_cells(path)))]
     while texts:
@@ -182,7 +200,9 @@ def _imported(module: str, text: str) -> set[str]:
 
 
 def run_stamp(path: Path) -> str:
-    "Hash of the notebook's code cells and of all modules that they use."
+    """Return a hash of all code that a run of the notebook at `path` depends on: its code cells and
+    the fedbook modules that these import. Results of an earlier run are reused only where it is
+    equal."""
     texts = [notebook_stamp(path), *used_modules(path).values()]
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
 
@@ -198,14 +218,19 @@ def _write_whole_notebooks() -> None:
 
 
 class Stop:
-    "Ctrl-C while kernels run: interrupts all, kills them at the second time or after `patience` seconds."
+    """A handler of Ctrl-C while notebooks run in kernels, processes of their own. The first call
+    interrupts all kernels. A second call kills them, and so does the end of `patience` seconds.
+
+    `groups` lists the kernels' process groups, `asked` is True after the first call. It can also
+    take the place of standard error (`write`, `flush`), and then is silent after the first call."""
 
     def __init__(self, patience: float = 10):
         self.asked, self.patience = False, patience
         self.groups: list[int] = []
 
-    def __call__(self, *_: Any) -> None:
-        "As the handler of a signal."
+    def __call__(self, *_: object) -> None:
+        """Interrupt all kernels, and kill them at the second call. The arguments that a signal
+        handler gets are ignored."""
         again, self.asked = self.asked, True
         self.send(signal.SIGKILL if again else signal.SIGINT)
         if again: return
@@ -214,17 +239,18 @@ class Stop:
         killer.start()
 
     def send(self, number: int) -> None:
-        "Send the signal `number` to each kernel and all its workers."
+        """Send the signal `number` to every kernel and its worker processes; those that have ended
+        are skipped."""
         for group in self.groups:
             try: os.killpg(group, number)
             except ProcessLookupError: pass
 
     def write(self, text: str) -> None:
-        "What a kernel says on its way to the terminal: nothing once it is asked to stop."
+        "Write `text` to standard error, unless the kernels were already told to stop."
         if not self.asked: sys.stderr.write(text)
 
     def flush(self) -> None:
-        "Part of being a file."
+        "Flush standard error."
         sys.stderr.flush()
 
 
@@ -243,8 +269,10 @@ def _stoppable() -> Iterator[Stop]:
 _HELD = ("batch", "gan_batch", "server_batch", "high", "low", "size", "channels", "per_round")
 
 
-def out_of_memory(sizes: Any = None) -> str:
-    "The sentence for a run that a GPU is too small for: those of the `sizes` that it holds in memory, halved."
+def out_of_memory(sizes: Profile | dict | None = None) -> str:
+    """Return the message for a run that needs more memory than the GPU has: which fields of its
+    `sizes` to lower, at most four such as the batch size, each with half its value. For None or an
+    empty dict it names no field."""
     halved = lambda v: tuple(side // 2 for side in v) if isinstance(v, tuple) else v // 2
     text = lambda v: ",".join(map(str, v)) if isinstance(v, tuple) else str(v)
     held = {name: getattr(sizes, name) for name in _HELD if getattr(sizes, name, 0) not in (0, 1)}
@@ -277,10 +305,13 @@ def _kernels(stop: Stop, log: BinaryIO, names: dict[str, str]) -> type:
 
 def execute(path: Path, target: Path, parameters: dict, title: str = "", stop: Stop | None = None,
             **names: str) -> str | None:
-    """Execute a copy of notebook `path` as `target`, in a kernel whose environment has `names` as well.
-    Returns None, or the sentence that says which cell failed and why. Ctrl-C stops the kernel, and raises
-    `KeyboardInterrupt` when all is tidy. With a `stop` of the caller's it does so when that is asked, and
-    shows no progress."""
+    """Run a copy of the notebook at `path` in a new kernel (a process), and save it with its
+    outputs as `target`. Return None, or a message that says which cell failed and why.
+
+    `parameters` (name to value) replace those in the notebook's parameters cell; `title` labels the
+    progress bar; `names` are added to the kernel's environment variables. Ctrl-C, or a call of
+    `stop` where the caller gives one, ends the kernel and raises `KeyboardInterrupt`. With `stop`
+    there is no progress bar. Raises `UserError` if papermill is not installed."""
     with _without_grammar(): needs("papermill")
     import papermill
     from nbclient.exceptions import DeadKernelError
@@ -334,11 +365,14 @@ def _end(log: BinaryIO) -> str:
 def run_chapter(path: Path, profile: str = "quick", device: str = "auto", seed: int = 0,
                 engine: str = "local", out: str | Path = "runs", changes: dict | None = None,
                 fresh: bool = False, stop: Stop | None = None, **names: str) -> dict:
-    """Run one chapter into `out/NAME-PROFILE-SEED`. Finished rows of an earlier run with the same settings
-    and code are kept, unless `fresh`. `stop` and `names` are those of `execute`.
+    """Run the chapter (notebook) at `path` with the settings of `profile` and the `changes` to them
+    (field to value) in the folder `out/NAME-PROFILE-SEED`. Results that an earlier run with the
+    same settings and code left there are reused, unless `fresh`. `device` ("auto", "cpu" or "cuda")
+    and `engine` are handed to the notebook; `stop` and `names` are those of `execute`.
 
-    Returns a dict: chapter, measured (its headline), seconds, notebook (the executed copy), error (None, or
-    a sentence)."""
+    Returns a dict: `chapter`, its name; `measured`, its result in a sentence, or "FAILED";
+    `seconds`; `notebook`, the path of the executed copy; `error`, None or a message. Raises
+    `UserError` if the folder cannot be written."""
     name = chapter_name(path)
     folder = run_dir(name, profile, seed, runs_folder(out).resolve(), changes)
     if fresh:
@@ -355,19 +389,20 @@ def run_chapter(path: Path, profile: str = "quick", device: str = "auto", seed: 
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    "The order in which chapters run when all do: the path, then the wings."
+    """Return the chapter `names` in the order in which chapters run when all do: those that lie in
+    no folder first, such as the papers; otherwise as they came."""
     return sorted(names, key=lambda name: "/" in name)
 
 
 def cores() -> int:
-    "The number of CPU cores that this process may use."
+    "Return the number of CPU cores that this process may use."
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def run_chapters(paths: Sequence[Path], at_once: int = 2, **options: Any) -> Iterator[dict]:
-    """Run the chapters at `paths` with `run_chapter`'s `options`, `at_once` of them side by side, each with
-    its share of the cores. Yields `run_chapter`'s dict of each when it ends. Ctrl-C stops all kernels and
-    raises `KeyboardInterrupt`."""
+    """Run the chapters (notebooks) at `paths`, `at_once` of them in parallel, each with its share
+    of the CPU cores. `options` are those of `run_chapter`, whose dict is yielded for each chapter
+    as soon as it ends. Ctrl-C stops all of them and raises `KeyboardInterrupt`."""
     if at_once == 1:
         yield from (run_chapter(path, **options) for path in paths)
         return
@@ -432,12 +467,15 @@ def _rounds(counts: dict[str, int]) -> dict[str, int]:
 
 
 def dry_sizes(sizes: Profile, smoke: Profile) -> dict[str, Any]:
-    """The rule of a dry run: the fields of `sizes` that shrink, and to what.
+    """Return the fields of `sizes` that become smaller in a dry run, name to new value. A dry run
+    executes a notebook on made-up data, to see that it runs through; `smoke` is the chapter's
+    smallest profile.
 
-    A whole number becomes that of `smoke`, if that is less, and 0 only where it is 0; a tuple is at most as
-    long as smoke's, and keeps its ends. Seeds and rounds stay in order among each other, so that no rule of
-    the sizes breaks that they keep. What is no whole number stays, and so do an encoder's width and tokens;
-    its pictures stay a multiple of its step."""
+    An integer becomes at most that of `smoke`, but 0 only if it was 0; a tuple is cut to the length
+    of smoke's and keeps its ends. Numbers of seeds and of rounds become as small as their order
+    among each other allows, so that the conditions between them still hold. Anything else stays,
+    and so do an encoder's width and number of tokens; its picture size stays a multiple of its
+    step."""
     from fedbook.datasets.encoders import ENCODERS
 
     kinds, whole = meanings(type(sizes)), {f.name: getattr(sizes, f.name) for f in fields(sizes)}
@@ -603,8 +641,9 @@ def _made_weights(name: str, folder: Path) -> None:
 
 
 def made_up(folder: Path, encoders: Iterable[str] = ()) -> Path:
-    """Fill the data folder `folder` with what no run may measure: all sets that `fedbook.datasets.world` knows, a few
-    random pictures each, in the real layout; and random weights of `encoders`. Returns it."""
+    """Fill the folder `folder` with made-up data for dry runs: a few random pictures of every data
+    set that `fedbook.datasets.world` knows, in the layout of the real files, and random weights for
+    the `encoders` (names). Return `folder`. Raises `UserError` if Pillow is not installed."""
     import numpy as np
 
     needs("PIL")
@@ -621,7 +660,9 @@ DRY = "a dry run: made-up data, random weights, the least of everything; it meas
 
 
 def encoders_of(path: Path) -> list[str]:
-    "The encoders that the chapter at `path`, or a module that it uses, names and that no package brings."
+    """Return the names of the encoders (pretrained networks) that the code of the chapter at
+    `path`, or a module it uses, mentions. Those whose weights an installed package brings are left
+    out."""
     from fedbook.datasets.encoders import ENCODERS, local_weights
 
     modules = used_modules(path)
@@ -632,9 +673,11 @@ def encoders_of(path: Path) -> list[str]:
 
 def dry_names(path: Path, profile: str, data: Path, changes: dict | None = None,
               whole: Sequence[str] = ()) -> dict[str, str]:
-    """What the environment of a dry run of the chapter at `path` holds, on the made-up folder `data`: where
-    that is, and the sizes that `dry_sizes` gives, but for the fields `whole`. Raises `UserError` for sizes
-    that do not fit together."""
+    """Return the environment variables, name to text, of a dry run of the chapter at `path` with
+    `profile` and `changes` (see `sizes_of`): where the data are, namely in the folder `data` that
+    `made_up` filled, and the smaller settings that `dry_sizes` returns, except for the fields in
+    `whole`. Raises `UserError` for a chapter without settings, for the data set cifar100, whose
+    files cannot be made up, and for settings that do not fit together once they are small."""
     module, sizes = chapter_module(path), sizes_of(path, profile, changes)
     if not sizes:
         raise UserError(f"chapter {chapter_name(path)} has no sizes, so that --dry would change nothing")
@@ -650,8 +693,8 @@ def dry_names(path: Path, profile: str, data: Path, changes: dict | None = None,
 
 
 def sizes_read(sources: Sequence[str]) -> set[str]:
-    """The fields of `sizes` that the last of the cells `sources` reads, itself or by a name that an earlier
-    cell made of them."""
+    """Return the names of the fields of the settings `sizes` that the last of the code cells in
+    `sources` uses, directly or through a variable that an earlier cell made from them."""
     made: dict[str, set[str]] = {}
     for source in sources:
         tree = ast.parse(re.sub(r"^\s*[%!].*$", "", source, flags=re.M))
@@ -680,8 +723,11 @@ def _blame(target: Path, error: str, sizes: Profile | None) -> str:
 
 def walk_chapter(path: Path, profile: str, data: Path, device: str = "cpu", seed: int = 0,
                  out: str | Path = "runs", changes: dict | None = None) -> dict:
-    """Execute the chapter at `path` with the sizes that `dry_sizes` makes of `profile`, on the folder `data`
-    that `made_up` has filled, into `out/dry`. Returns `run_chapter`'s dict; an error names cell and fields."""
+    """Do a dry run of the chapter at `path`: execute it on the folder `data` that `made_up` filled,
+    with the settings of `profile` and `changes` made small by `dry_sizes`, in a folder below
+    `out/dry`. That shows whether its code runs, and measures nothing. Return the dict of
+    `run_chapter`; its `error` names the cell and the settings which that cell uses. Raises
+    `UserError` as `dry_names` does."""
     names = dry_names(path, profile, data, changes)
     aside, sizes = runs_folder(out) / "dry", sizes_of(path, profile, changes)
     ran = run_chapter(path, profile, device, seed, "local", aside, changes, True, None, **names)

@@ -517,9 +517,11 @@ def run_stream(method: Method, stream: Stream, sizes: Any, seed: int, device: st
 
 def stream_row(results: Rows, experiment: StreamExperiment,
                more: Callable[[RunResult], dict] = lambda ended: {}) -> dict:
-    """Return the results of `experiment`, a dict of numbers: read from `results` if stored there under the
-    method's name and the seed, else run now and stored. It has the scores and bytes of the `Outcome`, the
-    `seconds`, the lower triangle of the task `matrix`, and what `more(run)` adds."""
+    """Return the scores of `experiment`, a dict of numbers: those stored in `results` for its
+    method and seed, else those of a run, which are then stored. They are `accuracy`,
+    `average_incremental`, `forgetting`, the bytes `down` and `up`, the `seconds`, the task `matrix`
+    (list t holds the accuracies on tasks 0 to t after task t), and what the dict `more(ended)`
+    adds, where `ended` is the `RunResult` of the run."""
     started = clock()
     def numbers(ended):
         outcome, seconds = experiment.outcome(ended), clock() - started
@@ -588,8 +590,10 @@ class Comparison:
         return train_on_all(self.stream, self.sizes, self.seed, self.device)
 
     def tune(self, methods: Iterable[Method]) -> None:
-        """Try learning rates for each of `methods`: the sizes' own, half and twice, as many as `sizes.tries`
-        allows, on seeds that no reported run uses. Later runs take the best."""
+        """Run each of `methods` with several learning rates and store the results; later runs take
+        the rates that reached the best accuracy (see `factor`). The rates are those in the sizes
+        times 1, 1/2 and 2, the seeds 1000 and 1001, which no reported run uses; `sizes.tries` = n
+        takes the first n of each."""
         for method in methods:
             for factor in _FACTORS[:self.sizes.tries]:
                 named = method._replace(name=f"{method.name}, rates × {factor:g}")

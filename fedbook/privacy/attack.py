@@ -148,7 +148,8 @@ class Recorder:
 
     @property
     def letters(self) -> list[Letter]:
-        "The recorded exchanges, unpacked."
+        """The recorded exchanges in order, each a `Letter`: a call of a client and its answer,
+        unpacked to `Msg`."""
         return [Letter(call.round, call.id, call.verb, unpack(call.data), unpack(data))
                 for call, data in self.kept]
 
