@@ -1,37 +1,34 @@
-"""The page of all claims: each as an interval beside its bound and the paper's figure, with filters."""
+"""The page of the papers' claims: each as an interval beside its bound and the paper's figure, with filters."""
 import hashlib
 import html
 import math
 
-from fedbook.evidence.claims import (OWN_VERDICTS, VERDICTS, chance_note, holds_if, interval_text,
-                                     measured_on, older_note, paper_text, run_label, verdict_counts,
-                                     verdict_of)
-from fedbook.kit.report import result_name
+from fedbook.evidence.claims import (VERDICTS, chance_note, detectable_text, interval_text, older_note,
+                                     paper_text, verdict_counts, verdict_of)
+from fedbook.kit.report import headlines, sentence
 
 HOW_TO_READ = """\
 The bar is the interval of the mean over seeds, the dot that mean, the line the bound; the triangle
 on it points to where the claim holds. The star is the figure that the paper prints. The papers ran at another
-scale, with other data."""
+scale, with other data. Checks of our own stand in the lab books."""
 TAUGHT = "How a verdict comes about is taught in [Evidence](evidence/claims.ipynb)."
 
 
 def page(bodies: list, books: dict) -> str:
     "The results `bodies`, as `fedbook.kit.report.collect` gives them, as a MyST page. `books`: name to notebook."
-    bodies = [body for body in bodies if body["claims"]]
-    every = [claim for body in bodies for claim in body["claims"]]
+    found = headlines(bodies)
+    every = [headline.claim for several in found.values() for headline in several]
     taught = TAUGHT if "evidence/claims" in books else ""
-    count = f"{len(every)} claims: {verdict_counts(every)}."
-    blocks = ["# Results", count, chance_note(every), HOW_TO_READ, taught, filters(bodies)]
-    for body in bodies: blocks += section(body, books)
+    count = f"{len(every)} claims of papers: {verdict_counts(every)}."
+    blocks = ["# Results", count, chance_note(every), HOW_TO_READ, taught, filters(found)]
+    for paper, several in found.items(): blocks += section(paper, several, bodies, books)
     return "\n\n".join(filter(None, blocks)) + "\n"
 
 
-def filters(bodies: list) -> str:
+def filters(found: dict) -> str:
     "The row of choices above the claims."
-    found = {claim["verdict"] for body in bodies for claim in body["claims"]}
-    words = [word for word in dict.fromkeys((*VERDICTS, *OWN_VERDICTS)) if word in found]
-    choices = {"chapter": list(dict.fromkeys(body["name"] for body in bodies)), "verdict": words,
-               "kind": ["claims of papers", "checks of our own"]}
+    verdicts = {headline.claim["verdict"] for several in found.values() for headline in several}
+    choices = {"paper": list(found), "verdict": [word for word in VERDICTS if word in verdicts]}
     options = {name: "".join(f"<option>{html.escape(choice)}</option>" for choice in several)
                for name, several in choices.items()}
     selects = (f"<label>{name} <select name='{name}'><option value=''>all</option>{several}</select></label>"
@@ -39,28 +36,41 @@ def filters(bodies: list) -> str:
     return f"<form class='filters'>{' '.join(selects)} <output aria-live='polite'></output></form>"
 
 
-def section(body: dict, books: dict) -> list:
-    "The claims of one run: heading, what it was measured on, table."
-    name = body["name"]
-    rows = "".join(row(body, claim, name, books) for claim in body["claims"])
-    head = "<thead><tr><th>claim</th><th>paper</th><th>interval</th><th>verdict</th></tr></thead>"
-    return [f"## {run_label(body)}", f"[{body['name']}]({name}.ipynb), {measured_on(body)}.",
+def section(paper: str, several: list, bodies: list, books: dict) -> list:
+    "The claims of one paper: heading, the main one in a sentence, table, what it was measured on."
+    claims = [headline.claim for headline in several]
+    rows = "".join(row(claim, home(claim, bodies), books) for claim in claims)
+    heads = ("the paper's claim", "its figure", "interval", "verdict")
+    head = "<thead><tr>" + "".join(f"<th>{text}</th>" for text in heads) + "</tr></thead>"
+    scales = dict.fromkeys(headline.measured for headline in several)
+    notes = dict.fromkeys(older_note(home(claim, bodies)) for claim in claims)
+    return [f"## {paper}", sentence(several),
             f"<div class='wide'><table class='claims'>{head}<tbody>{rows}</tbody></table></div>",
-            older_note(body)]
+            f"Measured on: {'; '.join(scales)}.", *notes]
 
 
-def row(body: dict, claim: dict, name: str, books: dict) -> str:
+def home(claim: dict, bodies: list) -> dict:
+    "The first results file that has the `claim`: the one that judges it."
+    return next(body for body in bodies if any(c["claim"] == claim["claim"] for c in body["claims"]))
+
+
+def row(claim: dict, body: dict, books: dict) -> str:
     "One claim as a row of the table."
-    kind = "checks of our own" if claim["own"] else "claims of papers"
-    facts = f"data-chapter=\"{body['name']}\" data-verdict=\"{claim['verdict']}\" data-kind=\"{kind}\""
-    own = "claim-" + hashlib.sha256((result_name(body) + claim["claim"]).encode()).hexdigest()[:8]
+    name = body["name"]
+    facts = f"data-paper=\"{claim['of']}\" data-verdict=\"{claim['verdict']}\""
+    own = "claim-" + hashlib.sha256((claim["of"] + claim["claim"]).encode()).hexdigest()[:8]
     cell = cell_of(claim, books[name])
     target = f"{name}.html#cell-{cell}" if cell else f"{name}.html"
-    bound = f"<small>holds if {html.escape(holds_if(claim))}</small>" if holds_if(claim) else ""
+    least = detectable_text(claim)
+    small = "; ".join(filter(None, [interval_text(claim), f"least detectable: {least}" if least else ""]))
+    curve = "".join(f"<li>{html.escape(point['setting'])}: {html.escape(interval_text(claim | point | dict(reruns=None)))}</li>"
+                    for point in claim["curve"] if point["values"] != claim["values"])
+    more = f"<details><summary>at other settings</summary><ul>{curve}</ul></details>" if curve else ""
+    note = f"<small>{html.escape(claim['note'])}</small>" if claim["note"] else ""
     return (f"<tr id='{own}' {facts}><td><a href='{target}'>{html.escape(claim['claim'])}</a> "
-            f"<a class='here' href='#{own}' title='A link to this claim'>#</a>{bound}</td>"
+            f"<a class='here' href='#{own}' title='A link to this claim'>#</a>{note}{more}</td>"
             f"<td>{html.escape(paper_text(claim))}</td>"
-            f"<td>{drawing(claim)}<small>{html.escape(interval_text(claim))}</small></td>"
+            f"<td>{drawing(claim)}<small>{html.escape(small)}</small></td>"
             f"<td>{html.escape(verdict_of(claim))}</td></tr>")
 
 
@@ -74,6 +84,7 @@ def cell_of(claim: dict, book) -> str:
 
 def drawing(claim: dict) -> str:
     "A claim as a small SVG, 220 wide: interval, mean, bounds and the paper's effect on one scale."
+    if not claim["values"]: return ""
     mean = math.fsum(claim["values"]) / len(claim["values"])
     ends = [end for end in (claim["low"], claim["high"]) if end is not None]
     sides = ("at_least", 1), ("at_most", -1)
@@ -88,6 +99,6 @@ def drawing(claim: dict) -> str:
         parts.append(f"<path class='bound' d='M{x(bound)} 2V26M{x(bound)} 2{flag}'/>")
     if ends: parts.append(f"<line class='bar' x1='{x(ends[0])}' x2='{x(ends[1])}' y1='14' y2='14'/>")
     parts.append(f"<circle class='mean' cx='{x(mean)}' cy='14' r='4'/>")
-    parts += [f"<text class='star' x='{x(effect)}' y='19'>★</text>" for effect in claim["effect"]]
+    parts += [f"<text class='star' x='{x(effect)}' y='19'>★</text>" for effect in dict.fromkeys(claim["effect"])]
     said = html.escape(f"{claim['verdict']}: {interval_text(claim)}", quote=True)
     return f"<svg viewBox='0 0 220 28' role='img' aria-label=\"{said}\">{''.join(parts)}</svg>"

@@ -65,8 +65,8 @@ CHAPTER = [
 ANSWERS = [text("t4", "# Answers to 00_small"), code("a0", "#| default_exp answers.small"),
            code("a1", "#| export\ndef double(x): return 2 * x")]
 CLAIM = dict(claim="skew costs accuracy", paper="3 points", source="Table 1", unit="%", at_least=0.0,
-             at_most=None, values=[0.02, 0.03, 0.04], low=0.005, high=0.055, level=0.95, effect=[0.03],
-             reruns=0.0, our_bound=False, headline=False, own=False, note="", seeds=None,
+             at_most=None, values=[0.02, 0.03, 0.04], low=0.005, high=0.055, level=0.95, effect=[0.03, 0.03],
+             reruns=None, of="Small", reach=None, why="", curve=[], detectable=0.02, own=False, note="", seeds=None,
              verdict="reproduced")
 RESULT = dict(name="00_small", profile="full", seed=0, scale="small", device="cpu", changes={}, stamp="",
               sizes={"data": "none"}, level=0.95, headline="", clock=[], rows=[], claims=[CLAIM])

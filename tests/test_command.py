@@ -19,7 +19,7 @@ from fedbook.kit import command, runs
 from fedbook.kit.command import main
 from fedbook.engine.errors import UserError
 from fedbook.evidence.claims import interval, judged_claim, looks, measured_on
-from fedbook.kit.report import collect, drawn_from, failed_runs, keep
+from fedbook.kit.report import collect, failed_runs, keep
 from fedbook.kit.runs import find, notebook_stamp, run_chapter, run_stamp
 
 PARAMETERS = 'profile = "quick"\ndevice = "auto"\nseed = 0\nengine = "local"\nout = "runs"\nchanges = {}'
@@ -328,17 +328,15 @@ def test_report_keep_and_fill(tmp_path, capsys, monkeypatch):
                                                       str(tmp_path / "log")).partition("results.claim")[0]
     run_chapter(chapter(tmp_path, mute, "results.finish('nothing claimed')", name="98_mute"), "smoke")
     readme = tmp_path / "README.md"
-    readme.write_text("| [demo](results/README.md#99_demo) | old |\n")
+    readme.write_text("| [demo](results/README.md#feddemo) | old |\n")
     assert main(["report", "--keep", "--readme", "README.md"]) == 0
     said = capsys.readouterr().out
     assert "99_demo on toy: own checks: 1 yes" in said and "no claims:\n  98_mute-smoke-0-toy" in said
     assert "not complete" not in said
-    assert readme.read_text() == "| [demo](results/README.md#99_demo) | own checks: 1 yes |\n"
+    assert readme.read_text() == "| [demo](results/README.md#feddemo) | nothing claimed yet |\n"
     assert [path.name for path in sorted(tmp_path.glob("results/*.json"))] == ["99_demo-smoke-0-toy.json"]
-    for folder in (tmp_path / "runs", tmp_path / "results"):
-        assert "a is at least 0" in (folder / "README.md").read_text()
-        assert "a is at least 0" in (folder / "report.html").read_text()
-        assert drawn_from(folder / "figures" / "99_demo-smoke-0-toy.png")
+    for page in ("README.md", "report.html"): assert "a is at least 0" in (tmp_path / "runs" / page).read_text()
+    assert "| smoke, toy | 1 yes |" in (tmp_path / "results" / "README.md").read_text()
     assert main(["report", "results"]) == 0
     assert collect("results") == [body for body in collect("runs") if body["claims"]]
 
@@ -503,7 +501,7 @@ def measure(s):
     open("LOG", "a").write(f"{s} ")
     return {"gain": SHIFT + float(np.random.default_rng(s).normal())}
 for s in range(sizes.seeds): results.row("gain", s, lambda: measure(s))
-results.claim("b beats a", results.values("gain", "gain"), at_least=0, paper="better")
+results.claim("b beats a", results.values("gain", "gain"), at_least=0, of="a paper", paper="better")
 results.claim("of our own, never decided", [1.0, -1.0, 0.1] * 2, at_least=0)
 """
 
@@ -517,11 +515,11 @@ def growing(tmp_path, shift=1.0):
 def test_seeds_are_added_at_fixed_looks_until_it_is_decided(tmp_path):
     path, plan = growing(tmp_path), looks(16)
     first = next(command.until_decided(path, 3600, 16, "smoke", out=tmp_path / "runs", device="cpu"))
-    assert first["error"] is None and first["measured"].startswith("3 seeds at 99.8%, 1 claims open: done")
+    assert first["error"] is None and first["measured"].startswith("3 seeds at 99.8%, 1 claims undecided: done")
     ran = list(command.until_decided(path, 3600, 16, "smoke", out=tmp_path / "runs", device="cpu"))
     asked = [int(r["measured"].split()[0]) for r in ran]
     assert asked == [n for n, _ in plan][:len(ran)] and 3 < asked[-1] < 16, asked
-    assert ran[-1]["measured"].endswith("0 claims open, decided: done")
+    assert ran[-1]["measured"].endswith("0 claims undecided, decided: done")
     body = json.loads(Path(ran[-1]["notebook"]).with_name("results.json").read_text())
     assert (tmp_path / "log").read_text().split() == [str(s) for s in range(asked[-1])], "each seed once"
     level = dict(plan)[asked[-1]]
@@ -536,7 +534,7 @@ def test_looks_end_with_the_budget_or_with_the_seeds(tmp_path):
     [ran] = command.until_decided(path, 0.001, 16, "smoke", out=out, device="cpu")
     assert "exceed the budget" in ran["measured"]
     *_, ran = command.until_decided(path, 3600, 5, "smoke", out=out, device="cpu")
-    assert ran["measured"].startswith("5 seeds") and "1 claims open, no more seeds" in ran["measured"]
+    assert ran["measured"].startswith("5 seeds") and "1 claims undecided, no more seeds" in ran["measured"]
 
 
 def test_a_look_that_fails_is_the_last_one(tmp_path):
@@ -561,10 +559,12 @@ def test_what_does_not_go_with_looks_is_said(line, said, capsys):
     assert said in capsys.readouterr().err
 
 
-def test_only_the_headline_or_the_papers_claims_are_waited_for():
+def test_every_undecided_claim_of_a_paper_is_waited_for():
     claim = lambda values, **facts: judged_claim("a", values, at_least=0, **facts)
     noisy, sure = [0.5, -0.6, 0.3], [1.0, 1.1, 1.2]
-    assert command.undecided([claim(noisy), claim(sure, paper="x")]) == []
-    assert len(command.undecided([claim(noisy, paper="x"), claim(sure, paper="x")])) == 1
-    assert command.undecided([claim(noisy, paper="x"), claim(sure, paper="x", headline=True)]) == []
-    assert command.undecided([claim(sure, paper="x", reruns=5.0)]) == [], "more seeds would not help"
+    assert command.undecided([claim(noisy), claim(sure, of="x")]) == []
+    assert len(command.undecided([claim(noisy, of="x"), claim(sure, of="x")])) == 1
+    assert len(command.undecided([claim(noisy), claim(sure)])) == 1
+    hopeless = claim([1.0, -1.0, 0.01], of="x")
+    assert hopeless["seeds"] is None and command.undecided([hopeless]) == [hopeless], "undecided is undecided"
+    assert command.undecided([claim(sure, of="x", reruns=[5.0, -5.0, 4.0, 0.0])]) == []

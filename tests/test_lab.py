@@ -81,10 +81,10 @@ def test_interval_against_scipy():
 
 @pytest.mark.parametrize("values, bounds, want", [
     ([5, 5.1, 4.9], dict(at_least=4), "reproduced"), ([5, 5.1, 4.9], dict(at_least=6), "contradicted"),
-    ([5, 9, 1], dict(at_least=4), "open"),
+    ([5, 9, 1], dict(at_least=4), "undecided"),
     ([5, 5.1, 4.9], dict(at_most=6), "reproduced"), ([5, 5.1, 4.9], dict(at_most=4), "contradicted"),
     ([5, 5.1, 4.9], dict(at_least=4, at_most=6), "reproduced"),
-    ([5, 6], dict(at_least=4), "open"), ([5], {}, "measured"),
+    ([5, 6], dict(at_least=4), "undecided"), ([5], {}, "measured"),
     ([1.0, 1.0, 1.0], dict(at_least=1.0), "reproduced")])
 def test_verdict(values, bounds, want): assert judge(values, **bounds).verdict == want
 
@@ -201,7 +201,7 @@ def test_a_broken_results_file_is_not_believed(tmp_path, monkeypatch):
 def test_claims_table(tmp_path):
     results = Results("99_x", "full", SIZES["full"], 0, tmp_path, scale="toy", changes={"lr": "0.5"})
     assert results.claim("b beats a", [0.02, 0.03, 0.025], at_least=0, paper="3.1", source="Table 2",
-                         unit="%") == "reproduced"
+                         of="a paper", unit="%") == "reproduced"
     results.claim("b beats a", [0.02, 0.03, 0.026], at_least=0, unit="%")
     lines = claims_table(results.claims).splitlines()
     assert lines[2:] == ["| b beats a | at least 0 % | 2.53 [1.28, 3.78] % (3 seeds) | yes |"]

@@ -193,8 +193,8 @@ def test_steps_are_means_over_tasks():
 
 
 @pytest.mark.parametrize("bounds", [dict(at_least=0.0), dict(at_most=0.1), dict(at_least=-0.01, at_most=0.01),
-                                    dict(at_least=0.0, reruns=0.03),
-                                    dict(at_least=0.0, effect=(0.1, 0.2), source="a table")])
+                                    dict(at_least=0.0, reach=[0.2, 0.2]),
+                                    dict(at_least=0.0, effect=(0.1, 0.2), of="a paper", source="a table")])
 def test_turning_is_the_least_shift_that_a_slow_search_finds(bounds):
     draws = np.random.default_rng(1)
     for _ in range(4):

@@ -104,8 +104,18 @@ def test_a_wing_imports_wings_to_its_left(module):
 def test_kept_results_have_scale_device_and_at_least_three_seeds_for_a_verdict():
     for body in collect(ROOT / "results"):
         assert body["scale"] and body["device"] and body["profile"] in ("full", "paper")
+        assert set(body["made_with"]) == {"python", "torch", "numpy", "processor"}
         for c in body["claims"]:
-            assert c["verdict"] in ("open", "measured") or len(c["values"]) >= 3
+            assert c["verdict"] in ("undecided", "not testable here", "measured") or len(c["values"]) >= 3
+
+
+def test_the_constraints_name_what_the_newest_rows_were_made_with():
+    lines = (ROOT / "results" / "constraints.txt").read_text().splitlines()
+    versions = dict(line.split("==") for line in lines if "==" in line)
+    known = [body["made_with"] for body in collect(ROOT / "results") if body["made_with"]["torch"] != "not recorded"]
+    assert known
+    for made in known:
+        for name in ("torch", "numpy"): assert made[name].split(", then ")[-1] == versions[name]
 
 
 def test_package_holds_notebooks_and_data():

@@ -105,8 +105,7 @@ def test_an_equation_keeps_its_number(site):
 
 def test_a_claim_is_an_interval_that_leads_to_its_cell(site):
     row = re.search(r"<tr id='claim-\w+'.*?</tr>", page(site, "results"), re.S)[0]
-    facts = "00_small", "reproduced", "claims of papers"
-    for name, fact in zip(("chapter", "verdict", "kind"), facts):
+    for name, fact in dict(paper="Small", verdict="reproduced").items():
         assert f'data-{name}="{fact}"' in row and f"<option>{fact}</option>" in page(site, "results")
     assert "href='00_small.html#cell-c5'" in row and "3 points (Table 1)" in row
     (low, high), = re.findall(r"class='bar' x1='([\d.]+)' x2='([\d.]+)'", row)

@@ -3,11 +3,13 @@
 import hashlib
 import json
 import os
+import platform
 import re
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,23 @@ def machine_name(device: Any) -> str:
     if cuda and cuda.is_available():
         return f"{device} ({cuda.get_device_name(device)})"
     return str(device)
+
+
+def made_with() -> dict[str, str]:
+    "Return what numbers depend on beside the code: the versions of Python, torch and numpy, and the processor."
+    versions = {name: version(name) for name in ("torch", "numpy")}
+    return dict(
+        python=platform.python_version(), **versions, processor=_processor()
+    )
+
+
+def _processor() -> str:
+    try:
+        facts = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        facts = ""
+    named = re.search(r"model name\s*: (.+)", facts)
+    return named[1] if named else platform.processor() or platform.machine()
 
 
 def results_text(body: dict) -> str:
@@ -77,16 +96,32 @@ class Rows:
         if "FEDBOOK_DRY" in os.environ:
             facts["dry"] = True
         self.facts: dict[str, Any] = json.loads(json.dumps(facts))
+        self.made_with = made_with()
         self.rows: list[dict] = []
         self.claims: list[dict] = []
         self.headline = ""
         self.clock = list(clock)
         self._asked: set[tuple] = set()
+        self.file = self.folder / "results.json"
         self._keep_old_rows()
+
+    @classmethod
+    def read(cls, path: str | Path) -> "Rows":
+        """Return the rows and claims of the results file at `path`, one of a run that has ended. `save` writes
+        them back there. Raises `OSError` if there is no such file."""
+        body = json.loads(Path(path).read_text())
+        kept = cls.__new__(cls)
+        kept.file = Path(path)
+        kept.folder = kept.file.parent
+        kept._asked = set()
+        for name in ("made_with", "rows", "claims", "headline", "clock"):
+            setattr(kept, name, body.pop(name, {}))
+        kept.facts = body
+        return kept
 
     def _keep_old_rows(self):
         try:
-            old = json.loads((self.folder / "results.json").read_text())
+            old = json.loads(self.file.read_text())
         except (OSError, ValueError):
             return
         other = ["all"]
@@ -96,6 +131,11 @@ class Rows:
             other.remove("scale")
         if self.facts["stamp"] and not other:
             self.rows = old["rows"]
+            before = old.get("made_with", {})
+            for name, now in self.made_with.items():
+                was = before.get(name, now)
+                if was != now:
+                    self.made_with[name] = f"{was}, then {now}"
         elif self.facts["stamp"] and other != ["all"] and old.get("seeded"):
             fact = other[0]
             was = old.get(fact)
@@ -124,11 +164,27 @@ class Rows:
         self.save()
         return numbers
 
+    def by_seed(self, what: str, number: str) -> dict[int, Any]:
+        "Return the `number` of the row `what` for each of its seeds, by rising seed: seed to number."
+        rows = [row for row in self.rows if row["what"] == what]
+        rows.sort(key=lambda row: row["seed"])
+        return {row["seed"]: row["numbers"][number] for row in rows}
+
     def values(self, what: str, number: str) -> list:
-        "One number of a row, over its seeds, in the order they were run."
-        return [
-            row["numbers"][number] for row in self.rows if row["what"] == what
-        ]
+        "Return the `number` of the row `what`, one for each of its seeds, by rising seed."
+        return list(self.by_seed(what, number).values())
+
+    def difference(self, what: str, minus: str, number: str) -> list:
+        """Return the `number` of the row `what` minus that of the row `minus`, paired by seed, by rising
+        seed; empty if neither row was measured. Raises `UserError` if the two have unlike seeds."""
+        first = self.by_seed(what, number)
+        second = self.by_seed(minus, number)
+        if first.keys() != second.keys():
+            raise UserError(
+                f"row {what!r} has the seeds {list(first)} and row {minus!r} "
+                f"{list(second)}, expected equal ones; measure the missing"
+            )
+        return [first[seed] - second[seed] for seed in first]
 
     def checkpoint_path(self, what: str, seed: int) -> Path | None:
         """Where `what` with `seed` may keep its checkpoint; None in an open notebook, where code may have
@@ -144,12 +200,13 @@ class Rows:
         "Write `results.json`, whole or not at all."
         body = dict(
             self.facts,
+            made_with=self.made_with,
             headline=self.headline,
             clock=self.clock,
             rows=self.rows,
             claims=self.claims,
         )
-        write_atomically(self.folder / "results.json", results_text(body))
+        write_atomically(self.file, results_text(body))
 
     def finish(self, headline: str) -> None:
         """Keep `headline`, the sentence that the command's table shows, and print it. Rows from before that

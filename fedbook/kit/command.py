@@ -21,11 +21,11 @@ from fedbook.engine.errors import needs, UserError
 from fedbook.engine.files import run_dir, runs_folder, write_atomically
 from fedbook.engine.rows import machine_name, results_text
 from fedbook.evidence.claims import (headline_p_values, interval_text, looks, measured_on, older_note,
-                                     verdict_of)
+                                     message, verdict_of)
 from fedbook.kit.classroom import doctor, grade, progress_rows, write_assignment, write_slides
 from fedbook.kit.lab import PROGRESS, progress_file, sizes_table
-from fedbook.kit.report import (collect, failed_runs, fill, keep, message, read_results,
-                                result_name, row_cells, SIZES, write_report)
+from fedbook.kit.report import (collect, failed_runs, fill, keep, read_results, result_name,
+                                row_cells, SIZES, write_report)
 from fedbook.kit.runs import (DRY, chapter_module, chapter_name, chapters, check_needs, code_cells, cores,
                               encoders_of, find, in_order, made_up, module_name, notebooks_folder, read_changes,
                               run_chapter, run_chapters, run_stamp, sizes_of, walk_chapter)
@@ -69,10 +69,10 @@ def seconds_of(budget: str) -> float:
 
 
 def undecided(claims: Sequence[dict]) -> list[dict]:
-    """Return those of `claims` (dicts from `judged_claim`) that are open and may be decided by more
-    seeds. Only claims marked as headline count, or, if none is, those of papers."""
-    asked = [c for c in claims if c["headline"]] or [c for c in claims if not c["own"]]
-    return [c for c in asked if "open" in c["verdict"] and c["seeds"]]
+    """Return those of `claims` (dicts from `judged_claim`) that are undecided: a paper's own, or, if
+    there is none of a paper, the checks of our own."""
+    asked = [c for c in claims if not c["own"]] or claims
+    return [c for c in asked if c["verdict"] == "undecided"]
 
 
 def _hand_on(rows: list[dict], file: Path, facts: dict) -> None:
@@ -90,7 +90,7 @@ def until_decided(path: Path, budget: float, most: int = 32, profile: str = "ful
                   **options: Any) -> Iterator[dict]:
     """Run the chapter at `path` with more and more seeds, as many as `looks(most)` plans for each
     step, until no claim is `undecided` or the next step would exceed `budget` seconds in all. Yield
-    the dict of `run_chapter` after each step; its `measured` also counts the open claims. The other
+    the dict of `run_chapter` after each step; its `measured` also counts the undecided claims. The other
     arguments, and `options`, are those of `run_chapter`.
 
     Each step reuses what the one before has measured; so does a second call after an interruption.
@@ -112,7 +112,7 @@ def until_decided(path: Path, budget: float, most: int = 32, profile: str = "ful
             more = sum(row["seconds"] for row in rows) / n * (following - n)
             end = "decided" if not lacking else "no more seeds" if n == most else \
                 f"{more / 60:.0f} more minutes exceed the budget" if spent + more > budget else ""
-            said = f"{n} seeds at {level:.1%}, {len(lacking)} claims open{end and ', '}{end}"
+            said = f"{n} seeds at {level:.1%}, {len(lacking)} claims undecided{end and ', '}{end}"
             ran |= dict(measured=f"{said}: {ran['measured']}")
         yield ran
         if ran["error"] or end: return
@@ -217,7 +217,7 @@ def _add_run(commands: Any) -> None:
     run.add_argument("--dry", action="store_true",
                      help="walk the notebook on made-up data and the least of everything: measures nothing")
     run.add_argument("--until-decided", action="store_true",
-                     help="add seeds at fixed looks until the claims of the headline are decided")
+                     help="add seeds at fixed looks until the paper's claims are decided")
     run.add_argument("--budget", metavar="TIME", help="with --until-decided: at most about 2h, 90m or 45s")
     run.add_argument("--most-seeds", type=int, default=32, metavar="N", help="with --until-decided: at most N seeds")
 

@@ -195,8 +195,8 @@ def answered(question: Question, bodies: Sequence[dict]) -> Settled:
     return Settled(question, tuple(map(found, question.rests)))
 
 
-_HOLDS = ("reproduced", "smaller than the paper's", "larger than the paper's", "yes")
-_FAILS = ("contradicted", "no")
+_HOLDS = ("reproduced", "weaker", "stronger", "yes")
+_FAILS = ("contradicted", "not found", "no")
 
 
 def in_words(answer: Settled) -> str:
@@ -213,8 +213,7 @@ def in_words(answer: Settled) -> str:
 def shifted(claim: dict, by: float) -> dict:
     """Return `claim` (a dict from `judged_claim`), judged again with each of its values larger by
     `by`."""
-    same = ("at_least", "at_most", "paper", "source", "unit", "reruns", "headline", "note", "our_bound",
-            "level")
+    same = ("at_least", "at_most", "of", "paper", "source", "unit", "reach", "why", "note", "level")
     return judged_claim(claim["claim"], [value + by for value in claim["values"]],
                         effect=claim["effect"] or None, **{name: claim[name] for name in same})
 
@@ -225,13 +224,10 @@ def turning(claim: dict) -> float | None:
     values.
 
     A shift d moves the confidence interval from l to h and keeps its width. So the verdict can only
-    change at d = m - l or m - h, where m is a bound or an end of the paper's effect, or, with the
-    mean x, a bound b and the spread s of reruns, at d = b - x + s or b - x - s."""
+    change at d = m - l or m - h, where m is a bound or an end of the paper's effect."""
     bounds = [bound for bound in (claim["at_least"], claim["at_most"]) if bound is not None]
     if not bounds or len(claim["values"]) < 3 or claim["low"] is None: return None
-    mean = math.fsum(claim["values"]) / len(claim["values"])
     shifts = [mark - end for mark in bounds + claim["effect"] for end in (claim["low"], claim["high"])]
-    shifts += [bound - mean + side * claim["reruns"] for bound in bounds for side in (-1, 1)]
     beyond = (shift + side * 1e-6 * (1 + abs(shift)) for shift in sorted(shifts, key=abs) for side in (-1, 1))
     return next((by for by in beyond if shifted(claim, by)["verdict"] != claim["verdict"]), None)
 

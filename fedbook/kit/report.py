@@ -2,20 +2,21 @@
 import hashlib
 import html
 import json
+import math
 import re
 import textwrap
 from collections.abc import Callable, Sequence
 from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedbook.engine.errors import needs, UserError
 from fedbook.engine.files import run_name, write_atomically
 from fedbook.engine.rows import results_text
 from fedbook.engine.show import COLOURS, style
-from fedbook.evidence.claims import (chance_note, claims_figure, claims_table, measured_on, message,
-                                     older_note, OWN_VERDICTS, run_label, verdict_counts, VERDICTS)
+from fedbook.evidence.claims import (chance_note, claims_table, interval_text, mean_of_claim, measured_on,
+                                     OWN_VERDICTS, run_label, verdict_counts, verdict_of, VERDICTS)
 
 
 SIZES = ("smoke", "quick", "full", "paper")
@@ -23,12 +24,14 @@ SIZES = ("smoke", "quick", "full", "paper")
 
 def _sound_claim(claim: dict) -> bool:
     number = lambda v: isinstance(v, (int, float))
-    texts, values = ("claim", "paper", "source", "unit", "verdict", "note"), claim["values"]
-    maybe = (claim[key] for key in ("at_least", "at_most", "low", "high", "seeds"))
+    texts, values = ("claim", "of", "paper", "source", "unit", "verdict", "note", "why"), claim["values"]
+    maybe = (claim[key] for key in ("at_least", "at_most", "low", "high", "seeds", "detectable", "reruns"))
     if not all(isinstance(claim[key], str) for key in texts): return False
     if claim["verdict"] not in (OWN_VERDICTS if claim["own"] else VERDICTS): return False
-    facts = [v for v in maybe if v is not None] + [*claim["effect"], claim["reruns"], claim["level"]]
-    return isinstance(values, list) and values != [] and all(map(number, values + facts))
+    facts = [v for v in maybe if v is not None] + [*claim["effect"], *(claim["reach"] or ()), claim["level"]]
+    points = all({"setting", "values", "low", "high"} <= point.keys() for point in claim["curve"])
+    sound = isinstance(values, list) and (values != [] or claim["why"] != "")
+    return sound and points and all(map(number, values + facts))
 
 
 def read_results(path: str | Path) -> dict:
@@ -129,92 +132,203 @@ def row_difference(old: list[dict], new: list[dict], clock: Sequence[str] = ()) 
     return ""
 
 
+class Headline(NamedTuple):
+    """A paper's own sentence, as a `claim` (a dict from `judged_claim`), and what it was `measured`
+    on. Where another run looked at the same sentence, what it found stands in the claim's `curve`."""
+    claim: dict
+    measured: str
+
+
+def headlines(bodies: Sequence[dict]) -> dict[str, list[Headline]]:
+    """Return the claims of each paper in `bodies` (results files as dicts), by the paper's name. One
+    sentence is one claim: the first file that has it gives the verdict, and what other files found
+    becomes a part of its curve."""
+    found: dict[str, dict[str, Headline]] = {}
+    for body in bodies:
+        for claim in body["claims"]:
+            if claim["own"]: continue
+            known = found.setdefault(claim["of"], {})
+            if claim["claim"] in known: known[claim["claim"]].claim["curve"].extend(_points(claim, body))
+            else: known[claim["claim"]] = Headline(claim | dict(curve=list(claim["curve"])), measured_on(body))
+    return {paper: list(several.values()) for paper, several in found.items()}
+
+
+def _points(claim: dict, body: dict) -> list[dict]:
+    "What the `claim` of another run says, as points of a curve."
+    where = body["sizes"].get("data", run_label(body))
+    first = dict(setting=where, values=claim["values"], low=claim["low"], high=claim["high"])
+    points = [point | dict(setting=f"{where}, {point['setting']}") for point in claim["curve"]]
+    return points if any(point["values"] == claim["values"] for point in points) else [first, *points]
+
+
 def overview_figure(bodies: Sequence[dict]) -> Any:
-    """Return a matplotlib figure that counts verdicts: for each of `bodies` (results files as
-    dicts) a bar of its claims from papers on the left, and one of the course's own checks on the
-    right."""
+    """Return a matplotlib figure of all claims of papers in `bodies` (results files as dicts): an
+    interval for each, on a scale where 0 is the bound and 1 what the paper prints."""
     needs("matplotlib")
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    claims = [claim for body in bodies for claim in body["claims"]]
+    found = headlines(bodies)
+    claims = {paper: [h.claim for h in several] for paper, several in found.items()}
+    heights = [len(several) + 0.6 for several in claims.values()]
     with mpl.rc_context():
         style()
-        fig = Figure(figsize=(9.5, 0.3 * len(bodies) + 1.9))
-        axes = fig.subplots(1, 2, sharey=True, width_ratios=(3, 2))
-        for ax, own, order in zip(axes, (False, True), (VERDICTS, OWN_VERDICTS)):
-            _stack(ax, [[c["verdict"] for c in body["claims"] if c["own"] == own] for body in bodies], order)
-        axes[0].set(yticks=range(len(bodies)), yticklabels=[run_label(body) for body in bodies],
-                    ylim=(len(bodies) - 0.4, -0.6), xlabel="claims of papers")
-        axes[1].set(xlabel="checks of our own")
-        fig.suptitle(textwrap.fill(f"{len(claims)} claims: {verdict_counts(claims)}", 110), x=0.01, ha="left",
-                     fontsize=11)
+        fig = Figure(figsize=(11.5, 0.33 * sum(heights) + 1.2))
+        axes = fig.subplots(len(claims), 1, height_ratios=heights, squeeze=False, sharex=True)[:, 0]
+        for ax, (paper, several) in zip(axes, claims.items()): _draw_paper(ax, paper, several)
+        ends = "0: no effect,\nor the claim's bound", "1: as the paper\nprints it"
+        axes.flat[-1].set(xticks=(0, 1), xticklabels=ends)
+        labels: list = axes.flat[-1].get_xticklabels()
+        for label, side in zip(labels, ("right", "left")): label.set_ha(side)
+        every = [claim for several in claims.values() for claim in several]
+        fig.suptitle(textwrap.fill(f"{len(every)} claims of papers: {verdict_counts(every)}", 120), x=0.01,
+                     ha="left", fontsize=11)
     return fig
 
 
-def _stack(ax: Any, found: list[list[str]], order: Sequence[str]) -> None:
-    "A bar for each list of words in `found`, in parts of the `order`, with a legend below."
-    left = [0] * len(found)
-    for word in order:
-        widths = [words.count(word) for words in found]
-        if not any(widths): continue
-        bars = ax.barh(range(len(found)), widths, left=left, color=_BARS[word], label=word)
-        colour = "black" if word in ("open", "smaller, sign open") else "white"
-        ax.bar_label(bars, [w or "" for w in widths], label_type="center", color=colour)
-        left = [a + b for a, b in zip(left, widths)]
-    ax.xaxis.get_major_locator().set_params(integer=True)
-    if ax.containers: ax.legend(loc="upper left", bbox_to_anchor=(0, -1.9 / max(len(found), 4)), ncols=2)
+_COLOUR = {"reproduced": COLOURS[0], "weaker": COLOURS[0], "stronger": COLOURS[0], "not found": COLOURS[1],
+           "contradicted": COLOURS[1]}
 
 
-_BARS = {"reproduced": COLOURS[0], "smaller than the paper's": "#3f8fc4",
-         "larger than the paper's": "#00507f", "smaller, sign open": "#a8a8a8", "contradicted": COLOURS[1],
-         "open": "#dadada", "measured": "#404040", "yes": COLOURS[0], "no": COLOURS[1]}
+def _scale(claim: dict) -> tuple[float, float]:
+    """Where 0 lies in the figure, the bound of `claim`, and how far from it 1 is: the paper's size (between
+    two bounds, their middle); without a size, the far end of the interval."""
+    bounds = [b for b in (claim["at_least"], claim["at_most"]) if b is not None]
+    ends = [end - bounds[0] for end in (claim["low"], claim["high"])]
+    far = max(map(abs, ends)) * (1 if claim["at_most"] is None else -1)
+    size = math.fsum(claim["effect"]) / 2 - bounds[0] if claim["effect"] else far
+    if len(bounds) == 2: size = (bounds[1] - bounds[0]) / 2
+    return bounds[0], size or 1.0
 
 
-_HOW_TO_READ = """A claim has a bound, and values, one per seed; the interval is that of their mean (95 %,
-Student's t). A claim of a paper answers to two things. Its sign: does the whole interval lie on the right
-side of the bound? Its size: is the effect that the paper prints inside? *Reproduced*: right side, and the
-size is inside or not known; *smaller* or *larger than the paper's*: right side, and the size is excluded;
-*smaller, sign open*: the bound is inside, and the size excluded; *contradicted*: the wrong side; *open*:
-neither says anything yet, with about how many seeds would decide it (four times of five, with the spread
-seen), or a mean closer to the bound than reruns of one seed are to each other. Our own checks are answered
-with *yes*, *no* or *open*. *Measured*: there is no bound.
+def _scaled(claim: dict) -> tuple[list[float], list[float]]:
+    """On that scale: both ends and the mean of the interval of `claim`, and both ends of the paper's size.
+    Empty without an interval, or without a size."""
+    bounded = claim["at_least"] is not None or claim["at_most"] is not None
+    if not claim["values"] or claim["low"] is None or not bounded: return [], [1.0, 1.0] if claim["effect"] else []
+    zero, unit = _scale(claim)
+    ends = (claim["low"], claim["high"], mean_of_claim(claim))
+    return [(end - zero) / unit for end in ends], [(end - zero) / unit for end in claim["effect"]]
 
-In the figures a bar is the interval; the black line is the bound, with an arrow to the side where the claim
-holds; the star is the size of effect that the paper prints, where it prints one. The papers ran at another
-scale, with other data. How a verdict comes about is taught in `nbs/evidence/claims.ipynb`."""
+
+def _draw_paper(ax: Any, paper: str, claims: list[dict]) -> None:
+    "The claims of one paper, a row for each, with the sentence on the left and the word on the right."
+    ax.axvline(0, color="black", lw=1)
+    for row, claim in enumerate(claims):
+        colour, (ends, size) = _COLOUR.get(claim["verdict"], "#767676"), _scaled(claim)
+        if size:
+            ax.plot(_clipped(*size), [row, row], color="black", lw=1)
+            ax.plot(1, row, "*", ms=10, mfc="white", mec="black", zorder=3)
+        if ends:
+            low, high = sorted(ends[:2])
+            ax.plot(_clipped(low, high), [row, row], lw=6, alpha=0.45, color=colour, solid_capstyle="butt")
+            if _INSIDE[0] <= ends[2] <= _INSIDE[1]: ax.plot(ends[2], row, "o", ms=5, color=colour, zorder=4)
+            else: _point_outside(ax, row, ends[2], colour)
+        ax.text(1.03, row, claim["verdict"], transform=ax.get_yaxis_transform(), va="center", color=colour)
+    sentences = [textwrap.shorten(claim["claim"], 78, placeholder=" ...") for claim in claims]
+    ax.set(yticks=range(len(claims)), yticklabels=sentences, ylim=(len(claims) - 0.4, -0.7), xlim=_INSIDE)
+    ax.set_title(paper, loc="left", fontsize=10)
+    ax.tick_params(axis="y", length=0)
+
+
+_INSIDE = (-2.2, 3.2)
+
+
+def _point_outside(ax: Any, row: int, mean: float, colour: str) -> None:
+    "An arrow at the rim of the figure, and beside it where the `mean` lies."
+    right = mean > 0
+    [rim] = _clipped(mean)
+    ax.plot(rim, row, ">" if right else "<", ms=7, color=colour, zorder=4, clip_on=False)
+    ax.text(rim - 0.1 if right else rim + 0.1, row, f"{mean:.1f}", ha="right" if right else "left", va="bottom",
+            color=colour)
+
+
+def _clipped(*values: float) -> list[float]:
+    "`values`, moved into what the figure shows."
+    return [min(max(value, _INSIDE[0]), _INSIDE[1]) for value in values]
+
+
+_HOW_TO_READ = """A claim is one sentence of a paper, with its place and its figure, judged once. Its values are one for each
+seed, and differences are paired by seed; the interval is that of their mean (95 %, Student's t). It answers
+to the claim's bound and to the size that the paper prints. *Reproduced*: the interval is on the right side,
+and the paper's size is inside, or the paper gives none; *weaker*, *stronger*: the right side, but the paper's
+size is excluded; *not found*: the sign is undecided, and the paper's size is excluded; *contradicted*: the
+wrong side; *undecided*: none of these, with about how many seeds would decide it with 80 % power; *not
+testable here*: no method could show the effect at this scale, or nothing here runs it. The least detectable
+effect is what the seeds find with 80 % power. Holm: the p-value corrected for the claims of one paper. What
+the sentence gives at other settings is a curve of the claim, and no further claim.
+
+In the figure a bar is the interval. 0 is the bound, and 1 what the paper prints (a star, and a line for a
+range); where it prints no size, the bar ends at 1. The papers ran at another scale, with other data. How a
+verdict comes about is taught in `nbs/evidence/claims.ipynb`. Checks of our own (answered with yes, no or
+undecided) are a table apart."""
 
 
 def page(bodies: Sequence[dict], folder: str | Path = "results") -> str:
-    """Return a report on `bodies` (results files as dicts) as Markdown text: counts of verdicts,
-    then for each chapter a figure and a table of its claims. `folder` is where the report will lie;
-    only its name is used."""
-    claiming = [body for body in bodies if body["claims"]]
+    """Return a report on `bodies` (results files as dicts) as Markdown text: all claims of papers, by
+    paper, each with its figure and its curve; then the checks of our own. `folder` is where the report
+    will lie; only its name is used: in `results` the checks are counted, beside links to the lab
+    books that show them."""
+    claiming, found = [body for body in bodies if body["claims"]], headlines(bodies)
     first = f"Written by `fedbook report {Path(folder).name}` from the files here; do not edit it."
-    claims = [claim for body in claiming for claim in body["claims"]]
-    every = verdict_counts(claims)
-    figure = f"![All claims: {every}](figures/overview.png)" if claiming else "Nothing is claimed."
-    blocks = ["# Results", first, _HOW_TO_READ, f"All in all: {every}.", chance_note(claims), figure,
-              _overview(claiming)]
-    for name in dict.fromkeys(body["name"] for body in claiming):
-        blocks += [f"## {name}", *(_section(body) for body in claiming if body["name"] == name)]
+    every = [headline.claim for several in found.values() for headline in several]
+    said = f"All claims of papers: {verdict_counts(every)}"
+    figure = f"![{said}](figures/overview.png)" if every else "Nothing of a paper is claimed."
+    blocks = ["# Results", first, _HOW_TO_READ, f"{said}." if every else "", chance_note(every), figure]
+    for paper, several in found.items(): blocks += [f"## {paper}", *_section(paper, several)]
+    if Path(folder).name == "results": blocks += ["## Lab books", _lab_books(claiming)]
+    else: blocks += _checks(claiming)
     return "\n\n".join(filter(None, blocks)) + "\n"
 
 
-def _overview(bodies: Sequence[dict]) -> str:
-    lines = ["| chapter | run | verdicts |", "|---|---|---|"]
+def _section(paper: str, several: list[Headline]) -> list[str]:
+    "The claims of one paper: the main one in a sentence, table, curves, and what it was measured on."
+    claims = [headline.claim for headline in several]
+    scales = dict.fromkeys(headline.measured for headline in several)
+    return [sentence(several), claims_table(claims), _curves(claims), f"Measured on: {'; '.join(scales)}."]
+
+
+def _curves(claims: list[dict]) -> str:
+    "What the same sentences give at other settings, as a table; empty if nothing else was measured."
+    lines = ["| claim | at another setting | mean [interval] |", "|---|---|---|"]
+    for claim in claims:
+        others = [point for point in claim["curve"] if point["values"] != claim["values"]]
+        for k, point in enumerate(others):
+            there = claim | point | dict(reruns=None)
+            lines.append(f"| {'' if k else claim['claim']} | {point['setting']} | {interval_text(there)} |")
+    return "\n".join(lines) if len(lines) > 2 else ""
+
+
+def sentence(several: Sequence[Headline]) -> str:
+    """Return one line on the claims of a paper (see `headlines`): the first one with the paper's figure, ours
+    and what it was measured on, then how many there are of each verdict."""
+    if not several: return "nothing claimed yet"
+    claim, measured = several[0]
+    figure = f" (paper: {claim['paper']})" if claim["paper"] else ""
+    counted = verdict_counts([headline.claim for headline in several])
+    word = verdict_of(claim).replace(claim["verdict"], f"*{claim['verdict']}*", 1)
+    return (f"{claim['claim']}{figure}: here {interval_text(claim)}, {word}. Measured on {measured}. "
+            f"All {len(several)} claims: {counted}")
+
+
+def _lab_books(bodies: Sequence[dict]) -> str:
+    "The lab books and how their own checks came out, as a table."
+    lines = ["| lab book | run | own checks |", "|---|---|---|"]
     for body in bodies:
         run = ", ".join(filter(None, [body["profile"], body["sizes"].get("data")]))
-        lines.append(f"| [{body['name']}](#{body['name'].replace('/', '')}) | {run} | {verdict_counts(body['claims'])} |")
+        own = [claim for claim in body["claims"] if claim["own"]]
+        counted = verdict_counts(own).removeprefix("own checks: ")
+        lines.append(f"| [{body['name']}](../nbs/{body['name']}.ipynb) | {run} | {counted} |")
     return "\n".join(lines)
 
 
-def _section(body: dict) -> str:
-    headline = f"{body['headline'].rstrip('.')}." if body.get("headline") else ""
-    figure = f"![{message(body)}](figures/{result_name(body)}.png)"
-    parts = [headline, f"Measured on: {measured_on(body)}.", figure, claims_table(body["claims"]),
-             older_note(body)]
-    return "\n\n".join(filter(None, parts))
+def _checks(bodies: list[dict]) -> list[str]:
+    "The own checks of each run, as a heading and a table."
+    blocks = []
+    for body in bodies:
+        own = [claim for claim in body["claims"] if claim["own"]]
+        if own: blocks += [f"## {result_name(body)}", claims_table(own), f"Measured on: {measured_on(body)}."]
+    return blocks
 
 
 def digest(what: Any) -> str:
@@ -267,14 +381,8 @@ def figures_of(bodies: Sequence[dict]) -> dict[str, tuple[str, Callable[[], Any]
     """Return the figures that a report on `bodies` (results files as dicts) has: file name to a
     pair of the `digest` of its claims, and a function without arguments that returns it as a
     matplotlib figure."""
-    claiming = [body for body in bodies if body["claims"]]
-    stamp = digest([[message(body), body["claims"]] for body in claiming])
-    figures: dict[str, tuple[str, Callable[[], Any]]] = {}
-    if claiming: figures["overview.png"] = (stamp, partial(overview_figure, claiming))
-    for body in claiming:
-        stamp = digest([message(body), body["claims"]])
-        figures[f"{result_name(body)}.png"] = (stamp, partial(claims_figure, body))
-    return figures
+    claims = {paper: [h.claim for h in several] for paper, several in headlines(bodies).items()}
+    return {"overview.png": (digest(claims), partial(overview_figure, bodies))} if claims else {}
 
 
 def write_report(folder: str | Path, bodies: Sequence[dict]) -> list[Path]:
@@ -322,15 +430,13 @@ def row_cells(line: str) -> list[str]:
 
 
 def fill(readme: str | Path, bodies: Sequence[dict]) -> None:
-    """Write counts of verdicts into a table of the Markdown file `readme`, in place. In each row
-    with a link to `results/README.md#NAME`, the last cell becomes the counts for the claims of
-    chapter NAME in `bodies` (results files as dicts). Raises `UserError` if there is no such
-    row."""
+    """Write what was found into a table of the Markdown file `readme`, in place. In each row with a
+    link to `results/README.md#PAPER`, the last cell becomes one sentence on the claims of PAPER in
+    `bodies` (results files as dicts). Raises `UserError` if there is no such row."""
     text = Path(readme).read_text(encoding="utf-8")
-    def filled(match: re.Match) -> str:
-        claims = [claim for body in bodies if body["name"] == match[2] for claim in body["claims"]]
-        return f"{match[1]} {verdict_counts(claims)} |"
+    found = {paper.lower(): several for paper, several in headlines(bodies).items()}
+    filled = lambda match: f"{match[1]} {sentence(found.get(match[2], []))} |"
     text, rows = re.subn(r"^(\|.*\(results/README\.md#(\w+)\).*\|)[^|\n]*\|$", filled, text, flags=re.M)
     if not rows:
-        raise UserError(f"file {str(readme)!r} has no table row with a link to results/README.md#CHAPTER")
+        raise UserError(f"file {str(readme)!r} has no table row with a link to results/README.md#PAPER")
     write_atomically(readme, text)

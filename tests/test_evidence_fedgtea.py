@@ -1,0 +1,98 @@
+"""The claims of FedGTEA's lab book: at most eight, from rows in any order, and able to turn."""
+import copy
+import json
+import random
+
+import pytest
+
+from fedbook.evidence import fedgtea
+from fedbook.evidence.claims import Results
+from fedbook.evidence.fedgtea import fedgtea_attack_claims, fedgtea_claims, fedgtea_streams_claims
+from fedbook.kit.runs import notebooks_folder
+
+ROOT = notebooks_folder().parent
+WHERE = {fedgtea_claims: "14_fedgtea-full-0-*.json", fedgtea_attack_claims: "privacy.attack-full-0-*.json",
+         fedgtea_streams_claims: "evidence.streams-full-0-*.json"}
+WASSERSTEIN = "The Wasserstein loss raises accuracy"
+
+
+def read(judge):
+    [path] = (ROOT / "results").glob(WHERE[judge])
+    return json.loads(path.read_text())
+
+
+def judged(body, folder, judge=fedgtea_claims):
+    """The claims of `body`, by their texts."""
+    path = folder / "results.json"
+    path.write_text(json.dumps(body | dict(claims=[])))
+    results = Results.read(path)
+    judge(results)
+    return {claim["claim"]: claim for claim in results.claims}
+
+
+def test_at_most_eight_and_streams_add_none(tmp_path):
+    claims = judged(read(fedgtea_claims), tmp_path)
+    claims |= judged(read(fedgtea_attack_claims), tmp_path, fedgtea_attack_claims)
+    assert len(claims) == 8
+    assert all(c["of"] == "FedGTEA" and not c["own"] and c["paper"] and c["source"] for c in claims.values())
+    assert judged(read(fedgtea_streams_claims), tmp_path, fedgtea_streams_claims).keys() < claims.keys()
+
+
+@pytest.mark.parametrize("judge", WHERE, ids=lambda judge: judge.__name__)
+def test_the_order_of_rows_does_not_matter(judge, tmp_path):
+    body = read(judge)
+    mixed = copy.deepcopy(body)
+    random.Random(0).shuffle(mixed["rows"])
+    assert mixed["rows"] != body["rows"]
+    assert judged(mixed, tmp_path, judge) == judged(body, tmp_path, judge)
+
+
+@pytest.mark.parametrize("judge", WHERE, ids=lambda judge: judge.__name__)
+def test_each_bound_and_size_is_reachable(judge, tmp_path):
+    for claim in judged(read(judge), tmp_path, judge).values():
+        if claim["reach"] is None: continue
+        best = sum(claim["reach"]) / len(claim["reach"])
+        if claim["at_most"] is not None: assert best <= claim["at_most"]
+        else: assert best >= max(claim["at_least"], *claim["effect"])
+
+
+def test_sizes_are_the_papers_ranges():
+    size = fedgtea._printed(fedgtea._ACCURACY, "FedGTEA", "without anchor")["effect"]
+    assert size == pytest.approx((0.034, 0.069))
+    size = fedgtea._printed(fedgtea._FORGETTING, "FedCIL", "FedGTEA")["effect"]
+    assert size == pytest.approx((0.008, 0.024))
+
+
+def shifted(body, what, by):
+    body = copy.deepcopy(body)
+    for row in body["rows"]:
+        if row["what"] == what: row["numbers"]["late"] += by
+    return body
+
+
+def test_words_turn_with_the_rows(tmp_path):
+    body = read(fedgtea_claims)
+    word = lambda by: judged(shifted(body, "without Wasserstein", by), tmp_path)[WASSERSTEIN]["verdict"]
+    words = [word(by) for by in (0, -0.033, -0.1, 0.1)]
+    assert words == ["not found", "reproduced", "stronger", "contradicted"]
+
+
+def test_rows_of_question_streams_are_paired_by_seed(tmp_path):
+    """Seeds 2, 3 and 4 lie in another order in the rows of the two methods."""
+    claim = judged(read(fedgtea_claims), tmp_path)["Task embeddings with the Wasserstein loss raise accuracy"]
+    [point] = [point for point in claim["curve"] if "question" in point["setting"]]
+    assert (100 * point["low"], 100 * point["high"]) == pytest.approx((11.4, 32.6), abs=0.05)
+
+
+def test_moments_that_tell_nothing_turn_the_word(tmp_path):
+    body = read(fedgtea_attack_claims)
+    text = "Moments of 500 pictures tell no member from a stranger"
+    def word(members):
+        for row in body["rows"]:
+            if row["what"] == "moments of 500": row["numbers"]["members"] = members
+        return judged(body, tmp_path, fedgtea_attack_claims)[text]["verdict"]
+    assert word(0.0) == "reproduced" and word(0.5) == "contradicted"
+
+
+def test_without_rows_there_is_no_claim(tmp_path):
+    for judge in WHERE: assert judged(read(judge) | dict(rows=[]), tmp_path, judge) == {}

@@ -1,0 +1,99 @@
+"""The headline claims of FedKLPR, from the kept rows of its chapter."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from fedbook.evidence.claims import Results
+from fedbook.evidence.fedklpr import fedklpr_claims
+
+FILE = Path(__file__).parents[1] / "results" / "12_fedklpr-full-0-people.json"
+GATE = "CRR keeps accuracy: Rank-1 with the gate minus as much pruning without"
+SAS = "SAS undoes dilution: Rank-1 of FedKLPR minus a plain average in it"
+COSTS = "Pruning without SAS, PRAW and CRR costs the smaller sites Rank-1"
+
+
+def judged(rows, tmp_path):
+    "The claims that `rows` give."
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps(json.loads(FILE.read_text()) | dict(rows=rows, claims=[])))
+    results = Results.read(path)
+    fedklpr_claims(results)
+    return results.claims
+
+
+def kept(): return json.loads(FILE.read_text())["rows"]
+
+
+def with_numbers(rows, what, **numbers):
+    "`rows` with other `numbers` in the row `what`."
+    return [row | dict(numbers=row["numbers"] | numbers) if row["what"] == what else row for row in rows]
+
+
+def word(claims, text): return next(claim["verdict"] for claim in claims if claim["claim"] == text)
+
+
+def test_at_most_eight_claims_each_with_figure_and_place(tmp_path):
+    claims = judged(kept(), tmp_path)
+    assert 0 < len(claims) <= 8 and len({claim["claim"] for claim in claims}) == len(claims)
+    assert all(claim["of"] == "FedKLPR" and claim["paper"] and claim["source"] for claim in claims)
+
+
+def test_the_order_of_rows_changes_nothing(tmp_path):
+    rows, before = kept(), judged(kept(), tmp_path)
+    for seed in range(3):
+        random.Random(seed).shuffle(rows)
+        assert json.dumps(judged(rows, tmp_path)) == json.dumps(before)
+
+
+def test_fedcapr_minus_the_start_is_paired_by_seed():
+    "Two rows that lie in another order than their seeds: the fault that this claim once had."
+    gains = Results.read(FILE).difference("FedCAPR", "start", "rank1")
+    assert [round(100 * gain, 1) for gain in gains] == [23.9, 20.6, 35.6, 33.2, 42.9, 24.1, 23.9, 26.8]
+
+
+def test_each_bound_can_be_reached(tmp_path):
+    rows = kept()
+    for what in ("FedKLPR", "+ SAS + CRR", "+ KLL + KLAW", "+ SAS"):
+        rows = with_numbers(rows, what, rank1=1.0)
+    rows = with_numbers(rows, "FedKLPR", up=0, down=0)
+    for claim in judged(rows, tmp_path):
+        if claim["why"]: assert min(claim["values"]) > claim["at_least"], claim["claim"]
+        else: assert claim["verdict"] in ("reproduced", "stronger"), claim["claim"]
+
+
+def test_the_gate_is_compared_with_as_much_pruning(tmp_path):
+    "A row without gate that prunes twice as much decides nothing; the one that prunes as much does."
+    rows = kept()
+    before = word(judged(rows, tmp_path), GATE)
+    assert word(judged(with_numbers(rows, "+ SAS", rank1=0.0), tmp_path), GATE) == before
+    fallen = with_numbers(rows, "+ SAS, to CRR's share", rank1=0.3)
+    assert word(judged(fallen, tmp_path), GATE) == "reproduced"
+    ahead = with_numbers(rows, "+ SAS, to CRR's share", rank1=0.99)
+    assert word(judged(ahead, tmp_path), GATE) == "contradicted"
+
+
+def test_sas_is_not_testable_where_nothing_is_lost(tmp_path):
+    "The most that SAS can give is what a plain average has lost."
+    rows = with_numbers(kept(), "dense, FedKLPR's rate", rank1=0.0)
+    assert word(judged(rows, tmp_path), SAS) == "not testable here"
+    assert word(judged(with_numbers(kept(), "FedKLPR, plain average", rank1=0.1), tmp_path), SAS) == "reproduced"
+
+
+@pytest.mark.parametrize("cost, expected", [
+    (0.09, "reproduced"), (0.02, "weaker"), (0.3, "stronger"), (-0.1, "contradicted")])
+def test_words_turn_with_made_up_rows(cost, expected, tmp_path):
+    same, rows = dict(ratio=0.7, rank1=0.6, shared=0.6, overlap=1.0), []
+    for seed in range(4):
+        lost = 2 * cost + 0.004 * (seed - 1.5)
+        for what, less in (("dense, FedKLPR's rate", 0.0), ("plain pruning", lost)):
+            numbers = dict(clients=[0.7, 0.7, 0.6 + seed / 100, 0.5 - less], **same)
+            rows.append(dict(what=what, seed=seed, seconds=0.0, numbers=numbers))
+    assert word(judged(rows, tmp_path), COSTS) == expected
+
+
+def test_unlike_seeds_are_refused(tmp_path):
+    rows = [row for row in kept() if (row["what"], row["seed"]) != ("FedCAPR", 1)]
+    with pytest.raises(Exception, match="FedCAPR"): judged(rows, tmp_path)

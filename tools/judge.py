@@ -1,0 +1,64 @@
+"""For authors: judge kept results anew by today's rules, from their rows and values. Nothing is measured.
+
+    python tools/judge.py [FOLDER]"""
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from fedbook.engine.errors import UserError
+from fedbook.evidence.claims import judged_claim, Results, verdict_counts
+from fedbook.evidence.fedcbdr import fedcbdr_attack_claims, fedcbdr_claims, fedcbdr_streams_claims
+from fedbook.evidence.fedgtea import fedgtea_attack_claims, fedgtea_claims, fedgtea_streams_claims
+from fedbook.evidence.fedklpr import fedklpr_claims
+from fedbook.evidence.fedmox import fedmox_claims
+from fedbook.evidence.fedreplay import fedreplay_attack_claims, fedreplay_claims
+from fedbook.kit.report import read_results
+
+HEADLINES: dict[str, Sequence[Callable[[Results], object]]] = {
+    "10_fedreplay": [fedreplay_claims],
+    "11_fedmox": [fedmox_claims],
+    "12_fedklpr": [fedklpr_claims],
+    "13_fedcbdr": [fedcbdr_claims],
+    "14_fedgtea": [fedgtea_claims],
+    "evidence/streams": [fedcbdr_streams_claims, fedgtea_streams_claims],
+    "privacy/attack": [fedreplay_attack_claims, fedcbdr_attack_claims, fedgtea_attack_claims],
+}
+
+
+def again(claim: dict) -> dict:
+    "A check of our own, judged anew from its values."
+    asked = ("at_least", "at_most", "paper", "source", "unit", "why", "note", "level")
+    points = [(point["setting"], point["values"]) for point in claim["curve"]]
+    judged = judged_claim(claim["claim"], claim["values"], effect=claim["effect"] or None, reach=claim["reach"],
+                          curve=points, **{name: claim[name] for name in asked})
+    older = {"older": True} if claim.get("older") else {}
+    return judged | dict(reruns=claim["reruns"]) | older
+
+
+def judge(results: Results) -> None:
+    "Judge the claims of `results` anew: the papers' from its rows, our own from their values."
+    own = [claim for claim in results.claims if claim["own"]]
+    results.claims = []
+    for papers in HEADLINES.get(results.facts["name"], ()): papers(results)
+    results.claims += map(again, own)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    "Judge every results file of a folder, write it, say how its claims came out, and return the exit code."
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", nargs="?", default="results")
+    for path in sorted(Path(parser.parse_args(argv).folder).glob("*.json")):
+        try:
+            read_results(path)
+            results = Results.read(path)
+            judge(results)
+        except UserError as error:
+            print(f"judge: {path.name}: {error}", file=sys.stderr)
+            return 2
+        results.save()
+        print(f"{path.stem:<70} {verdict_counts(results.claims)}")
+    return 0
+
+
+if __name__ == "__main__": sys.exit(main())
