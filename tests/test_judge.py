@@ -67,3 +67,20 @@ def test_the_tool_changes_nothing_that_is_judged(tmp_path, capsys):
     (tmp_path / FILES[-1].name).write_text("{}")
     assert judge.main([str(tmp_path)]) == 2
     assert "is not a results.json of fedbook" in capsys.readouterr().err
+
+
+def test_two_differences_that_were_taken_by_the_order_of_rows():
+    "By the order in the file they had [16.5, 41.3] and [7.2, 36.9]."
+    claims = {claim["claim"]: claim for path in FILES for claim in kept(path)}
+    for text, ends in (("FedCAPR (dense) minus the start, Rank-1, at least 10 points", (22.5, 35.2)),
+                       ("stream of questions, real replay: FedGTEA minus without tasks, in company", (11.4, 32.6))):
+        assert [100 * claims[text][end] for end in ("low", "high")] == pytest.approx(ends, abs=0.05)
+
+
+def test_the_start_is_taken_from_the_same_seed(tmp_path):
+    path = next(path for path in FILES if path.name.startswith("12_fedklpr"))
+    results = Results.read(shutil.copy(path, tmp_path))
+    [claim] = [claim for claim in results.claims if claim["claim"].startswith("FedCAPR (dense) minus the start")]
+    assert claim["values"] == pytest.approx(results.difference("FedCAPR", "start", "rank1"))
+    in_file = [[row["numbers"]["rank1"] for row in results.rows if row["what"] == what] for what in ("FedCAPR", "start")]
+    assert claim["values"] != pytest.approx([a - b for a, b in zip(*in_file)])
