@@ -20,6 +20,8 @@ from ..engine.errors import UserError, needs
 from ..engine.show import COLOURS
 from ..engine.sizes import Count, Profile, is_path
 from .folders import pictures, street_parts
+from .layouts import layout_of
+from .reading import picture_size
 from .traffic import (RED_LAMP, STREET_CLASSES, WHITE_LAMP, WIDE, Camera, Canvas, Part,
                                       Thing, between, canvas, cover, extent, paint_part, parts_of,
                                       perspective, random_thing, shade, unit, vary)
@@ -543,14 +545,7 @@ def _size_at(images, i):
     if isinstance(images, Selected): return _size_at(images.images, int(images.indices[i]))
     if isinstance(images, _Resized): return images.size
     if not isinstance(images, Files): return tuple(images[i].shape[1:])
-    needs("PIL")
-    from PIL import Image
-
-    try:
-        with Image.open(images.paths[i]) as image: return image.height, image.width
-    except OSError:
-        path = images.paths[i]
-        raise UserError(f"{path} is not a picture that can be read; replace or remove it") from None
+    return picture_size(images.paths[i])
 
 def resized(data: Pictures, size: Sequence[int]) -> Pictures:
     """Return `data` with all pictures resized to `size` (height, width) and boxes to match. Tensors are
@@ -622,14 +617,16 @@ def _coco_halves(path):
 def own_street(path: str | Path, clients: int, server_images: int,
                rng: np.random.Generator) -> tuple[Pictures, list[Pictures], dict[str, Pictures]]:
     """Return the pictures of your own at `path`, divided as by `street_parts` (server, list of clients, tests
-    by domain): those of a COCO file, a fifth of which is for the test, or of a folder with one for training
-    (`*train*.json`) and one for the test (`*val*.json`, `*test*.json`).
+    by domain): those of a COCO file, a fifth of which is for the test, of a folder with one for training
+    (`*train*.json`) and one for the test (`*val*.json`, `*test*.json`), or of a folder of Pascal VOC or YOLO.
 
     The server gets `server_images` of them, the clients the rest, equally; `rng` deals. There is a test for
     each domain. Raises `UserError` where there are too few."""
     path = Path(path).expanduser()
-    halves = _coco_halves(path) if path.is_dir() else None
-    train, test = (pictures(path, split, "coco", halves) for split in ("train", "test"))
+    layout = layout_of(path)
+    if layout not in ("voc", "yolo"): layout = "coco"
+    halves = _coco_halves(path) if path.is_dir() and layout == "coco" else None
+    train, test = (pictures(path, split, layout, halves) for split in ("train", "test"))
     if len(train) < server_images + clients:
         raise UserError(f"{path.name} has {len(train)} pictures to train with, expected "
                         f"server_images={server_images} and at least one for each of {clients} clients")

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['SETS', 'Selected', 'positions', 'Pictures', 'Boxes', 'check_boxes', 'largest', 'array_checksum',
            'fashion_mnist_small', 'fashion_pictures', 'contact_sheet', 'class_means', 'nearest_mean', 'Files',
-           'split_by_group', 'arc_of_turn', 'data_folder', 'shown', 'listed_classes', 'known_set', 'advice',
-           'set_folder', 'read_idx', 'Site', 'inventory']
+           'split_by_group', 'arc_of_turn', 'data_folder', 'known_set', 'advice', 'set_folder', 'read_idx', 'Site',
+           'inventory']
 
 # %% ../../nbs/datasets/world.ipynb #c7da78c3
 import gzip
@@ -25,6 +25,7 @@ import torch
 
 from ..engine.errors import UserError, needs
 from ..engine.local import as_float
+from .reading import picture, shown
 
 # %% ../../nbs/datasets/world.ipynb #d7ea7497
 class Selected(Sequence):
@@ -252,16 +253,7 @@ class Files(Sequence):
 
     def __len__(self) -> int: return len(self.paths)
 
-    def __getitem__(self, i):
-        needs("PIL")
-        from PIL import Image
-
-        try:
-            with Image.open(self.paths[i]) as image: pixels = np.array(image.convert("RGB"))
-        except OSError:
-            raise UserError(f"{self.paths[i]} is not a picture that can be read; "
-                            "replace or remove it") from None
-        return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
+    def __getitem__(self, i): return picture(self.paths[i])
 
 # %% ../../nbs/datasets/world.ipynb #b0fd9f99
 def split_by_group(data: Pictures, share: float = 0.2,
@@ -317,24 +309,6 @@ def data_folder() -> Path:
     if not Path(named).is_dir():
         raise UserError(f"FEDBOOK_DATA={named!r} is not a folder; set it to a folder that exists")
     return Path(named)
-
-def shown(path: str | Path) -> str:
-    "Return `path` as text for a reader, with `~` for the home folder."
-    return str(path).replace(str(Path.home()), "~", 1)
-
-# %% ../../nbs/datasets/world.ipynb #610d3fdf
-def listed_classes(root: Path) -> list[str]:
-    """Return the classes of a folder `root` that has a folder per class: their names, sorted. Where there is
-    a `classes.txt` in `root`, or beside it, the names in that, one a line, in that order: a class of it may
-    have no folder. Raises `UserError` for a folder that it does not list."""
-    found = sorted(f.name for f in root.iterdir() if f.is_dir() and not f.name.startswith("."))
-    file = next((f for f in (root / "classes.txt", root.parent / "classes.txt") if f.is_file()), None)
-    if file is None: return found
-    listed = list(dict.fromkeys(filter(None, map(str.strip, file.read_text("utf-8").splitlines()))))
-    if more := sorted(set(found) - set(listed)):
-        raise UserError(f"path={str(root)!r} holds a folder {more[0]!r}, which {shown(file)} does not list; it "
-                        "must list the classes of all, one a line")
-    return listed
 
 # %% ../../nbs/datasets/world.ipynb #6b04552d
 class RealSet(NamedTuple):
