@@ -21,11 +21,10 @@ from ..engine.show import COLOURS
 from ..engine.sizes import Count, Profile, is_path
 from .folders import pictures, street_parts
 from .layouts import layout_of
-from .reading import picture_size
 from .traffic import (RED_LAMP, STREET_CLASSES, WHITE_LAMP, WIDE, Camera, Canvas, Part,
                                       Thing, between, canvas, cover, extent, paint_part, parts_of,
                                       perspective, random_thing, shade, unit, vary)
-from .world import SETS, Boxes, Files, Pictures, Selected, largest
+from .world import SETS, Boxes, Pictures, largest, size_at
 
 # %% ../../nbs/datasets/streets.ipynb #6c351663
 @dataclass(frozen=True)
@@ -539,14 +538,9 @@ class _Resized(Sequence):
 
     def __getitem__(self, i): return _scaled_down(self.images[i][None], self.size)[0]
 
-# %% ../../nbs/datasets/streets.ipynb #d5b95cb8
-def _size_at(images, i):
-    "Height and width of picture `i` of `images`, from the head of its file where it is one."
-    if isinstance(images, Selected): return _size_at(images.images, int(images.indices[i]))
-    if isinstance(images, _Resized): return images.size
-    if not isinstance(images, Files): return tuple(images[i].shape[1:])
-    return picture_size(images.paths[i])
+    def size_at(self, i): return self.size
 
+# %% ../../nbs/datasets/streets.ipynb #d5b95cb8
 def resized(data: Pictures, size: Sequence[int]) -> Pictures:
     """Return `data` with all pictures resized to `size` (height, width) and boxes to match. Tensors are
     resized at once; lazy pictures stay lazy, and their sizes are read from the heads of the files."""
@@ -556,7 +550,7 @@ def resized(data: Pictures, size: Sequence[int]) -> Pictures:
         parts = [_scaled_down(part, size) for part in data.images.split(64)]
         images = torch.cat(parts) if len(data) else torch.zeros(0, 3, *size, dtype=torch.uint8)
     else: images = _Resized(data.images, size)
-    boxes = data.boxes and [scaled(b, _size_at(data.images, i), size) for i, b in enumerate(data.boxes)]
+    boxes = data.boxes and [scaled(b, size_at(data.images, i), size) for i, b in enumerate(data.boxes)]
     return replace(data, images=images, boxes=boxes)
 
 # %% ../../nbs/datasets/streets.ipynb #0144d6b6
