@@ -21,6 +21,7 @@ from ..engine.show import COLOURS
 from ..engine.sizes import Count, Profile, is_path
 from .folders import pictures, street_parts
 from .layouts import layout_of
+from .reading import is_visible
 from .traffic import (RED_LAMP, STREET_CLASSES, WHITE_LAMP, WIDE, Camera, Canvas, Part,
                                       Thing, between, canvas, cover, extent, paint_part, parts_of,
                                       perspective, random_thing, shade, unit, vary)
@@ -602,7 +603,8 @@ def _coco_halves(path):
     def first(*halves):
         patterns = [f"{depth}{kind}{half}*.json" for kind in ("*instances*", "*") for half in halves
                     for depth in ("", "*/")]
-        return next((str(f.relative_to(path)) for p in patterns for f in sorted(path.glob(p))), None)
+        found = (f for p in patterns for f in sorted(path.glob(p)) if is_visible(f, path))
+        return next((str(f.relative_to(path)) for f in found), None)
     train, test = first("train"), first("val", "test")
     if not (train and test):
         raise UserError(f"data={str(path)!r} has no COCO files *train*.json and *val*.json; name one file")

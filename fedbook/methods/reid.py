@@ -28,6 +28,7 @@ from ..engine.show import COLOURS, progress
 from ..engine.sizes import Count, Positive, Profile, Share
 from ..datasets.encoders import find_weights, mobilenet_body, read_weights, vit_body
 from ..datasets.folders import check_cameras, reid_folder, reid_set
+from ..datasets.reading import visible_folders
 from ..datasets.people import people, render_site
 from ..datasets.world import Pictures, Site
 
@@ -325,7 +326,7 @@ def own_sites(path: str | Path) -> list[Path]:
     if not path.is_dir():
         raise UserError(f"data={str(path)!r} is not a folder of sites, each with train, query and gallery")
     if (path / "query").is_dir(): return [path]
-    sites = sorted(f for f in path.iterdir() if f.is_dir() and not f.name.startswith("."))
+    sites = visible_folders(path)
     if not sites: raise UserError(f"data={str(path)!r} holds no sites, each with train, query and gallery")
     return sites
 
