@@ -4,6 +4,7 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,7 +17,7 @@ from scipy import stats
 from fedbook.engine import devices, files, show
 from fedbook.kit import lab
 from fedbook.kit.runs import out_of_memory
-from fedbook.engine.sizes import Profile, choose
+from fedbook.engine.sizes import Count, Profile, Share, choose, whole_number
 from fedbook.engine.show import Table, bytes_text, progress
 from fedbook.engine.errors import UserError
 from fedbook.kit.lab import check, guess, quiz, reveal, same
@@ -49,6 +50,47 @@ def test_a_field_with_choices_refuses_others_at_once():
 
 
 SIZES = {"quick": Sizes(), "full": Sizes(seeds=3)}
+
+
+@dataclass(frozen=True)
+class Asked(Profile):
+    clients: Count = 20
+    per_round: Count = 5
+    rates: tuple[Share, ...] = (0.1,)
+    weights: str | None = "auto"
+    make: Callable = int
+
+
+@pytest.mark.parametrize("sizes, why", [
+    (dict(clients=2.5), "clients=2.5 must be a whole number"),
+    (dict(clients="20"), "clients='20' must be a whole number"),
+    (dict(clients=True), "clients=True must be a whole number"),
+    (dict(seeds=None), "seeds=None must be a whole number"),
+    (dict(rates=0.1), "rates=0.1 must be a tuple"),
+    (dict(rates=("0.1",)), "rates='0.1' must be a number"),
+    (dict(rates=(0.1, 2)), "rates=2 must be from 0 to 1"),
+    (dict(weights=3), "weights=3 must be a text or None"),
+    (dict(per_round=0), "per_round=0 must be at least 1"),
+    (dict(per_round=-1), "per_round=-1 must be at least 1"),
+    (dict(per_round=0.5), "per_round=0.5 must be a whole number"),
+    (dict(clients=4), "per_round=5 must be at most clients=4")])
+def test_sizes_of_a_wrong_type_are_refused_where_they_are_written(sizes, why):
+    with pytest.raises(UserError, match=why): Asked(**sizes)
+
+
+def test_numbers_of_numpy_and_lists_become_those_of_python():
+    for tens in (np.int64(10), np.arange(5).sum(), torch.tensor(10)):
+        sizes = Asked(clients=tens, rates=[np.float32(0.5), 1], weights=None)
+        assert sizes == Asked(clients=10, rates=(0.5, 1), weights=None) and hash(sizes)
+        assert type(sizes.clients) is int and type(sizes.rates[0]) is float
+    assert Asked(rates=np.array([0.1, 0.3])).rates == (0.1, 0.3)
+
+
+def test_a_whole_number_is_one_whoever_counted_it():
+    for three in (3, np.uint8(3), np.ones(3).shape[0], torch.tensor(3)): assert whole_number("n", three) == 3
+    for bad in (3.0, np.float64(3), "3", None, True, 0, np.int64(-1), torch.tensor([1, 2])):
+        with pytest.raises(UserError, match="n=.* must be a whole number of at least 1$"):
+            whole_number("n", bad)
 
 
 def test_choose_reads_texts_as_the_field_has_them():
