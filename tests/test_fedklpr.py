@@ -241,6 +241,21 @@ def test_below_the_threshold_or_in_the_first_round_nothing_is_tried(mode):
 def test_an_unknown_reading():
     with pytest.raises(UserError, match="mode='rise'"): CrossRoundRecovery(0.5, mode="rise")
 
+@pytest.mark.parametrize("name", ["threshold", "delta_rd", "delta_ep"])
+def test_a_gate_without_a_threshold(name):
+    with pytest.raises(UserError, match=f"{name}=nan must be a number"):
+        CrossRoundRecovery(**{"threshold": 0.5, name: math.nan})
+    assert not CrossRoundRecovery(0.5).ready(math.nan, 0.9)
+
+def test_a_client_with_spoilt_weights_has_not_stayed_where_it_was():
+    client = client_of()
+    client.receive(sent())
+    client.reference.load_state_dict(client.model.state_dict())
+    assert max(client.moves().values()) < 1e-6
+    with torch.no_grad(): client.model.body[0].weight.fill_(math.nan)
+    with pytest.raises(UserError, match="features are not finite after training.*lower the learning rate"):
+        client.moves()
+
 @pytest.mark.parametrize("mode, kept_back", [("drop", True), ("printed", False)])
 def test_a_client_takes_a_collapse_back(mode, kept_back):
     client = client_of(mode=mode)
