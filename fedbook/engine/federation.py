@@ -17,6 +17,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
@@ -305,8 +306,13 @@ class Server:
         self.weights = self.combine(pairs)
 
     def combine(self, pairs: Iterable[tuple[dict, float]]) -> dict[str, Tensor]:
-        "The `aggregate` of `pairs` (state, weight) of clients that began from the server's weights."
-        return self.aggregate(pairs, self.weights)
+        """The `aggregate` of `pairs` (state, weight) of clients that began from the server's weights; without
+        any, these weights."""
+        pairs = iter(pairs)
+        first = next(pairs, None)
+        if first is None:
+            return self.weights
+        return self.aggregate(chain([first], pairs), self.weights)
 
     def score(self, model: nn.Module, x: Tensor, y: Tensor) -> float:
         """Accuracy of the server's weights on pictures `x` (n, C, H, W) with labels `y` (n,); `model` is
@@ -697,8 +703,7 @@ def run(
 
     `test(server)` answers a dict of numbers that is kept after every round, beside the bytes so far. Where
     `done(history)` is true, no further round begins. With a `checkpoint` (`engine.Checkpoint`), a run that
-    was stopped at any moment goes on where it stood and ends with the same bits. A round for which the server
-    picks nobody brings no news: nothing is sent, and its row is kept."""
+    was stopped at any moment goes on where it stood and ends with the same bits."""
     history = History()
     place = Position()
     if checkpoint:
@@ -715,7 +720,7 @@ def run(
         federation.round = r
         ids = place.ids or server.pick(federation.ids, r)
         server.begin(ids, r)
-        steps = list(enumerate(server.steps(ids, r))) if ids else []
+        steps = list(enumerate(server.steps(ids, r)))
         for i, step in steps[place.step :]:
             if i:
                 keep()
