@@ -16,7 +16,7 @@ from fedbook.engine.files import run_name, write_atomically
 from fedbook.engine.rows import results_text
 from fedbook.engine.show import COLOURS, style
 from fedbook.evidence.claims import (chance_note, claims_table, interval_text, mean_of_claim, measured_on,
-                                     OWN_VERDICTS, run_label, verdict_counts, verdict_of, VERDICTS)
+                                     older_note, OWN_VERDICTS, run_label, verdict_counts, verdict_of, VERDICTS)
 
 
 SIZES = ("smoke", "quick", "full", "paper")
@@ -329,7 +329,9 @@ def _checks(bodies: list[dict]) -> list[str]:
     blocks = []
     for body in bodies:
         own = [claim for claim in body["claims"] if claim["own"]]
-        if own: blocks += [f"## {result_name(body)}", claims_table(own), f"Measured on: {measured_on(body)}."]
+        if not own: continue
+        blocks += [f"## {result_name(body)}", claims_table(own), older_note(body)]
+        blocks.append(f"Measured on: {measured_on(body)}.")
     return blocks
 
 
