@@ -19,6 +19,7 @@ from torch import nn
 import fedbook.fedklpr
 import fedbook.methods.reid
 from conftest import AT_NIGHT, Strike, bits, by_day, close, copied, equal_bits as equal, normal
+from fedbook.engine.sizes import choose
 from fedbook.engine.local import snapshot
 from fedbook.engine.workers import Checkpoint, prove, trial
 from fedbook.engine.federation import Federation, InProcess, LocalOnly, TooFewReplies, run, weighted_average
@@ -1014,8 +1015,8 @@ def test_refused_is_an_event_that_is_none(event):
     with pytest.raises(Refused, match="event"): judged(meta={"event": event})
 
 def test_baselines_may_be_texts_and_must_be_numbers_one_for_each_client():
-    assert replace(TINY,
-                   baselines=tuple("0.5" for _ in range(TINY.clients))).baselines == (0.5,) * TINY.clients
+    asked = dict(baselines=",".join(["0.5"] * TINY.clients))
+    assert choose({"tiny": TINY}, "tiny", asked).baselines == (0.5,) * TINY.clients
     for wrong in (("high",) * TINY.clients, (0.5,) * (TINY.clients + 1)):
         with pytest.raises(UserError, match="baselines"): replace(TINY, baselines=wrong)
     assert made("baselines", (0.1, 0.9, 0.3)[:TINY.clients])[0].threshold == pytest.approx(

@@ -713,12 +713,10 @@ def test_sizes_that_cannot_be(name):
     with pytest.raises(UserError, match=f"^{name}=") as error: FedMoxSizes(**{name: BAD[name]})
     assert "\n" not in str(error.value)
 
-NOT_WHOLE = pytest.mark.xfail(strict=True, reason="whole numbers are not asked for")
-
 @pytest.mark.parametrize("name, value", [("high", 90), ("low", None), ("high", (96.7, 160)),
                                          ("scales", (0.5,)), ("scales", (2.0, 1.0)), ("scales", ()),
                                          ("scales", (0.0, 1.0)),
-                                         pytest.param("clients", 2.5, marks=NOT_WHOLE)])
+                                         ("clients", 2.5)])
 def test_sizes_of_a_wrong_kind(name, value):
     with pytest.raises(UserError, match=f"^{name}="): FedMoxSizes(**{name: value})
 

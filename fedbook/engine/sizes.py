@@ -189,15 +189,16 @@ def _check_value(name, value, known):
         raise UserError(f"{name}={value} must be {allowed}{finite}")
 
 
-def _read(name: str, value: Any, now: Any) -> Any:
-    "`value` (perhaps a text) as the type of the field's present value `now`."
+def _read(name: str, value: Any, now: Any, hint: Any = None) -> Any:
+    "`value` (perhaps a text) as the type of the field's present value `now`; an empty tuple has it from `hint`."
     kind = type(now)
     if kind is tuple and isinstance(value, (str, list, tuple)):
         parts = value
         if isinstance(value, str):
             texts = value.split(",")
             parts = [text.strip() for text in texts if text.strip()]
-        return tuple(_read(name, part, now[0] if now else "") for part in parts)
+        entry = now[0] if now else kinds(get_args(hint)[0])[0]()
+        return tuple(_read(name, part, entry) for part in parts)
     if kind is bool and isinstance(value, str):
         value = {"true": True, "false": False}.get(value.lower(), value)
     elif (
@@ -247,8 +248,10 @@ def choose(
             raise UserError(
                 f"{field!r} is not a parameter of this chapter; choose one of {', '.join(known)}"
             )
+    hints = get_type_hints(type(base))
     wanted = {
-        k: _read(k, v, getattr(base, k)) for k, v in (changes or {}).items()
+        k: _read(k, v, getattr(base, k), hints[k])
+        for k, v in (changes or {}).items()
     }
     setting = wanted.get("setting", getattr(base, "setting", ""))
     row = {}

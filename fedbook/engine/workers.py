@@ -407,12 +407,12 @@ class Checkpoint:
             raise UserError(why) from None
 
 # %% ../../nbs/engine/workers.ipynb #0c47fd92
-_MAY_CHANGE = ("rounds", "seeds", "device")
+_MAY_CHANGE = ("rounds", "total", "seeds", "device")
 
 
 def facts_of(experiment: Any, name: str = "") -> dict[str, str]:
     """What a run of `experiment` is a function of, as texts by name: its kind, and its fields with those of
-    its sizes. A run may go on for more rounds, and on another device."""
+    its sizes. A run may go on for more rounds, with a larger budget (`total`), and on another device."""
     if not is_dataclass(experiment) or isinstance(experiment, type):
         text = repr(experiment)
         if " at 0x" in text:
