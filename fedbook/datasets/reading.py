@@ -104,6 +104,7 @@ def _open(path, use):
 
 
 def _decoded(path):
+    needs("PIL")
     from PIL import ImageOps
 
     def upright(image):
