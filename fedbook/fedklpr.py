@@ -94,9 +94,6 @@ class FedKLPRSizes(RoundSizes):
                             "else nothing is ever pruned")
         if self.data == "reid" and self.clients > len(self.sets):
             raise UserError(f"clients={self.clients} is more than the {len(self.sets)} sites of data='reid'")
-        try: object.__setattr__(self, "baselines", tuple(map(float, self.baselines)))
-        except ValueError:
-            raise UserError(f"baselines={self.baselines!r:.60} must be numbers, one per client") from None
         if len(self.baselines) not in (0, self.clients):
             raise UserError(f"baselines has {len(self.baselines)} numbers; none, or one for each of "
                             f"{self.clients} clients, was expected")
@@ -206,13 +203,15 @@ class CrossRoundRecovery:
 
     def __init__(self, threshold: float, delta_rd: float = 0.02, delta_ep: float = 0.01, mode: str = "drop"):
         if mode not in _MOVES: raise UserError(f"mode={mode!r} is unknown; choose one of {', '.join(_MOVES)}")
+        for name, value in (("threshold", threshold), ("delta_rd", delta_rd), ("delta_ep", delta_ep)):
+            if math.isnan(value): raise UserError(f"{name}={value} must be a number")
         self.threshold, self.delta_rd, self.delta_ep, self.loss = threshold, delta_rd, delta_ep, _MOVES[mode]
 
     def ready(self, accuracy: float, before: float | None) -> bool:
         """Return whether pruning may be tried now (stage 1): `accuracy` is at least the threshold, and has
         lost at most `delta_rd` since `before`, that of the round before (None: there was none, and False)
         (equation (5))."""
-        if before is None or accuracy < self.threshold: return False
+        if before is None or not accuracy >= self.threshold: return False
         return self.loss(before, accuracy) <= self.delta_rd + 1e-9
 
     def accepts(self, accuracy: float, pruned: float) -> bool:
@@ -355,9 +354,11 @@ class FedKLPRClient(MaskedClient):
         x = self.data.x_val
         fixed = x[torch.linspace(0, len(x) - 1, min(32, len(x))).long()]
         now, then = (outputs(network, fixed) for network in (self.model, self.reference))
+        moved = {"kl": float(self.divergence(now, then)), "cosine": float(cosine_change(now, then))}
+        if not all(map(math.isfinite, moved.values())):
+            raise UserError(f"features are not finite after training (moved: {moved}); lower the learning rate")
         # Rounding may leave a number a little below 0, which the server would refuse.
-        return {name: max(0.0, float(distance(now, then)))
-                for name, distance in (("kl", self.divergence), ("cosine", cosine_change))}
+        return {name: max(0.0, distance) for name, distance in moved.items()}
 
 # %% ../nbs/12_fedklpr.ipynb #6126f0ac
 _EVENTS = ("never", "warm-up", "waits", "accepted", "rolled back", "target reached", "rest")

@@ -29,7 +29,7 @@ from torch import nn
 from .engine.errors import UserError
 from .engine.federation import Client, Experiment, Federation, InProcess, Server, run
 from .engine.local import batches, build, generator, proximal, train
-from .engine.sizes import Bounds, Count, Positive, Profile, Share
+from .engine.sizes import Bounds, Count, Positive, Profile, Share, whole_number
 from .engine.wire import Msg, Refused, expect
 from .engine.workers import Checkpoint, trial
 from .datasets.encoders import ImageEncoder, image_encoder
@@ -243,8 +243,7 @@ def detector(encoder: ImageEncoder, n_classes: int, experts: int = 3, channels: 
     `mixed="proposals"`: the box head has one expert. `gate`, `sparse`, `detach`: of the mixtures; `centred`:
     of `MoEBoxHead`. Raises `UserError` for experts or classes below 1."""
     check_experts(experts)
-    if not isinstance(n_classes, int) or n_classes < 1:
-        raise UserError(f"n_classes={n_classes!r} must be a whole number, 1 or more")
+    n_classes = whole_number("n_classes", n_classes)
     def make():
         proposals = MoERPNHead(channels, 3, experts, gate, sparse, detach)
         in_boxes = experts if mixed == "both" else 1

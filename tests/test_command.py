@@ -15,6 +15,7 @@ import torch
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from fedbook import __version__
+from fedbook.engine import files
 from fedbook.kit import command, runs
 from fedbook.kit.command import main
 from fedbook.engine.errors import UserError
@@ -292,6 +293,27 @@ def test_exit_code_and_last_line_of_a_failed_run(tmp_path, monkeypatch, capsys):
     assert main(["run", "99_demo", "--profile", "smoke", "--out", str(tmp_path / "runs")]) == 1
     last = capsys.readouterr().err.strip().splitlines()[-1]
     assert last == "fedbook: 99_demo: cell 4 failed: UserError: lr=-1 must be positive"
+
+
+def test_a_run_means_this_python_whatever_is_called_python3(tmp_path, monkeypatch):
+    spec = tmp_path / "kernels" / "python3"
+    spec.mkdir(parents=True)
+    (spec / "kernel.json").write_text(json.dumps(dict(argv=["false"], display_name="", language="python")))
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
+    path = chapter(tmp_path, f"import sys; assert sys.executable == {sys.executable!r}")
+    assert run_chapter(path, "smoke", out=tmp_path / "runs")["error"] is None
+
+
+def test_the_same_command_twice_at_once_is_refused(tmp_path, in_process):
+    path = chapter(tmp_path, "raise SystemError('ran')")
+    folder = files.run_dir("99_demo", "smoke", 0, tmp_path / "runs")
+    (folder / "kept").touch()
+    why = "another process is at work in .*99_demo-smoke-0"
+    with files.locked(folder), pytest.raises(UserError, match=why):
+        run_chapter(path, "smoke", out=tmp_path / "runs", fresh=True)
+    assert (folder / "kept").exists()
+    assert "ran" in run_chapter(path, "smoke", out=tmp_path / "runs", fresh=True)["error"]
+    assert not (folder / "kept").exists()
 
 
 def test_a_dead_kernel_is_reported(tmp_path):

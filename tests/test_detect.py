@@ -256,6 +256,23 @@ def test_total_is_weighted_by_pictures(monkeypatch, sure):
     assert d.score_domains(sure, tests) == pytest.approx({"cloudy": 0.2, "rainy": 0.6, "total": 0.5})
 
 
+@pytest.mark.parametrize("tests, said", [({}, "tests has no pictures;"), (dict(rainy=0), "no pictures of rainy;"),
+                                         (dict(cloudy=1, rainy=0, snowy=0), "no pictures of rainy, snowy;")])
+def test_domains_without_pictures_are_not_scored(sure, data, tests, said):
+    with pytest.raises(UserError, match=said):
+        d.score_domains(sure, {name: data.take(range(n)) for name, n in tests.items()})
+
+
+def test_training_stops_at_the_first_loss_that_is_not_finite(encoder, data):
+    model = detector(encoder)
+    with torch.no_grad(): model.roi_heads.box_predictor.cls_score.bias[0] = float("nan")
+    before = {name: t.clone() for name, t in d.head_state(model).items()}
+    with pytest.raises(UserError, match="the loss is not finite .*class nan.*lower the learning rate"):
+        d.supervised_epoch(model, data, generator(0))
+    after = d.head_state(model)
+    assert all(torch.equal(after[name], t) for name, t in before.items() if "bias" not in name)
+
+
 # ---- memory
 
 def test_memory(encoder):

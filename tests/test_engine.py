@@ -1,11 +1,12 @@
 """The engine as its user meets it: a round to be read, private state that is declared, proven experiments."""
+import copy
 import gc
 import multiprocessing
 import pickle
 import random
 import tempfile
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -288,6 +289,9 @@ def test_the_methods_of_the_chapter_are_proven(kind, server_kind):
     assert not any(text.startswith("0 ") for text in came)
 
 
+def test_a_client_that_draws_from_a_global_generator_is_proven(): prove(tiny(Global), kills=1, kinds=("nan",))
+
+
 def test_the_chapters_own_experiment_is_proven():
     sizes = replace(fedavg.profiles["smoke"], clients=100, per_round=3, rounds=2, alpha=0.5)
     prove(FedAvgExperiment(sizes, 1), kills=1, kinds=("nan", "silent"))
@@ -296,7 +300,7 @@ def test_the_chapters_own_experiment_is_proven():
 
 
 class Global(Client):
-    def loss(self, x, y): return super().loss(x, y) + 0 * torch.rand(())
+    def loss(self, x, y): return super().loss(x, y) * torch.rand(()) * (np.random.rand() + random.random())
 
 
 class GlobalServer(Server):
@@ -373,8 +377,7 @@ class Unseeded(Tiny):
 
 
 another = "the server's state is another: tensor '"
-CHEATS = {"global client": (tiny(Global), "drew from a global generator"),
-          "global server": (tiny(server_kind=GlobalServer), "drew from a global generator"),
+CHEATS = {"global server": (tiny(server_kind=GlobalServer), "drew from a global generator"),
           "class attribute": (tiny(Elsewhere), f"run once more, {another}"),
           "cached": (Unseeded(tiny().sizes, 3), f"run once more, {another}"),
           "own head": (tiny(OwnHead, per_round=6), f"with clients made anew for every call, {another}"),
@@ -564,6 +567,41 @@ def test_what_a_checkpoint_is_about_is_a_json_value(tmp_path):
     with pytest.raises(UserError, match="about=.* is no JSON value"):
         Checkpoint(tmp_path / "c", {"ids": {1, 2}})
     assert Checkpoint(tmp_path / "c", ("FedAvg", 3)).about == ["FedAvg", 3]
+
+
+class Other(Tiny): "Another experiment of the same shape."
+
+
+@pytest.mark.parametrize("change, said", [
+    (lambda e: replace(e, seed=7), "seed=3, this one has seed=7"),
+    (lambda e: replace(e, sizes=replace(e.sizes, lr=9.0)), "sizes.lr=0.15, this one has sizes.lr=9.0"),
+    (lambda e: replace(e, kind=FedProxClient), "kind=.*Client.*, this one has kind=.*FedProxClient"),
+    (lambda e: Other(e.sizes, 3, "cpu", Client, Server), "experiment=Tiny, this one has experiment=Other")])
+def test_a_checkpoint_of_another_experiment_is_not_continued(tmp_path, change, said):
+    experiment = tiny(rounds=1)
+    trial(experiment, Checkpoint(tmp_path / "c"), workers=1)
+    before = (tmp_path / "c").read_bytes()
+    with pytest.raises(UserError, match=f"{said}.*delete it or choose another path"):
+        trial(change(experiment), Checkpoint(tmp_path / "c"), workers=1)
+    assert (tmp_path / "c").read_bytes() == before
+    longer = replace(experiment, sizes=replace(experiment.sizes, rounds=2))
+    assert len(trial(longer, Checkpoint(tmp_path / "c"), workers=1).history) == 2
+
+
+@dataclass(frozen=True)
+class Listed(Tiny):
+    hidden: list = field(default_factory=lambda: [64, 32])
+
+
+def test_an_experiment_with_a_list_travels():
+    experiment = Listed(tiny().sizes, 3)
+    for again in (pickle.loads(pickle.dumps(experiment)), copy.deepcopy(experiment)): assert again == experiment
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, "0", None])
+def test_a_seed_that_is_no_seed_is_refused(seed):
+    with pytest.raises(UserError, match="seed=.* must be a whole number of at least 0"): tiny(seed=seed)
+    assert type(tiny(seed=np.int64(3)).seed) is int
 
 
 def test_a_checkpoint_holds_all_that_a_run_needs(tmp_path):

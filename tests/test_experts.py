@@ -490,6 +490,21 @@ def test_a_new_expert_changes_nothing_where_it_is_not_chosen(k, sparse):
     assert equal(add_experts(moe, 1, 7).state_dict(), add_experts(moe, 1, 7).state_dict())
     assert not equal(add_experts(moe, 1, 7).state_dict(), add_experts(moe, 1, 8).state_dict())
 
+@pytest.mark.parametrize("kind", ["map", "rows"])
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+def test_an_overflowed_expert_that_nobody_chose_does_not_count(kind, value):
+    x = normal(3, 16, 5, 5) if kind == "map" else normal(7, 16)
+    layer = (lambda: nn.Conv2d(16, 4, 1)) if kind == "map" else (lambda: nn.Linear(16, 4))
+    router = nn.Conv2d(16, 3, 1) if kind == "map" else nn.Linear(16, 3)
+    router.bias.data[1] = -1e3
+    mixture = (SpatialMoE if kind == "map" else RoIMoE)
+    masked = mixture(router, [layer() for _ in range(3)]).eval()
+    gathered = mixture(router, masked.experts, sparse=True).eval()
+    with torch.no_grad():
+        sound = masked(x)
+        masked.experts[1].weight.fill_(value)
+        assert torch.equal(masked(x), sound) and close(gathered(x), sound, 1e-5)
+
 @pytest.mark.parametrize("dead", [0, 1, 2])
 def test_without_an_unused_expert_the_answers_stay(dead):
     moe, x = trained(), mosaic(6, part=1).x

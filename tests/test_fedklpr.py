@@ -19,6 +19,7 @@ from torch import nn
 import fedbook.fedklpr
 import fedbook.methods.reid
 from conftest import AT_NIGHT, Strike, bits, by_day, close, copied, equal_bits as equal, normal
+from fedbook.engine.sizes import choose
 from fedbook.engine.local import snapshot
 from fedbook.engine.workers import Checkpoint, prove, trial
 from fedbook.engine.federation import Federation, InProcess, LocalOnly, TooFewReplies, run, weighted_average
@@ -240,6 +241,21 @@ def test_below_the_threshold_or_in_the_first_round_nothing_is_tried(mode):
 
 def test_an_unknown_reading():
     with pytest.raises(UserError, match="mode='rise'"): CrossRoundRecovery(0.5, mode="rise")
+
+@pytest.mark.parametrize("name", ["threshold", "delta_rd", "delta_ep"])
+def test_a_gate_without_a_threshold(name):
+    with pytest.raises(UserError, match=f"{name}=nan must be a number"):
+        CrossRoundRecovery(**{"threshold": 0.5, name: math.nan})
+    assert not CrossRoundRecovery(0.5).ready(math.nan, 0.9)
+
+def test_a_client_with_spoilt_weights_has_not_stayed_where_it_was():
+    client = client_of()
+    client.receive(sent())
+    client.reference.load_state_dict(client.model.state_dict())
+    assert max(client.moves().values()) < 1e-6
+    with torch.no_grad(): client.model.body[0].weight.fill_(math.nan)
+    with pytest.raises(UserError, match="features are not finite after training.*lower the learning rate"):
+        client.moves()
 
 @pytest.mark.parametrize("mode, kept_back", [("drop", True), ("printed", False)])
 def test_a_client_takes_a_collapse_back(mode, kept_back):
@@ -999,8 +1015,8 @@ def test_refused_is_an_event_that_is_none(event):
     with pytest.raises(Refused, match="event"): judged(meta={"event": event})
 
 def test_baselines_may_be_texts_and_must_be_numbers_one_for_each_client():
-    assert replace(TINY,
-                   baselines=tuple("0.5" for _ in range(TINY.clients))).baselines == (0.5,) * TINY.clients
+    asked = dict(baselines=",".join(["0.5"] * TINY.clients))
+    assert choose({"tiny": TINY}, "tiny", asked).baselines == (0.5,) * TINY.clients
     for wrong in (("high",) * TINY.clients, (0.5,) * (TINY.clients + 1)):
         with pytest.raises(UserError, match="baselines"): replace(TINY, baselines=wrong)
     assert made("baselines", (0.1, 0.9, 0.3)[:TINY.clients])[0].threshold == pytest.approx(

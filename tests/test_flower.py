@@ -280,6 +280,16 @@ def test_flowers_simulation_gives_the_same_bits(name, simulated):
     assert simulated[name][1].ledger.absent == []
 
 
+class Drawing(Client):
+    "Its loss draws from PyTorch's global generator, as dropout does."
+    def loss(self, x, y): return super().loss(x, y) * torch.rand(())
+
+
+def test_what_clients_draw_from_global_generators_is_the_same_on_flower():
+    draw = partial(make, kind=Drawing)
+    assert_same_run(small_run(small_grid(make=draw)), small_reference(make=draw))
+
+
 # ---- what crosses
 
 @chapter

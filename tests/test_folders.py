@@ -857,7 +857,8 @@ def test_people_of_a_folder(market):
 @pytest.mark.parametrize("wrong, message",
                          [(dict(name="nowhere/plants"), "neither a folder nor a file"),
                           (dict(name="plants"), "data='plants' is unknown"),
-                          (dict(layout="voc"), "layout='voc' is unknown"),
+                          (dict(layout="shards"), "layout='shards' is unknown"),
+                          (dict(layout="voc"), "not laid out as Pascal VOC"),
                           (dict(group="(.+)", layout="reid"), "group=.*belongs to folders"),
                           (dict(split="query"), "split='query'"), (dict(share=1.5), "share=1.5")])
 def test_pictures_refuse_what_they_do_not_know(greenhouse, wrong, message):

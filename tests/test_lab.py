@@ -4,6 +4,7 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,7 +17,7 @@ from scipy import stats
 from fedbook.engine import devices, files, show
 from fedbook.kit import lab
 from fedbook.kit.runs import out_of_memory
-from fedbook.engine.sizes import Profile, choose
+from fedbook.engine.sizes import Count, Profile, Share, choose, whole_number
 from fedbook.engine.show import Table, bytes_text, progress
 from fedbook.engine.errors import UserError
 from fedbook.kit.lab import check, guess, quiz, reveal, same
@@ -49,6 +50,47 @@ def test_a_field_with_choices_refuses_others_at_once():
 
 
 SIZES = {"quick": Sizes(), "full": Sizes(seeds=3)}
+
+
+@dataclass(frozen=True)
+class Asked(Profile):
+    clients: Count = 20
+    per_round: Count = 5
+    rates: tuple[Share, ...] = (0.1,)
+    weights: str | None = "auto"
+    make: Callable = int
+
+
+@pytest.mark.parametrize("sizes, why", [
+    (dict(clients=2.5), "clients=2.5 must be a whole number"),
+    (dict(clients="20"), "clients='20' must be a whole number"),
+    (dict(clients=True), "clients=True must be a whole number"),
+    (dict(seeds=None), "seeds=None must be a whole number"),
+    (dict(rates=0.1), "rates=0.1 must be a tuple"),
+    (dict(rates=("0.1",)), "rates='0.1' must be a number"),
+    (dict(rates=(0.1, 2)), "rates=2 must be from 0 to 1"),
+    (dict(weights=3), "weights=3 must be a text or None"),
+    (dict(per_round=0), "per_round=0 must be at least 1"),
+    (dict(per_round=-1), "per_round=-1 must be at least 1"),
+    (dict(per_round=0.5), "per_round=0.5 must be a whole number"),
+    (dict(clients=4), "per_round=5 must be at most clients=4")])
+def test_sizes_of_a_wrong_type_are_refused_where_they_are_written(sizes, why):
+    with pytest.raises(UserError, match=why): Asked(**sizes)
+
+
+def test_numbers_of_numpy_and_lists_become_those_of_python():
+    for tens in (np.int64(10), np.arange(5).sum(), torch.tensor(10)):
+        sizes = Asked(clients=tens, rates=[np.float32(0.5), 1], weights=None)
+        assert sizes == Asked(clients=10, rates=(0.5, 1), weights=None) and hash(sizes)
+        assert type(sizes.clients) is int and type(sizes.rates[0]) is float
+    assert Asked(rates=np.array([0.1, 0.3])).rates == (0.1, 0.3)
+
+
+def test_a_whole_number_is_one_whoever_counted_it():
+    for three in (3, np.uint8(3), np.ones(3).shape[0], torch.tensor(3)): assert whole_number("n", three) == 3
+    for bad in (3.0, np.float64(3), "3", None, True, 0, np.int64(-1), torch.tensor([1, 2])):
+        with pytest.raises(UserError, match="n=.* must be a whole number of at least 1$"):
+            whole_number("n", bad)
 
 
 def test_choose_reads_texts_as_the_field_has_them():
@@ -160,6 +202,79 @@ def test_rows_are_kept_only_for_the_same_settings_and_code(tmp_path, monkeypatch
     assert open_run("s2") == [2]
     assert open_run("s2", SIZES["full"]) == [3]
     assert open_run("") == [4] and open_run("") == [5]
+
+
+def test_two_runs_in_one_folder_keep_the_rows_of_both(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDBOOK_STAMP", "s")
+    open_run = lambda: Results("99_x", "quick", SIZES["quick"], 0, tmp_path)
+    old = open_run()
+    old.row("not asked for any more", 0, lambda: {"v": 0})
+    one, two = open_run(), open_run()
+    one.row("b", 0, lambda: {"v": 1})
+    two.row("c", 0, lambda: {"v": 2})
+    assert two.values("b", "v") == [1] and two.row("b", 0, lambda: {"v": 2}) == {"v": 1}
+    one.finish("one")
+    two.finish("two")
+    body = json.loads(one.file.read_text())
+    assert {row["what"]: row["numbers"]["v"] for row in body["rows"]} == dict(b=1, c=2)
+
+
+def test_runs_that_save_at_once_lose_no_row(tmp_path):
+    code = ("import sys; from fedbook.evidence.claims import Results\n"
+            "results = Results('99_x', 'quick', {}, 0, sys.argv[1])\n"
+            "input()\n"
+            "for s in range(20): results.row(sys.argv[2], s, lambda: {'v': s})")
+    start = lambda name: subprocess.Popen([sys.executable, "-c", code, tmp_path, name], stdin=subprocess.PIPE,
+                                          env=os.environ | {"FEDBOOK_STAMP": "s"})
+    both = [start(name) for name in "ab"]
+    for each in both: each.stdin.write(b"\n"); each.stdin.flush()
+    assert [each.wait(60) for each in both] == [0, 0]
+    rows = json.loads((tmp_path / "99_x-quick-0" / "results.json").read_text())["rows"]
+    assert sorted((row["what"], row["seed"]) for row in rows) == [(name, s) for name in "ab" for s in range(20)]
+
+
+def test_an_open_chapter_forgets_the_rows_of_its_last_time(tmp_path):
+    open_run = lambda: Results("99_x", "quick", SIZES["quick"], 0, tmp_path)
+    open_run().row("renamed since", 0, lambda: {"v": 0})
+    results = open_run()
+    results.row("a", 0, lambda: {"v": 1})
+    assert [row["what"] for row in json.loads(results.file.read_text())["rows"]] == ["a"]
+
+
+def test_a_folder_that_another_process_holds(tmp_path):
+    code = ("import sys; from fedbook.engine.files import locked\n"
+            "with locked(sys.argv[1]): print('held', flush=True); sys.stdin.read()")
+    with subprocess.Popen([sys.executable, "-c", code, tmp_path], stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+        with pytest.raises(UserError, match="another process is at work in .*choose another folder with --out"):
+            with files.locked(tmp_path, wait=False): pass
+        other.kill()
+        other.wait()
+        with files.locked(tmp_path, wait=False): pass
+
+
+def test_each_data_has_a_folder_of_its_own(tmp_path, monkeypatch):
+    names = [files.run_name("04_fedavg", "quick", 0, {"data": data})
+             for data in ("/d/a b", "/d/a_b", "_d_a_b", "/d/a/b", "/d/" + "a" * 300, "/d/" + "a" * 299 + "b",
+                          "/d/" + "\u00e4" * 250)]
+    assert len(set(names)) == len(names) and all(len(name.encode()) < 200 for name in names)
+    assert names[2] == "04_fedavg-quick-0-data=_d_a_b"
+    assert files.run_name("methods/fedavg", "full", 3, {"lr": "0.5"}) == "methods.fedavg-full-3-lr=0.5"
+    for folder in ("one", "two"):
+        (tmp_path / folder / "pics").mkdir(parents=True)
+        monkeypatch.chdir(tmp_path / folder)
+        known = {files.run_name("x", "quick", 0, {"data": data})
+                 for data in ("pics", "./pics", "../" + folder + "/pics", str(tmp_path / folder / "pics"))}
+        assert len(known) == 1 and not known & set(names)
+        names += known
+    assert files.run_name("x", "quick", 0, {"data": "leaves"}) == "x-quick-0-data=leaves"
+
+
+@pytest.mark.parametrize("seed", [-1, 0.5, "1", None, True])
+def test_a_seed_that_is_no_seed_is_refused(tmp_path, seed):
+    with pytest.raises(UserError, match="seed=.* must be a whole number of at least 0"):
+        Results("99_x", "quick", SIZES["quick"], seed, tmp_path)
 
 
 def test_a_row_is_on_disk_before_the_next_is_measured(tmp_path):

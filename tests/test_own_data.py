@@ -94,6 +94,15 @@ def test_folders_of_people(people):
         module.make_sites(choose(module.profiles, "smoke", dict(data=str(people), clients=4)), 0)
 
 
+def test_hidden_files_are_no_sites_and_no_boxes(people, streets, tmp_path):
+    for name in ("site0", "__MACOSX", ".trash"): (tmp_path / name / "train").mkdir(parents=True)
+    assert [site.name for site in own_sites(tmp_path)] == ["site0"]
+    for name in ("instances_train.json", "instances_val.json"): (streets / f"._{name}").write_bytes(b"\0\5")
+    module, sizes = sizes_of("fedmox", data=streets, server_images=4)
+    assert len(module.make_street(sizes, 0).server) == 4
+    for name in ("instances_train.json", "instances_val.json"): (streets / f"._{name}").unlink()
+
+
 def test_one_site(people):
     module, sizes = sizes_of("reid", data=people / "site1")
     assert module.site_of(0, sizes, 0).name == "site1"

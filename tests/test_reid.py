@@ -330,6 +330,13 @@ def test_too_few_pictures_to_rerank():
     for wrong in (unit(1, 4), unit(2, 4)[0]):
         with pytest.raises(UserError, match="features"): reranked_distance(wrong)
 
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_features_that_are_not_finite_are_not_clustered(value):
+    features = unit(9, 4)
+    features[2, 1] = value
+    with pytest.raises(UserError, match="features of 1 of 9 pictures are not finite.*learning rate"):
+        cluster(features)
+
 def test_clusters_are_those_that_were_put_in():
     labels = cluster(blobs(5, 10, 0.05), 8, 3)
     assert labels.dtype == torch.int64 and len(labels.unique()) == 5

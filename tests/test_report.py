@@ -74,6 +74,8 @@ def test_collect_orders_and_keep_names(tmp_path):
         (tmp_path / f"run{i}" / "results.json").write_text(json.dumps(body))
     assert [result_name(body) for body in collect(tmp_path)] == ["03_c-full-0-toy", "04_a-full-0-b",
                                                             "04_a-full-0-z", "10_b-full-0-toy"]
+    own = result(CLAIM, data="/home/ann/pics", changes={"data": "/home/ann/pics"})
+    assert re.fullmatch(r"99_demo-full-0-data=_home_ann_pics-[0-9a-f]{12}-own", result_name(own))
     kept = keep(tmp_path, tmp_path / "results")
     assert [path.name for path in kept] == ["04_a-full-0-b.json", "04_a-full-0-z.json",
                                             "10_b-full-0-toy.json"]

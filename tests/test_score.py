@@ -16,7 +16,7 @@ from fedbook.methods.score import (accuracy, average_incremental, class_accuracy
 
 matplotlib.use("Agg")
 HAND = [[0.9, math.nan, math.nan], [0.7, 0.6, math.nan], [0.5, 0.8, 0.7]]
-scored = st.integers(1, 6).flatmap(lambda classes: st.integers(1, 40).flatmap(lambda n: st.tuples(
+scored = st.integers(2, 6).flatmap(lambda classes: st.integers(1, 40).flatmap(lambda n: st.tuples(
     st.just(classes), arrays(np.int64, n, elements=st.integers(0, classes - 1)),
     arrays(np.int64, n, elements=st.integers(0, classes - 1)))))
 squares = st.integers(1, 6).flatmap(lambda t: arrays(np.float64, (t, t), elements=st.floats(0, 1)))
@@ -54,7 +54,8 @@ def test_class_ids_of_any_whole_type(dtype):
 @pytest.mark.parametrize("p, y", [([], []), ([0, 1], [0]), (np.zeros((2, 3)), [[0], [1]]),
                                   (np.zeros((2, 3)), [0, 1, 2]), ([0.5, 0.6], [0, 1]), ([0, 0], [0, -1]),
                                   (np.zeros((2, 3, 4)), [0, 1]), ([0, 1], [0.0, 1.0]),
-                                  (np.zeros((2, 0)), [0, 1]), (["a", "b"], [0, 1]), ([[0, 1], [0]], [0, 1]),
+                                  (np.zeros((2, 0)), [0, 1]), (np.ones((2, 1)), [0, 1]),
+                                  (["a", "b"], [0, 1]), ([[0, 1], [0]], [0, 1]),
                                   (0, 0)])
 def test_what_cannot_be_scored_is_refused_in_one_sentence(p, y):
     for call in (lambda: accuracy(p, y), lambda: class_accuracy(p, y, 10)):

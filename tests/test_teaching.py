@@ -5,6 +5,7 @@ import importlib.util
 import json
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 import fedbook
 from conftest import by_day
 from fedbook.kit import classroom, command, lab
-from fedbook.kit.classroom import (Pupil, credit, exercises_of, grade, marks_of, slide_cells, tasks,
+from fedbook.kit.classroom import (Pupil, _book, credit, exercises_of, grade, marks_of, slide_cells, tasks,
                                    write_assignment)
 from fedbook.kit.command import main
 from fedbook.kit.lab import check, progress_file, solved_in
@@ -87,8 +88,29 @@ def test_graded_untouched_then_half_solved_then_solved(work, capsys):
     assert main(["grade", str(work), str(handed_in(work, "ann", *SOLVED.values()))]) == 0
     assert "25 of 25 points" in capsys.readouterr().out
     line, = csv.DictReader((work / "grades.csv").open())
-    assert line == {"notebook": "ann.ipynb", "own_means": "5.0", "heights": "5.0", "groups": "15.0",
+    assert line == {"student": ".", "notebook": "ann.ipynb", "own_means": "5.0", "heights": "5.0", "groups": "15.0",
                     "sum": "25.0", "of": "25"}
+
+
+def test_marks_of_two_students_with_one_file_name_stay_apart(tmp_path):
+    file, rows = tmp_path / "grades.csv", lambda points: [dict(exercise="f", points=points, of=5)]
+    marks = lambda: [tuple(line.values()) for line in csv.DictReader(file.open())]
+    for student, points in (("../a/hw", 1), ("../b/hw", 2), ("../a/hw", 3)):
+        _book(file, student, "hw.ipynb", rows(points))
+    assert marks() == [("../b/hw", "hw.ipynb", "2", "2", "5"), ("../a/hw", "hw.ipynb", "3", "3", "5")]
+    file.write_text("notebook,f,sum,of\nhw.ipynb,1,1,5\nbob.ipynb,4,4,5\n")     # of an earlier release
+    _book(file, ".", "hw.ipynb", rows(5))
+    assert marks() == [("", "bob.ipynb", "4", "4", "5"), (".", "hw.ipynb", "5", "5", "5")]
+
+
+def test_a_student_is_the_folder_of_the_file(work, tmp_path, monkeypatch):
+    booked = []
+    monkeypatch.setattr(classroom, "_book", lambda *line: booked.append(line[1:3]))
+    monkeypatch.setattr(classroom, "marks_of", lambda *_: [])
+    for student in ("ann", "bob"):
+        (work.parent / student).mkdir()
+        grade(work, shutil.move(handed_in(work, "hw"), work.parent / student / "hw.ipynb"))
+    assert booked == [("../ann", "hw.ipynb"), ("../bob", "hw.ipynb")]
 
 
 def test_an_assignment_that_is_there_stays_as_it_is(work, capsys):

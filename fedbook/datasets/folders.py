@@ -9,25 +9,30 @@ __all__ = ['BDD_CLASSES', 'class_folder', 'fashion_mnist', 'cifar100', 'cifar10'
 
 # %% ../../nbs/datasets/folders.ipynb #7d91f39e
 import io
-import json
 import math
 import pickle
 import re
 import socket
+import warnings
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from ..engine.errors import UserError, needs
 from ..engine.show import progress
+from .layouts import LAYOUTS, layout_of, leaf, refuse_layout, voc, yolo
+from .reading import (PICTURES, files_by_class, is_visible, json_body, shown,
+                                      upright_boxes, visible_files, visible_folders)
 from .world import (SETS, Boxes, Files, Pictures, Site, arc_of_turn, data_folder,
                                     fashion_mnist_small, fashion_pictures, known_set, largest,
-                                    listed_classes, read_idx, set_folder, shown, split_by_group)
+                                    read_idx, set_folder, split_by_group)
 
 # %% ../../nbs/datasets/folders.ipynb #2472422a
 def _group_pattern(group):
@@ -47,30 +52,32 @@ def _plant(path, pattern):
     return f"{kind}/{found[1] if found and found[1] else rest}"
 
 # %% ../../nbs/datasets/folders.ipynb #662fcfab
-_KINDS = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff"}
 _SPLIT = re.compile(r"(train|training|test|testing|val|valid|validation|dev)([-_ ]?\d{2,4})?", re.IGNORECASE)
 
 def class_folder(path: str | Path, name: str | None = None, licence: str = "", source: str = "",
                  split: str | None = None, group: str | None = None) -> Pictures:
     """Return the pictures of the folder `path`, which has a folder per class, as lazy `Pictures` with this
     `name`, `licence` and `source`. `split` names a first level (such as train) to enter.
-    `world.listed_classes` says which classes there are.
+    `reading.listed_classes` says which classes there are.
 
     `group`: a regular expression whose first group, searched in a picture's path below its class folder (with
     /), names the plant, or another thing seen in several pictures. `identity` is then `CLASS/PLANT`; a
     picture without a match is a plant of its own. Raises `UserError` if there is no such folder, if it holds
-    no pictures, if its first level looks like splits, and for a `group` that is no such expression."""
+    no pictures, if its first level looks like splits or another layout (VOC, YOLO, LEAF), and for a `group`
+    that is no such expression."""
     pattern = _group_pattern(group)
     path = Path(path)
     root = path / split if split else path
     if not root.is_dir(): raise UserError(f"path={str(root)!r} is not a folder with a folder per class in it")
-    classes = listed_classes(root)
-    if classes and all(_SPLIT.fullmatch(c) for c in classes):
-        raise UserError(f"path={str(root)!r} holds {', '.join(classes)}, which are splits and not classes; "
-                        f"choose one as split, such as {classes[0]!r}, or give both to pictures as splits")
-    rows = [(f, c) for c, class_ in enumerate(classes) for f in sorted((root / class_).rglob("*"))
-            if f.suffix.lower() in _KINDS]
-    if not rows: raise UserError(f"path={str(root)!r} holds no pictures in folders per class")
+    refuse_layout(root)
+    names = [folder.name for folder in visible_folders(root)]
+    if names and all(_SPLIT.fullmatch(name) for name in names):
+        raise UserError(f"path={str(root)!r} holds {', '.join(names)}, which are splits and not classes; "
+                        f"choose one as split, such as {names[0]!r}, or give both to pictures as splits")
+    classes, rows = files_by_class(root, PICTURES, "pictures")
+    if not rows:
+        raise UserError(f"path={str(root)!r} holds no pictures in folders per class, expected files that end "
+                        f"in {', '.join(sorted(PICTURES))}")
     files, labels = zip(*rows)
     plants = None if pattern is None else [_plant(f.relative_to(root), pattern) for f in files]
     return Pictures(Files(files), torch.tensor(labels), classes, name or path.name, licence,
@@ -215,23 +222,38 @@ def _leaf_map(root):
     places = (root / "leaf-map.json", root / "leaf_grouping" / "leaf-map.json")
     path = next((p for p in places if p.is_file()), None)
     if path is None: raise SETS["plantvillage"].error("without leaf-map.json cannot be split by leaf")
-    try: return {name: list(entries) for name, entries in json.loads(path.read_text()).items()}
+    try: return {name: list(entries) for name, entries in json_body(path).items()}
     except (ValueError, AttributeError, TypeError):
         raise SETS["plantvillage"].error(f"has a damaged {shown(path)}") from None
 
 # %% ../../nbs/datasets/folders.ipynb #19c4007c
 def _agreeing(both, split):
-    "The `split` (train or test) of `both`, a dict of `Pictures`, which must have the same classes."
-    if both["train"].classes != both["test"].classes:
-        raise UserError(f"{both['train'].name} has other classes in train than in test; copy both again")
+    "The `split` (train or test) of `both`, a dict of `Pictures`, with the classes of training."
+    train, test = both["train"], both["test"]
+    if strange := sorted(set(test.classes) - set(train.classes)):
+        raise UserError(f"{train.name} has other classes in train than in test: {strange[0]!r} is in test "
+                        "alone; rename or remove it, or list the classes of all in classes.txt beside both")
+    if rest := [c for c in train.classes if c not in test.classes]:
+        warnings.warn(f"{train.name} has no pictures of {', '.join(rest)} in test", stacklevel=2)
+    both["test"] = _renumbered(test, train.classes)
     both[split].split = [split] * len(both[split])
     return both[split]
+
+def _renumbered(data, classes):
+    "`data` with labels that are positions in `classes`."
+    if data.classes == classes: return data
+    place = torch.tensor([classes.index(name) for name in data.classes])
+    boxes = data.boxes and [Boxes(b.xyxy, place[b.labels]) for b in data.boxes]
+    return replace(data, labels=place[data.labels], boxes=boxes, classes=classes)
 
 def _official(folder, split, about, group=None):
     "The pictures of `folder`/`split`/CLASS, or of its `images`/CLASS."
     inner = {s: folder / s / "images" for s in ("train", "test")}
     roots = {s: f if f.is_dir() else f.parent for s, f in inner.items()}
-    return _agreeing({s: class_folder(f, *about, None, group) for s, f in roots.items()}, split)
+    both = {s: class_folder(f, *about, None, group) for s, f in roots.items()}
+    if both["train"].classes != both["test"].classes:
+        raise UserError(f"{about[0]} has other classes in train than in test; copy both again")
+    return _agreeing(both, split)
 
 def _part(data, split, share=0.2, seed=0):
     "The `train` or `test` part of `data`: by its plants, or picture by picture where nothing tells them."
@@ -329,14 +351,15 @@ def read_name(name: str) -> tuple[int, int] | None:
 def _part_folder(path, part):
     "The folder of `part` (train, query or gallery) in `path`; raises `UserError` if there is none."
     for name in _PARTS[part]:
-        found = [path] if path.name == name else [f for f in path.rglob(name) if f.is_dir()]
+        below = [f for f in path.rglob(name) if f.is_dir() and is_visible(f, path)]
+        found = [path] if path.name == name else below
         if found: return min(found, key=lambda f: (len(f.parts), str(f)))
     raise UserError(f"path={str(path)!r} holds no folder {' or '.join(_PARTS[part])} for part={part!r}")
 
 def _named_files(folder, part):
     """(file, identity, camera) of the pictures in `folder`, without junk, and without distractors unless
     `part` is gallery."""
-    files = sorted(f for f in folder.rglob("*") if f.suffix.lower() in _KINDS)
+    files = visible_files(folder, PICTURES)
     names = [(f, read_name(f.name)) for f in files]
     strange = next((f.name for f, name in names if name is None or name[1] < 0), None)
     if strange:
@@ -397,16 +420,12 @@ def _first(folder, names, what, name):
     if path is None: raise SETS[name].error(f"in {shown(folder)} has no {what} ({' or '.join(names)})")
     return path
 
-def _json(path):
-    try: return json.loads(Path(path).read_text())
-    except (OSError, ValueError):
-        raise UserError(f"{shown(path)} is not a JSON file that can be read; fetch it again") from None
-
 # %% ../../nbs/datasets/folders.ipynb #86cdf616
 def _each(make, entries, path):
     """`make` of each of `entries`, which come from the file `path`; `UserError` for an entry that lacks
     something."""
     try: return [make(entry) for entry in entries]
+    except UserError: raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"{shown(path)} has a bad entry ({type(error).__name__}: {error})") from None
 
@@ -427,6 +446,9 @@ def _gathered(rows, classes, about, part):
         expected = shown(rows[0][0]) if rows else "at least one"
         raise UserError(f"{about[0]}: none of the {len(rows)} pictures that its {part} labels name was "
                         f"found, expected {expected}")
+    if missing := len(rows) - len(there):
+        warnings.warn(f"{about[0]}: left out are {missing} of {len(rows)} pictures that its {part} labels "
+                      "name, for their files are not there", stacklevel=3)
     files, boxes, domains = map(list, zip(*there))
     labels, (title, licence, source) = torch.tensor([largest(b) for b in boxes]), about
     return Pictures(Files(files), labels, list(classes), title, licence, source, boxes=boxes, domain=domains,
@@ -465,7 +487,7 @@ def bdd100k(part: str) -> Pictures:
     names = f"det_20/det_{part}.json", f"bdd100k_labels_images_{part}.json"
     labels = _first(folder, names, "labels", "bdd100k")
     images = _first(folder, (f"100k/{part}", f"images/{part}"), "pictures", "bdd100k")
-    body = _json(labels)
+    body = json_body(labels)
     frames = body["frames"] if isinstance(body, dict) else body
     rows = _each(lambda f: (images / f["name"], _bdd_boxes(f), _bdd_weather(f)), frames, labels)
     return _gathered(rows, BDD_CLASSES, SETS["bdd100k"].about, part)
@@ -476,7 +498,7 @@ CITY_CLASSES = ("person", "rider", "car", "truck", "bus", "train", "motorcycle",
 def _city_boxes(path):
     "The boxes around the polygons in a file of Cityscapes; none if there is no file."
     if not path.is_file(): return _clipped_rows([], (1024, 2048))
-    return _each(_city_rows, [_json(path)], path)[0]
+    return _each(_city_rows, [json_body(path)], path)[0]
 
 def _city_rows(body):
     rows = []
@@ -510,21 +532,58 @@ def cityscapes(part: str) -> Pictures:
 # %% ../../nbs/datasets/folders.ipynb #77ffb155
 def _coco_file(path):
     "The body of a COCO file with boxes; `UserError` for other files."
-    body = _json(path)
+    body = json_body(path)
     if not isinstance(body, dict) or not {"images", "categories"} <= set(body):
         raise UserError(f"{shown(path)} has no images and categories, expected a COCO file")
-    entries = body.get("annotations") or []
+    body["annotations"] = body.get("annotations") or []
+    for field in ("images", "categories", "annotations"):
+        if not isinstance(body[field], list):
+            raise UserError(f"{shown(path)} is no COCO file: {field} is a {type(body[field]).__name__}, "
+                            "expected a list")
+    entries = body["annotations"]
     if any("segments_info" in entry for entry in entries[:1]):
         raise UserError(f"{shown(path)} is a panoptic COCO file; take the instances_*.json of the same set, "
                         "which has a box for each thing")
     return body, entries
 
+def _key(id):
+    "An id as text: 1, 1.0 and '1' are one."
+    return str(int(id)) if isinstance(id, float) and id.is_integer() else str(id)
+
+def _once(ids, what, path):
+    "Raise `UserError` where two of the `ids` of `what` are one."
+    twice = next((id for id, n in Counter(ids).items() if n > 1), None)
+    if twice is not None: raise UserError(f"{shown(path)} has two {what} with the id {twice}, expected one")
+
+def _coco_names(body, path):
+    "The names of the categories, by their ids as texts, in the order of the ids."
+    found = _each(lambda c: (_key(c["id"]), c["name"].lower()), body["categories"], path)
+    _once([id for id, _ in found], "categories", path)
+    whole = [re.fullmatch(r"-?\d+", id) is not None for id, _ in found]
+    if any(whole) and not all(whole):
+        raise UserError(f"{shown(path)} has categories with the ids {', '.join(id for id, _ in found)}: "
+                        "expected all numbers, or all texts")
+    return dict(sorted(found, key=lambda entry: int(entry[0]) if all(whole) else entry[0]))
+
 def _coco_row(a, names, classes):
     "Image id, and (x1, y1, x2, y2, label) or None for what is left out."
-    kind = names.get(a["category_id"])
-    if kind not in classes or a.get("iscrowd"): return a["image_id"], None
+    image, kind = _key(a["image_id"]), names.get(_key(a["category_id"]))
+    if kind not in classes or a.get("iscrowd"): return image, None
     x, y, w, h = a["bbox"]
-    return a["image_id"], (x, y, x + w, y + h, classes.index(kind))
+    return image, (x, y, x + w, y + h, classes.index(kind))
+
+def _check_known(body, names, path):
+    "Say how many annotations name no picture or category of the file; `UserError` where all do."
+    images = [_key(entry["id"]) for entry in body["images"]]
+    _once(images, "images", path)
+    known, entries = set(images), body["annotations"]
+    lost = [a for a in entries if _key(a["image_id"]) not in known or _key(a["category_id"]) not in names]
+    if not lost: return
+    which = f"name no picture or no category of the file (the first: image_id {lost[0]['image_id']!r}, "
+    sentence = f"{shown(path)}: {len(lost)} of {len(entries)} annotations {which}"
+    sentence += f"category_id {lost[0]['category_id']!r})"
+    if len(lost) == len(entries): raise UserError(f"{sentence}; give them the ids of images and categories")
+    warnings.warn(f"{sentence}; they are left out", stacklevel=4)
 
 def _weather_of(entry, weather):
     "The weather of an image entry, by its file name (with or without folders) or by its own word for it."
@@ -542,19 +601,30 @@ def coco_boxes(json_path: str | Path, images_folder: str | Path, weather: dict |
     "unknown".
 
     `classes`: names, in the order wished for (others are left out); None for all, by their ids. Crowds and
-    empty boxes are left out, and pictures whose file is missing. Raises `UserError` for a file that is not
-    COCO, or panoptic."""
-    body, entries = _coco_file(json_path)
-    names = dict(sorted(_each(lambda c: (c["id"], c["name"].lower()), body["categories"], json_path)))
+    empty boxes are left out, and pictures whose file is missing. Boxes of a picture that its camera marked as
+    turned are upright as it is. Raises `UserError` for a file that is not COCO, or panoptic, and for a class
+    that it does not have."""
+    body, _ = _coco_file(json_path)
+    names = _coco_names(body, json_path)
     wanted = [c.lower() for c in classes] if classes else list(names.values())
-    by_image: dict[Any, list] = {}
-    for image, row in _each(lambda a: _coco_row(a, names, wanted), entries, json_path):
-        if row: by_image.setdefault(image, []).append(row)
-    def picture(e):
-        boxes = _clipped_rows(by_image.get(e["id"], []), (e["height"], e["width"]))
-        return Path(images_folder) / e["file_name"], boxes, _weather_of(e, weather)
+    if unknown := [c for c in wanted if c not in names.values()]:
+        raise UserError(f"classes={list(classes or [])!r}: {shown(json_path)} has no category "
+                        f"{unknown[0]!r}; choose of {', '.join(names.values())}")
     about = name or Path(json_path).stem, licence, source or str(json_path)
-    return _gathered(_each(picture, body["images"], json_path), wanted, about, part)
+    return _coco_set(body, names, wanted, Path(json_path), Path(images_folder), weather, about, part)
+
+def _coco_set(body, names, wanted, path, folder, weather, about, part):
+    "`coco_boxes` of a file at `path` that was read: its `body`, and `names` of its categories."
+    by_image: dict[str, list] = {}
+    for image, row in _each(lambda a: _coco_row(a, names, wanted), body["annotations"], path):
+        if row: by_image.setdefault(image, []).append(row)
+    _each(lambda each: _check_known(each, names, path), [body], path)
+    def picture(e):
+        file, rows = folder / e["file_name"], by_image.get(_key(e["id"]), [])
+        size = e["height"], e["width"]
+        if rows and file.is_file(): rows, size = upright_boxes(rows, size, file)
+        return file, _clipped_rows(rows, size), _weather_of(e, weather)
+    return _gathered(_each(picture, body["images"], path), wanted, about, part)
 
 # %% ../../nbs/datasets/folders.ipynb #1878ede7
 SODA_CLASSES = ("pedestrian", "cyclist", "car", "truck", "tram", "tricycle")
@@ -570,8 +640,9 @@ def soda10m(part: str) -> Pictures:
     labels = _first(folder, (f"annotations/instance_{part}.json",), "annotations", "soda10m")
     names = ("unlabeled", "unlabel") if part == "unlabeled" else (f"labeled/{part}", f"images/{part}", part)
     images = _first(folder, names, "pictures", "soda10m")
-    title, licence, source = SETS["soda10m"].about
-    return coco_boxes(labels, images, None, SODA_CLASSES, title, licence, source, part)
+    body, _ = _coco_file(labels)
+    names = _coco_names(body, labels)
+    return _coco_set(body, names, list(SODA_CLASSES), labels, images, None, SETS["soda10m"].about, part)
 
 # %% ../../nbs/datasets/folders.ipynb #009ce78f
 class _Shares(NamedTuple):
@@ -645,7 +716,7 @@ def street_parts(name: str, clients: int, server_images: int,
 def _halves(path, splits):
     """The folders or files in `path` for train and test, as a dict; None if there are none and none are asked
     for."""
-    for train, *rest in [splits] if splits else [("train", "test"), ("train", "val")]:
+    for train, *rest in [splits] if splits else [("train", "test"), ("train", "val"), ("train", "valid")]:
         pair = [path / train, *(path / name for name in rest)]
         if len(pair) == 2 and all(p.exists() for p in pair): return dict(zip(("train", "test"), pair))
     if splits: raise UserError(f"splits={splits!r} must be two names in {shown(path)}, for training and test")
@@ -670,17 +741,41 @@ def _coco_pictures(path, images=None, name=None):
 def _own(path, split, layout, splits, group, images, share, seed):
     "The pictures at `path`; see `pictures`."
     if not path.exists(): raise UserError(f"data={str(path)!r} is neither a folder nor a file")
-    layout = layout or ("coco" if path.is_file() else "classes")
-    if layout not in ("classes", "coco", "reid"):
-        raise UserError(f"layout={layout!r} is unknown; choose classes, coco or reid")
+    layout = layout or ("coco" if path.is_file() else "leaf" if layout_of(path) == "leaf" else "classes")
+    if layout not in ("classes", "coco", "reid", *LAYOUTS):
+        raise UserError(f"layout={layout!r} is unknown; choose classes, coco, reid, {', '.join(LAYOUTS)}")
     if group is not None and layout != "classes":
         raise UserError(f"group={group!r} belongs to folders of classes, not to layout={layout!r}")
     if layout == "reid": return reid_folder(path, split)
     _known_split(split)
+    if layout in LAYOUTS and layout_of(path) != layout:
+        raise UserError(f"data={str(path)!r} is not laid out as {LAYOUTS[layout]}")
+    if layout == "leaf": return _leaf_pictures(path, split)
+    if layout in LAYOUTS: return _labelled((voc if layout == "voc" else yolo)(path), path, split, share, seed)
     read = partial(_coco_pictures, images=images) if layout == "coco" else partial(class_folder, group=group)
     halves = _halves(path, splits) if path.is_dir() else None
     if halves is None: return _part(read(path), split, share, seed)
     return _agreeing({s: read(half, name=path.name) for s, half in halves.items()}, split)
+
+def _labelled(found, path, split, share, seed):
+    "The train or test part of `found`, a set of VOC or YOLO at `path`."
+    about, sets = (path.name, "", str(path)), {}
+    for part, rows in found.parts.items():
+        turned = [(file, *upright_boxes(boxes, size, file)) if file.is_file() else (file, boxes, size)
+                  for file, size, boxes in rows]
+        clipped = [(file, _clipped_rows(boxes, size), "unknown") for file, boxes, size in turned]
+        sets[part] = _gathered(clipped, found.classes, about, part)
+    return _part(sets["all"], split, share, seed) if "all" in sets else sets[split]
+
+def _leaf_pictures(path, split):
+    "The pictures of `split` that LEAF wrote to the folder `path`; `domain` is the user."
+    both = [leaf(path, part) for part in _SPLITS]
+    found = both[_SPLITS.index(split)]
+    count = 1 + max(int(part.labels.max()) for part in both)
+    return Pictures(found.images, found.labels, [str(c) for c in range(count)], path.name, "", str(path),
+                    domain=found.users, split=[split] * len(found.labels))
+
+_SPLITS = ("train", "test")
 
 _BY_NAME: dict[str, Callable] = {
     "fashion_mnist_small": fashion_mnist_small, "fashion_mnist": fashion_mnist, "cifar10": cifar10,
@@ -695,8 +790,9 @@ def pictures(name: str | Path, split: str = "train", layout: str | None = None,
     or of the pictures at a path (a name with a separator, or of a folder that exists).
 
     `layout` of a path: `classes` (a folder per class; the default), `coco` (a file; the default for files),
-    or `reid` (then `split` is train, query or gallery). `splits`: what its training and test halves are
-    called, else train and test, or train and val, if they are there; else a `share` of each class is for the
+    `reid` (then `split` is train, query or gallery), `voc`, `yolo` or `leaf` (which is found by itself, and
+    whose users are the `domain`). `splits`: what its training and test halves are
+    called, else train and test (or val, or valid), if they are there; else a `share` of each class is for the
     test, drawn with `seed`. `group`: a regular expression that finds the plant in a path, as in
     `class_folder`; groups stay whole. `images`: the folder with the pictures of a COCO file. Raises
     `UserError` for unknown names and options, and for what the readers refuse."""

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from ..engine.errors import UserError
 from ..engine.sizes import Bounds, Count, Profile
-from .world import data_folder, listed_classes, shown
+from .reading import TABLES, files_by_class, shown, table
+from .world import data_folder
 
 # %% ../../nbs/datasets/sensors.ipynb #29b00007
 _Steps = Annotated[int, Bounds(low=16, high=4096)]
@@ -259,34 +260,18 @@ def machine_sensors(per_class: int, steps: int = 64, seed: int = 0, split: str =
     return series_of(readings, labels, [" ".join(names) for names in SENSOR_CLASSES], SENSORS,
                      "rendered machine sensors", units)
 
-# %% ../../nbs/datasets/sensors.ipynb #29b0002d
-def _read_table(path: Path) -> tuple[list[str], np.ndarray]:
-    "Names of the sensors, and readings (sensors, steps), of the table at `path`; an empty place is NaN."
-    try:
-        first, *rest = path.read_text("utf-8").splitlines()
-        names = [name.strip() for name in first.split(",")]
-        table = np.genfromtxt(rest, delimiter=",", ndmin=2) if rest else np.empty((0, 0))
-    except ValueError:
-        raise UserError(f"{shown(path)} is not a table with a line of names and as many numbers in each line "
-                        "below") from None
-    if table.shape[0] and table.shape[1] == len(names): return names, table.T
-    columns = table.shape[1] if table.size else 0
-    raise UserError(f"{shown(path)} has {len(names)} names and {columns} columns of numbers, expected as "
-                    "many, and at least one line of numbers")
-
 # %% ../../nbs/datasets/sensors.ipynb #29b0002f
 def series_folder(path: str | Path, name: str | None = None) -> Series:
-    """Return the series of the tables CLASS/*.csv in the folder `path`, in the units that they have, as a
-    `Series` called `name` (None: as the folder). A table has the names of its sensors in the first line, then
-    a line for each moment. Raises `UserError` for a folder without any, for tables that cannot be read or
-    have other sensors, and for what `series_of` refuses."""
+    """Return the series of the tables CLASS/*.csv (or .tsv) in the folder `path`, in the units that they
+    have, as a `Series` called `name` (None: as the folder). A table may have the names of its sensors in the
+    first line, then it has a line for each moment (`reading.table`). Raises `UserError` for a folder without
+    any, for tables that cannot be read or have other sensors, and for what `series_of` refuses."""
     path = Path(path)
     if not path.is_dir():
         raise UserError(f"path={shown(path)!r} is not a folder of classes with tables (.csv)")
-    classes = listed_classes(path)
-    files = [(file, c) for c, kind in enumerate(classes) for file in sorted((path / kind).glob("*.csv"))]
+    classes, files = files_by_class(path, TABLES, "tables")
     if not files: raise UserError(f"path={shown(path)!r} holds no table CLASS/*.csv")
-    tables = [_read_table(file) for file, _ in files]
+    tables = [table(file) for file, _ in files]
     for (file, _), (names, _) in zip(files, tables):
         if names != tables[0][0]:
             raise UserError(f"{shown(file)} has the sensors {names}, expected those of the first table, "

@@ -20,10 +20,12 @@ from ..engine.errors import UserError, needs
 from ..engine.show import COLOURS
 from ..engine.sizes import Count, Profile, is_path
 from .folders import pictures, street_parts
+from .layouts import layout_of
+from .reading import is_visible
 from .traffic import (RED_LAMP, STREET_CLASSES, WHITE_LAMP, WIDE, Camera, Canvas, Part,
                                       Thing, between, canvas, cover, extent, paint_part, parts_of,
                                       perspective, random_thing, shade, unit, vary)
-from .world import SETS, Boxes, Files, Pictures, Selected, largest
+from .world import SETS, Boxes, Pictures, largest, size_at
 
 # %% ../../nbs/datasets/streets.ipynb #6c351663
 @dataclass(frozen=True)
@@ -537,21 +539,9 @@ class _Resized(Sequence):
 
     def __getitem__(self, i): return _scaled_down(self.images[i][None], self.size)[0]
 
+    def size_at(self, i): return self.size
+
 # %% ../../nbs/datasets/streets.ipynb #d5b95cb8
-def _size_at(images, i):
-    "Height and width of picture `i` of `images`, from the head of its file where it is one."
-    if isinstance(images, Selected): return _size_at(images.images, int(images.indices[i]))
-    if isinstance(images, _Resized): return images.size
-    if not isinstance(images, Files): return tuple(images[i].shape[1:])
-    needs("PIL")
-    from PIL import Image
-
-    try:
-        with Image.open(images.paths[i]) as image: return image.height, image.width
-    except OSError:
-        path = images.paths[i]
-        raise UserError(f"{path} is not a picture that can be read; replace or remove it") from None
-
 def resized(data: Pictures, size: Sequence[int]) -> Pictures:
     """Return `data` with all pictures resized to `size` (height, width) and boxes to match. Tensors are
     resized at once; lazy pictures stay lazy, and their sizes are read from the heads of the files."""
@@ -561,7 +551,7 @@ def resized(data: Pictures, size: Sequence[int]) -> Pictures:
         parts = [_scaled_down(part, size) for part in data.images.split(64)]
         images = torch.cat(parts) if len(data) else torch.zeros(0, 3, *size, dtype=torch.uint8)
     else: images = _Resized(data.images, size)
-    boxes = data.boxes and [scaled(b, _size_at(data.images, i), size) for i, b in enumerate(data.boxes)]
+    boxes = data.boxes and [scaled(b, size_at(data.images, i), size) for i, b in enumerate(data.boxes)]
     return replace(data, images=images, boxes=boxes)
 
 # %% ../../nbs/datasets/streets.ipynb #0144d6b6
@@ -613,7 +603,8 @@ def _coco_halves(path):
     def first(*halves):
         patterns = [f"{depth}{kind}{half}*.json" for kind in ("*instances*", "*") for half in halves
                     for depth in ("", "*/")]
-        return next((str(f.relative_to(path)) for p in patterns for f in sorted(path.glob(p))), None)
+        found = (f for p in patterns for f in sorted(path.glob(p)) if is_visible(f, path))
+        return next((str(f.relative_to(path)) for f in found), None)
     train, test = first("train"), first("val", "test")
     if not (train and test):
         raise UserError(f"data={str(path)!r} has no COCO files *train*.json and *val*.json; name one file")
@@ -622,14 +613,16 @@ def _coco_halves(path):
 def own_street(path: str | Path, clients: int, server_images: int,
                rng: np.random.Generator) -> tuple[Pictures, list[Pictures], dict[str, Pictures]]:
     """Return the pictures of your own at `path`, divided as by `street_parts` (server, list of clients, tests
-    by domain): those of a COCO file, a fifth of which is for the test, or of a folder with one for training
-    (`*train*.json`) and one for the test (`*val*.json`, `*test*.json`).
+    by domain): those of a COCO file, a fifth of which is for the test, of a folder with one for training
+    (`*train*.json`) and one for the test (`*val*.json`, `*test*.json`), or of a folder of Pascal VOC or YOLO.
 
     The server gets `server_images` of them, the clients the rest, equally; `rng` deals. There is a test for
     each domain. Raises `UserError` where there are too few."""
     path = Path(path).expanduser()
-    halves = _coco_halves(path) if path.is_dir() else None
-    train, test = (pictures(path, split, "coco", halves) for split in ("train", "test"))
+    layout = layout_of(path)
+    if layout not in ("voc", "yolo"): layout = "coco"
+    halves = _coco_halves(path) if path.is_dir() and layout == "coco" else None
+    train, test = (pictures(path, split, layout, halves) for split in ("train", "test"))
     if len(train) < server_images + clients:
         raise UserError(f"{path.name} has {len(train)} pictures to train with, expected "
                         f"server_images={server_images} and at least one for each of {clients} clients")

@@ -228,7 +228,8 @@ def answer(client: ClientLike, verb: str, message: Message, states: NodeStates,
     `verb` is none of its `verbs`, or where it changed an attribute that its `keeps` does not name."""
     start = message.content["fedbook"]["state"]
     state = states.find(start) if start else None
-    call = Call(0, states.id, verb, packed_in(message.content), state)
+    round = int(message.metadata.group_id or 0)
+    call = Call(round, states.id, verb, packed_in(message.content), state)
     with torch_threads(threads), time_limit(message.metadata.ttl):
         answered = ClientPool(lambda id: client).answer(call)
     records = ArrayRecord({"msg": to_array(answered.data)})

@@ -23,6 +23,7 @@ EXTRAS = {
         "papermill",
         "scipy",
         "sklearn",
+        "yaml",
     ),
     "vision": ("PIL", "open_clip", "timm", "torchmetrics", "torchvision"),
     "flower": ("cryptography", "flwr"),

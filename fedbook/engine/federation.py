@@ -8,15 +8,19 @@ __all__ = ['Aggregate', 'Messages', 'Replies', 'Mean', 'weighted_average', 'mean
            'Federation', 'Position', 'run', 'FedProxClient', 'LocalOnly', 'Experiment', 'Wrapped']
 
 # %% ../../nbs/engine/federation.ipynb #cbd39963
+import copy
 import math
+import operator
 import traceback
 import warnings
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, fields, replace
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -29,15 +33,21 @@ from .errors import Unfit, UserError
 from .history import History
 from .mods import arriving, check_fits, leaving
 from fedbook.engine.local import (
+    Starts,
+    as_input,
+    check_pairs,
     generator,
+    global_draws,
+    global_starts,
     passes,
     proximal,
     share_right,
+    snapshot,
     torch_threads,
     train,
 )
 from .show import progress
-from .sizes import choose
+from .sizes import choose, whole_number
 from fedbook.engine.wire import (
     Ledger,
     Msg,
@@ -145,7 +155,8 @@ class Client:
     """The private side of FedAvg: holds data that never leave it, and answers messages.
 
     `model` is the network that it borrows while it trains (clients of one process may share it: the weights
-    come with each message), `x` its pictures (n, C, H, W), uint8 or float, `y` its labels (n,). Plain SGD
+    come with each message), `x` its pictures (n, C, H, W), uint8 or float, or whatever else the network reads (see
+    `local.as_input`), `y` its labels (n,). Plain SGD
     with `lr` and `momentum`, `epochs` passes in batches of `batch`.
 
     `verbs` names the methods that a server may ask for; each takes a `Msg` and answers one. `keeps` names the
@@ -170,6 +181,7 @@ class Client:
         lr: float = 0.1,
         momentum: float = 0.0,
     ) -> None:
+        check_pairs(x, y)
         self.id = id
         self.model = model
         self.x = x
@@ -178,6 +190,7 @@ class Client:
         self.batch = batch
         self.lr = lr
         self.momentum = momentum
+        self.seed = seed
         self.generator = generator(seed, id)
 
     def fit(self, msg: Msg) -> Msg:
@@ -195,7 +208,13 @@ class Client:
 
     def batches(self) -> Iterable[tuple]:
         return passes(
-            self.x, self.y, self.epochs, self.batch, self.generator, self.device
+            self.x,
+            self.y,
+            self.epochs,
+            self.batch,
+            self.generator,
+            self.device,
+            partial(as_input, self.model),
         )
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
@@ -251,17 +270,15 @@ class Server:
     def __init__(
         self, model: nn.Module, per_round: int | None = None, seed: int = 0
     ) -> None:
-        self.weights = {
-            name: t.detach().cpu().clone()
-            for name, t in model.state_dict().items()
-        }
-        self.per_round = per_round
+        self.weights = snapshot(model)
+        self.per_round = _checked_count(per_round)
         self.seed = seed
         self.round = 0
 
     def pick(self, ids: list[int], r: int) -> list[int]:
         "The clients of round `r`: `per_round` of `ids`, drawn without replacement."
-        count = min(self.per_round or len(ids), len(ids))
+        asked = len(ids) if self.per_round is None else self.per_round
+        count = min(asked, len(ids))
         source = np.random.default_rng([self.seed, r])
         drawn = source.choice(len(ids), count, False)
         return sorted(ids[i] for i in drawn)
@@ -289,8 +306,13 @@ class Server:
         self.weights = self.combine(pairs)
 
     def combine(self, pairs: Iterable[tuple[dict, float]]) -> dict[str, Tensor]:
-        "The `aggregate` of `pairs` (state, weight) of clients that began from the server's weights."
-        return self.aggregate(pairs, self.weights)
+        """The `aggregate` of `pairs` (state, weight) of clients that began from the server's weights; without
+        any, these weights."""
+        pairs = iter(pairs)
+        first = next(pairs, None)
+        if first is None:
+            return self.weights
+        return self.aggregate(chain([first], pairs), self.weights)
 
     def score(self, model: nn.Module, x: Tensor, y: Tensor) -> float:
         """Accuracy of the server's weights on pictures `x` (n, C, H, W) with labels `y` (n,); `model` is
@@ -302,6 +324,18 @@ class Server:
 
     def load(self, msg: Msg) -> None:
         scatter(self, msg)
+
+
+def _checked_count(per_round):
+    try:
+        count = per_round if per_round is None else operator.index(per_round)
+    except TypeError:
+        count = 0
+    if count is not None and (count < 1 or isinstance(per_round, bool)):
+        raise UserError(
+            f"per_round={per_round!r} must be a whole number of at least 1, or None for all clients"
+        )
+    return count
 
 # %% ../../nbs/engine/federation.ipynb #2941c6a9
 class Call(NamedTuple):
@@ -366,13 +400,22 @@ class Transport(Protocol):
 class ClientPool:
     """Makes the clients of one process, each when it is first asked for, and brings each into the state that
     a call names. A client is off the pool while it answers: one that fails half-way is made anew from its
-    last state, and so is one that had to leave: the pool has `places` for the clients that answered last."""
+    last state, and so is one that had to leave: the pool has `places` for the clients that answered last.
+
+    While a client answers, what the global generators draw depends on its `seed`, the round, its id and the
+    verb alone; while it is made, on its id and on the generators' states at the `starts` of the pool (None:
+    now). Its networks hold, beside their state, what they held when they first came."""
 
     def __init__(
-        self, make_client: Callable[[int], ClientLike], places: int = 1000
+        self,
+        make_client: Callable[[int], ClientLike],
+        places: int = 1000,
+        starts: Starts | None = None,
     ) -> None:
         self.make_client = make_client
         self.places = places
+        self.starts = starts or global_starts()
+        self.lent = _Lent()
         self.clients: dict[int, tuple] = {}
 
     def checkout(self, id: int, state: bytes | None) -> tuple[Any, dict]:
@@ -380,7 +423,8 @@ class ClientPool:
         was made."""
         client, seen, made = self.clients.pop(id, (None, None, None))
         if client is None or state is None:
-            client = self.make_client(id)
+            with global_draws(id, starts=self.starts):
+                client = self.make_client(id)
             seen = None
             made = fingerprints(client)
         if state is not None and state != seen:
@@ -404,8 +448,10 @@ class ClientPool:
         "The `Answer` to `call`. Raises `Undeclared` for a verb that the client does not declare."
         client, made = self.checkout(call.id, call.state)
         verb = declared_verb(client, call)
-        reply = verb(unpack(call.data))
-        return self.checkin(client, made, call, reply)
+        seeds = _seed(client), call.round, call.id, *call.verb.encode()
+        with global_draws(*seeds), self.lent.to(client):
+            reply = verb(unpack(call.data))
+            return self.checkin(client, made, call, reply)
 
     def serve(self, call: Call) -> Answer | Failure | Undeclared:
         "The `Answer` to `call`, or the reason why there is none."
@@ -413,6 +459,52 @@ class ClientPool:
             return self.answer(call)
         except Exception as error:
             return _what_came_of(error)
+
+
+def _seed(client):
+    "The client's own seed; 0 for one that has none."
+    seed = getattr(client, "seed", 0)
+    return seed if isinstance(seed, int) and seed >= 0 else 0
+
+
+class _Lent:
+    """What networks hold beside their state, in buffers that no state dict has: of each as it was when a
+    client first came with it."""
+
+    def __init__(self):
+        self.first = WeakKeyDictionary()
+
+    @contextmanager
+    def to(self, client):
+        "Inside, `client` borrows its networks: before and afterwards, what they hold is put back."
+        parts = [
+            part
+            for network in vars(client).values()
+            if isinstance(network, nn.Module)
+            for part in network.modules()
+            if part._non_persistent_buffers_set
+        ]
+        self._put_back(parts)
+        try:
+            yield
+        finally:
+            self._put_back(parts)
+
+    def _put_back(self, parts):
+        for part in parts:
+            buffers = part._buffers
+            if part not in self.first:
+                names = part._non_persistent_buffers_set
+                self.first[part] = {n: copy.deepcopy(buffers[n]) for n in names}
+            for name, first in self.first[part].items():
+                if not _same_numbers(buffers[name], first):
+                    buffers[name] = copy.deepcopy(first)
+
+
+def _same_numbers(a, b):
+    if a is None or b is None or a.device != b.device:
+        return a is b
+    return torch.equal(a, b)
 
 
 def _what_came_of(error):
@@ -712,6 +804,10 @@ class Experiment:
     aggregate: Aggregate = field(default=mean_of, kw_only=True)
     mods: tuple = field(default=(), kw_only=True)
 
+    def __post_init__(self) -> None:
+        seed = whole_number("seed", self.seed, least=0)
+        object.__setattr__(self, "seed", seed)
+
     @property
     def ids(self) -> list[int]:
         return list(range(self.sizes.clients))
@@ -730,8 +826,10 @@ class Experiment:
         return {}
 
     def built_client(self, id: int) -> Any:
-        "Client `id` with the experiment's `mods`."
-        client = self.client(id)
+        """Client `id` with the experiment's `mods`. What its making draws from the global generators depends on
+        the experiment's seed and on `id`."""
+        with global_draws(self.seed, id):
+            client = self.client(id)
         if self.mods:
             client.mods = self.mods
         return client
@@ -797,8 +895,15 @@ def _own_folder(folder):
     return str(place)
 
 
-@lru_cache(maxsize=2)
 def _revive(kind, named):
+    try:
+        return _revived(kind, named)
+    except TypeError:  # a list or dict among the fields has no hash
+        return kind(**dict(named))
+
+
+@lru_cache(maxsize=2)
+def _revived(kind, named):
     return kind(**dict(named))
 
 # %% ../../nbs/engine/federation.ipynb #a60c7d02

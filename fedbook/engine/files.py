@@ -1,22 +1,51 @@
 """Folders of runs, and files that are never half written."""
 
 import errno
+import hashlib
+import json
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from fedbook.engine.errors import UserError
+
+try:
+    import fcntl
+except ImportError:  # Windows has no such locks
+    fcntl = None  # type: ignore[assignment]
+
+_LONGEST = 120  # bytes of a run's name without its hash; 255 are allowed
 
 
 def run_name(
     name: str, profile: str, seed: int, changes: dict | None = None
 ) -> str:
-    "`NAME-PROFILE-SEED`, and behind it the `changes` to the profile; of a name, `/` becomes a dot."
+    """`NAME-PROFILE-SEED`, and behind it the `changes` to the profile; of a name, `/` becomes a dot. A path
+    counts whole, wherever the run is started. Where letters had to go, a hash of all of it comes last, so
+    that no two runs have one name."""
+    whole = {k: _whole_path(k, v) for k, v in (changes or {}).items()}
     parts = [name.replace("/", "."), profile, str(seed)]
-    for field, value in (changes or {}).items():
+    for field, value in whole.items():
         parts.append(f"{field}={value}")
     text = "-".join(parts)
-    return re.sub(r"[^\w.=,-]", "_", text)
+    plain = re.sub(r"[^\w.=,-]", "_", text)
+    if plain == text and len(text.encode()) <= _LONGEST:
+        return text
+    digest = hashlib.sha256(json.dumps([parts]).encode()).hexdigest()[:12]
+    short = plain.encode()[:_LONGEST].decode(errors="ignore")
+    return f"{short}-{digest}"
+
+
+def _whole_path(field, value):
+    "`value` as an absolute path, if it is a path: it has a separator, or is the `data` that lies here."
+    if not isinstance(value, str | Path) or not str(value):
+        return value
+    here = field == "data" and Path(value).exists()
+    if not here and not re.search(r"[/\\]", str(value)):
+        return value
+    return os.path.abspath(Path(value).expanduser())
 
 
 def runs_folder(out: str | Path = "runs") -> Path:
@@ -49,6 +78,30 @@ def run_dir(
             "choose another folder with --out"
         ) from None
     return folder
+
+
+@contextmanager
+def locked(folder: str | Path, wait: bool = True) -> Iterator[None]:
+    """Keep other processes that ask for `folder` out meanwhile: they wait, or with `wait=False` raise
+    `UserError`. A process that dies lets go. Where a disk knows no locks, nobody is kept out."""
+    if fcntl is None:
+        yield
+        return
+    place = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(place, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        os.close(place)
+        raise UserError(
+            f"another process is at work in {str(folder)!r}; wait until it ends, or choose "
+            "another folder with --out"
+        ) from None
+    except OSError:
+        pass
+    try:
+        yield
+    finally:
+        os.close(place)
 
 
 def write_atomically(path: str | Path, data: bytes | str) -> None:

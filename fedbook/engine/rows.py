@@ -15,8 +15,8 @@ from typing import Any
 
 from fedbook.engine.devices import clock
 from fedbook.engine.errors import UserError
-from fedbook.engine.files import run_dir, write_atomically
-from fedbook.engine.sizes import Profile
+from fedbook.engine.files import locked, run_dir, write_atomically
+from fedbook.engine.sizes import Profile, whole_number
 
 
 def machine_name(device: Any) -> str:
@@ -58,10 +58,19 @@ def results_text(body: dict) -> str:
     return "{\n" + ",\n".join(facts) + "\n}\n"
 
 
+def _key(row):
+    return row["what"], row["seed"]
+
+
+def _keys(rows):
+    return set(map(_key, rows))
+
+
 class Rows:
     """What a run measured: rows (a method and a seed, with their numbers), in
     `out/NAME-PROFILE-SEED/results.json`.
 
+    Several may write into one folder, also from several processes: each keeps the rows of the others.
     `sizes` is the chapter's `Profile`, `scale` says in words what was run on what, `device` is a GPU (kept
     with its name) or cpu. `clock` names the numbers, or whole rows, that no second run can repeat, such as
     times."""
@@ -78,6 +87,7 @@ class Rows:
         changes: dict | None = None,
         clock: Iterable[str] = (),
     ):
+        seed = whole_number("seed", seed, least=0)
         self.folder = run_dir(name, profile, seed, out, changes)
         numbers = (
             asdict(sizes) if isinstance(sizes, Profile) else dict(sizes or {})
@@ -102,6 +112,7 @@ class Rows:
         self.headline = ""
         self.clock = list(clock)
         self._asked: set[tuple] = set()
+        self._before: set[tuple] = set()
         self.file = self.folder / "results.json"
         self._keep_old_rows()
 
@@ -116,17 +127,28 @@ class Rows:
         kept._asked = set()
         for name in ("made_with", "rows", "claims", "headline", "clock"):
             setattr(kept, name, body.pop(name, {}))
+        kept._before = _keys(kept.rows)
         kept.facts = body
         return kept
 
-    def _keep_old_rows(self):
+    def _on_disk(self):
+        "What `results.json` holds; {} where it is missing, or holds no rows."
         try:
-            old = json.loads(self.file.read_text())
-        except (OSError, ValueError):
+            body = json.loads(self.file.read_text())
+            _keys(body["rows"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return {}
+        return body
+
+    def _other_facts(self, body):
+        return [k for k, v in self.facts.items() if body.get(k) != v]
+
+    def _keep_old_rows(self):
+        old = self._on_disk()
+        if not old:
             return
-        other = ["all"]
-        if isinstance(old, dict):
-            other = [k for k, v in self.facts.items() if old.get(k) != v]
+        self._before = _keys(old["rows"])
+        other = self._other_facts(old)
         if "scale" in other and old.get("seeded") == "more seeds":
             other.remove("scale")
         if self.facts["stamp"] and not other:
@@ -136,7 +158,7 @@ class Rows:
                 was = before.get(name, now)
                 if was != now:
                     self.made_with[name] = f"{was}, then {now}"
-        elif self.facts["stamp"] and other != ["all"] and old.get("seeded"):
+        elif self.facts["stamp"] and old.get("seeded"):
             fact = other[0]
             was = old.get(fact)
             now = self.facts[fact]
@@ -150,16 +172,15 @@ class Rows:
         its place."""
         asked = what, seed
         self._asked.add(asked)
-        places = [(row["what"], row["seed"]) for row in self.rows]
-        at = len(places)
-        if asked in places:
-            at = places.index(asked)
-        if at < len(self.rows) and not self.rows[at].get("again"):
-            return self.rows[at]["numbers"]
+        for row in self.rows:
+            if _key(row) == asked and not row.get("again"):
+                return row["numbers"]
         start = clock()
         numbers = measure()
         seconds = round(clock() - start, 2)
         row = dict(what=what, seed=seed, numbers=numbers, seconds=seconds)
+        places = list(map(_key, self.rows))
+        at = places.index(asked) if asked in places else len(places)
         self.rows[at : at + 1] = [row]
         self.save()
         return numbers
@@ -197,26 +218,32 @@ class Rows:
         return self.folder / f"{name}-{digest}.safetensors"
 
     def save(self) -> None:
-        "Write `results.json`, whole or not at all."
-        body = dict(
-            self.facts,
-            made_with=self.made_with,
-            headline=self.headline,
-            clock=self.clock,
-            rows=self.rows,
-            claims=self.claims,
-        )
-        write_atomically(self.file, results_text(body))
+        "Write `results.json`, whole or not at all, with the rows that another run has written meanwhile."
+        with locked(self.folder.parent):
+            self._take_in()
+            body = dict(
+                self.facts,
+                made_with=self.made_with,
+                headline=self.headline,
+                clock=self.clock,
+                rows=self.rows,
+                claims=self.claims,
+            )
+            write_atomically(self.file, results_text(body))
+
+    def _take_in(self):
+        "Take in the rows that came to disk since this run began: those of another run with the same facts."
+        body = self._on_disk()
+        if body and not self._other_facts(body):
+            known = _keys(self.rows) | self._before
+            self.rows += [row for row in body["rows"] if _key(row) not in known]
 
     def finish(self, headline: str) -> None:
         """Keep `headline`, the sentence that the command's table shows, and print it. Rows from before that
         this run did not ask for go."""
         self.headline = headline
-        self.rows = [
-            row
-            for row in self.rows
-            if (row["what"], row["seed"]) in self._asked
-        ]
+        gone = self._before - self._asked
+        self.rows = [row for row in self.rows if _key(row) not in gone]
         self.save()
         print(headline)
 

@@ -4,11 +4,22 @@ import inspect
 import json
 import linecache
 import math
+import operator
 import os
 import re
 from dataclasses import dataclass, fields, is_dataclass, replace
+from numbers import Integral, Real
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from fedbook.engine.errors import UserError
 
@@ -74,22 +85,94 @@ def limits(hint: Any) -> Bounds | tuple | None:
     )
 
 
+_KINDS: dict[type, tuple[type, str]] = {
+    int: (Integral, "a whole number"),
+    float: (Real, "a number"),
+    bool: (bool, "True or False"),
+    str: (str, "a text"),
+    tuple: (tuple, "a tuple"),
+    NoneType: (NoneType, "None"),
+}
+
+
+def kinds(hint: Any) -> tuple[type, ...]:
+    "The types, of those that a size can have, that `hint` allows; none where anything goes."
+    parts = get_args(hint)
+    origin = get_origin(hint)
+    if origin is Annotated:
+        return kinds(parts[0])
+    if origin in (Union, UnionType):
+        found = [kinds(part) for part in parts]
+        return sum(found, ()) if all(found) else ()
+    kind = origin or hint
+    return (kind,) if kind in _KINDS else ()
+
+
+def whole_number(name: str, value: Any, least: int = 1) -> int:
+    """`value` as an int, also where it is numpy's or a tensor of one. Raises `UserError`, which calls it
+    `name`, unless it is a whole number of at least `least`."""
+    try:
+        number = operator.index(value)
+    except (TypeError, ValueError):
+        number = least - 1
+    if isinstance(value, bool) or number < least:
+        raise UserError(
+            f"{name}={value!r} must be a whole number of at least {least}"
+        )
+    return number
+
+
 @dataclass(frozen=True)
 class Profile:
     """The size of a run. Each chapter adds its own fields, each with its meaning in a comment beside it and
-    its limits in its type (`Count`, `Share`, `Positive`, `Literal`; any other number is 0 or more).
+    its limits in its type (`Count`, `Share`, `Positive`, `Literal`; any other number is 0 or more). Numbers
+    of numpy and lists become Python's numbers and tuples.
 
-    Raises `UserError` for a value outside the limits of its field, and for a number that is not finite."""
+    Raises `UserError` for a value of a wrong type or outside the limits of its field, for a number that is
+    not finite, and for more clients `per_round` than `clients`."""
 
     seeds: Count = 1  # how many seeds a row is repeated with
 
     def __post_init__(self):
         hints = get_type_hints(type(self), include_extras=True)
         for name in (field.name for field in fields(self)):
+            content = _of_python(getattr(self, name), hints[name])
+            object.__setattr__(self, name, content)
+            _check_kind(name, content, hints[name])
             known = limits(hints[name])
-            content = getattr(self, name)
             for value in content if isinstance(content, tuple) else (content,):
                 _check_value(name, value, known)
+        _check_clients(self)
+
+
+def _of_python(value, hint):
+    "`value` without numpy; a list becomes a tuple where the `hint` is of one."
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, (list, tuple)) and tuple in kinds(hint):
+        return tuple(_of_python(part, None) for part in value)
+    return value
+
+
+def _check_kind(name, value, hint):
+    "Raise `UserError` unless `value`, and each entry of a tuple, has a type that the `hint` allows."
+    allowed = kinds(hint)
+    bases = tuple(_KINDS[kind][0] for kind in allowed)
+    strange = isinstance(value, bool) and bool not in allowed
+    if allowed and (strange or not isinstance(value, bases)):
+        words = " or ".join(_KINDS[kind][1] for kind in allowed)
+        raise UserError(f"{name}={value!r} must be {words}")
+    entry = get_args(hint)[:1]
+    if get_origin(hint) is tuple and entry:
+        for part in value:
+            _check_kind(name, part, entry[0])
+
+
+def _check_clients(sizes):
+    asked = getattr(sizes, "per_round", None)
+    clients = getattr(sizes, "clients", None)
+    if asked and clients and asked > clients:
+        raise UserError(f"per_round={asked} must be at most clients={clients}")
 
 
 def _check_value(name, value, known):
@@ -106,15 +189,16 @@ def _check_value(name, value, known):
         raise UserError(f"{name}={value} must be {allowed}{finite}")
 
 
-def _read(name: str, value: Any, now: Any) -> Any:
-    "`value` (perhaps a text) as the type of the field's present value `now`."
+def _read(name: str, value: Any, now: Any, hint: Any = None) -> Any:
+    "`value` (perhaps a text) as the type of the field's present value `now`; an empty tuple has it from `hint`."
     kind = type(now)
     if kind is tuple and isinstance(value, (str, list, tuple)):
         parts = value
         if isinstance(value, str):
             texts = value.split(",")
             parts = [text.strip() for text in texts if text.strip()]
-        return tuple(_read(name, part, now[0] if now else "") for part in parts)
+        entry = now[0] if now else kinds(get_args(hint)[0])[0]()
+        return tuple(_read(name, part, entry) for part in parts)
     if kind is bool and isinstance(value, str):
         value = {"true": True, "false": False}.get(value.lower(), value)
     elif (
@@ -164,8 +248,10 @@ def choose(
             raise UserError(
                 f"{field!r} is not a parameter of this chapter; choose one of {', '.join(known)}"
             )
+    hints = get_type_hints(type(base))
     wanted = {
-        k: _read(k, v, getattr(base, k)) for k, v in (changes or {}).items()
+        k: _read(k, v, getattr(base, k), hints[k])
+        for k, v in (changes or {}).items()
     }
     setting = wanted.get("setting", getattr(base, "setting", ""))
     row = {}
@@ -185,10 +271,6 @@ def choose(
             changed[k] = _read(k, v, getattr(base, k))
     if less:
         sizes = replace(base, **changed)
-    asked = getattr(sizes, "per_round", None)
-    clients = getattr(sizes, "clients", None)
-    if asked and clients and asked > clients:
-        raise UserError(f"per_round={asked} must be at most clients={clients}")
     return sizes
 
 

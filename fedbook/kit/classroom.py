@@ -33,7 +33,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import fedbook
 from fedbook.engine.errors import EXTRAS, needs, UserError
-from fedbook.engine.files import write_atomically
+from fedbook.engine.files import locked, write_atomically
 from fedbook.kit.lab import overwritten, progress_file, same, solved_in, try_case
 from fedbook.kit.report import collect
 from fedbook.kit.runs import (chapter_name, chapters, code_cells, cores, exported_to, find, module_name,
@@ -633,8 +633,8 @@ def marks_of(path: Path, attempt: Callable[[str], Callable], seed: int, hidden: 
 
 def grade(folder: str | Path, notebook: str | Path, patience: float = 30) -> list[dict]:
     """Grade a student's `notebook` for the assignment in `folder` (see `write_assignment`): return
-    the marks as `marks_of` does, and write them into `grades.csv` there, over an earlier line for a
-    file of this name. A call of the student's code may take `patience` seconds. Raises `UserError`
+    the marks as `marks_of` does, and write them into `grades.csv` there, over an earlier line for this
+    file: its name, and the student's folder as seen from the assignment's. A call of the student's code may take `patience` seconds. Raises `UserError`
     if `folder` holds no assignment or the notebook cannot be read."""
     file, notebook = Path(folder, "grader.json"), Path(notebook)
     try: kept = json.loads(file.read_text())
@@ -646,7 +646,8 @@ def grade(folder: str | Path, notebook: str | Path, patience: float = 30) -> lis
     chapter, path = next(iter(find(kept["chapter"]).items()))
     _by_value(module_name(chapter))
     with Pupil(notebook, patience) as pupil: rows = marks_of(path, pupil.function, kept["seed"], kept["hidden"])
-    _book(Path(folder, "grades.csv"), notebook.name, rows)
+    student = Path(os.path.relpath(notebook.resolve().parent, Path(folder).resolve())).as_posix()
+    with locked(folder): _book(Path(folder, "grades.csv"), student, notebook.name, rows)
     return rows
 
 
@@ -658,11 +659,12 @@ def _by_value(module: str) -> None:
     cloudpickle.register_pickle_by_value(importlib.import_module(f"fedbook.answers.{module}"))
 
 
-def _book(file: Path, student: str, rows: list[dict]) -> None:
-    line = {"notebook": student, **{row["exercise"]: row["points"] for row in rows},
+def _book(file: Path, student: str, notebook: str, rows: list[dict]) -> None:
+    line = {"student": student, "notebook": notebook, **{row["exercise"]: row["points"] for row in rows},
             "sum": round(sum(row["points"] for row in rows), 1), "of": sum(row["of"] for row in rows)}
-    held = list(csv.DictReader(io.StringIO(file.read_text()))) if file.exists() else []
-    lines = [*(each for each in held if each["notebook"] != student), line]
+    booked = list(csv.DictReader(io.StringIO(file.read_text(encoding="utf-8")))) if file.exists() else []
+    other = lambda each: (each.get("student", student), each["notebook"]) != (student, notebook)
+    lines = [*filter(other, booked), line]
     text = io.StringIO()
     writer = csv.DictWriter(text, list(line), extrasaction="ignore", lineterminator="\n")
     writer.writeheader()

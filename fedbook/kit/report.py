@@ -61,9 +61,11 @@ def collect(folder: str | Path) -> list[dict]:
 
 def result_name(body: dict) -> str:
     """Return the name, without suffix, under which the result `body` (a results file as a dict) is
-    stored in `results/`: `NAME-PROFILE-SEED-DATA`, with changed settings, if any, before DATA."""
+    stored in `results/`: `NAME-PROFILE-SEED-DATA`, with changed settings, if any, before DATA, which is
+    "own" where it is a path."""
     run = run_name(body["name"], body["profile"], body["seed"], body["changes"])
-    return f"{run}-{body['sizes'].get('data', 'none')}"
+    data = body["sizes"].get("data", "none")
+    return f"{run}-own" if re.search(r"[/\\]", data) else f"{run}-{data}"
 
 
 def failed_runs(folder: str | Path) -> dict[str, str]:

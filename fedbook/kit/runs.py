@@ -28,7 +28,7 @@ from typing import Any, BinaryIO
 
 import fedbook
 from fedbook.engine.errors import needs, UserError
-from fedbook.engine.files import run_dir, runs_folder, write_atomically
+from fedbook.engine.files import locked, run_dir, runs_folder, write_atomically
 from fedbook.engine.sizes import choose, meanings, Profile
 
 
@@ -282,8 +282,10 @@ def out_of_memory(sizes: Profile | dict | None = None) -> str:
 
 
 def _kernels(stop: Stop, log: BinaryIO, names: dict[str, str]) -> type:
-    """Kernel managers whose kernels write into `log`, not to the terminal, and are known to `stop`;
-    `names` are added to their environment."""
+    """Kernel managers whose kernels run this Python, whatever else is called python3 on the machine, write
+    into `log`, not to the terminal, and are known to `stop`; `names` are added to their environment."""
+    from ipykernel.kernelspec import get_kernel_dict
+    from jupyter_client.kernelspec import KernelSpec
     from jupyter_client.manager import AsyncKernelManager
 
     class Kernels(AsyncKernelManager):
@@ -295,6 +297,7 @@ def _kernels(stop: Stop, log: BinaryIO, names: dict[str, str]) -> type:
 
         async def start_kernel(self, **options: Any) -> None:  # type: ignore[override]
             if stop.asked: raise InterruptedError
+            self._kernel_spec = KernelSpec(**get_kernel_dict())
             await AsyncKernelManager.start_kernel(self, stdout=log, stderr=log, **options,
                                                  env={**os.environ, **names})
             stop.groups.append(getattr(self.provisioner, "pgid"))
@@ -372,16 +375,17 @@ def run_chapter(path: Path, profile: str = "quick", device: str = "auto", seed: 
 
     Returns a dict: `chapter`, its name; `measured`, its result in a sentence, or "FAILED";
     `seconds`; `notebook`, the path of the executed copy; `error`, None or a message. Raises
-    `UserError` if the folder cannot be written."""
+    `UserError` if the folder cannot be written, or another process runs the chapter there."""
     name = chapter_name(path)
     folder = run_dir(name, profile, seed, runs_folder(out).resolve(), changes)
-    if fresh:
-        for old in folder.iterdir(): shutil.rmtree(old) if old.is_dir() else old.unlink()
     parameters = dict(profile=profile, device=device, seed=seed, engine=engine, out=str(folder.parent),
                       changes=changes or {})
     start, target = perf_counter(), folder / path.name
-    error = execute(path, target, parameters, name, stop,
-                    **{"FEDBOOK_STAMP": run_stamp(path), **names})
+    with locked(folder, wait=False):
+        if fresh:
+            for old in folder.iterdir(): shutil.rmtree(old) if old.is_dir() else old.unlink()
+        error = execute(path, target, parameters, name, stop,
+                        **{"FEDBOOK_STAMP": run_stamp(path), **names})
     try: headline = json.loads((folder / "results.json").read_text())["headline"]
     except (OSError, ValueError): headline = ""
     return dict(chapter=name, measured="FAILED" if error else headline,

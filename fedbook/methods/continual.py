@@ -31,8 +31,8 @@ from ..engine.show import Table, spread
 from ..engine.sizes import Bounds, Count, Positive, Profile
 from ..engine.wire import Msg, accept_count, expect, labelled, pack, part, unpack
 from ..engine.workers import RunResult, kept_row, trial
-from ..datasets.folders import pictures
 from ..datasets.split import class_stream, dirichlet
+from ..datasets.squares import square_pictures
 from .score import accuracy, average_incremental, final_accuracy, forgetting
 
 # %% ../../nbs/methods/continual.ipynb #12d8632d
@@ -154,7 +154,7 @@ class Stream(NamedTuple):
 
 # %% ../../nbs/methods/continual.ipynb #4d2c9d05
 @lru_cache(maxsize=2)
-def _pictures(name, split): return pictures(name, split)
+def _pictures(name, split): return square_pictures(name, split)
 
 def _task(data, classes, rank, most):
     """Pictures of `classes`, at most `most` of each, labelled by `rank`, the place of each class in the

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from ..engine.errors import UserError, needs
 from ..engine.local import batches, build, generator
-from ..engine.sizes import Count, Profile
+from ..engine.sizes import Count, Profile, whole_number
 from ..datasets.encoders import ImageEncoder, feature_maps
 from ..datasets.streets import Street, StreetData, rendered_street, street_set
 from ..datasets.world import Boxes, Pictures, check_boxes
@@ -174,8 +174,7 @@ def faster_rcnn(encoder: ImageEncoder, n_classes: int, channels: int = 256, box_
     from torchvision.models.detection.anchor_utils import AnchorGenerator
     from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
 
-    if type(n_classes) is not int or n_classes < 1:
-        raise UserError(f"n_classes={n_classes!r} must be a whole number, 1 or more")
+    n_classes = whole_number("n_classes", n_classes)
     if len(anchors) != 5:
         raise UserError(f"anchors={anchors!r} must be five sides in pixels, one for each map")
     pyramid = FrozenPyramid(encoder, channels, frozen)
@@ -365,6 +364,9 @@ def score_domains(model: Any, tests: dict[str, Pictures], batch: int = 8,
     """Return the mean average precision of `model` on each of `tests` (name of a domain, such as a weather,
     to `Pictures`), and as `total` their mean weighted by number of pictures. `batch` pictures at once; `iou`
     as in `mean_average_precision`."""
+    empty = [domain for domain, data in tests.items() if not len(data)]
+    if empty or not tests:
+        raise UserError(f"tests has no pictures{' of ' if empty else ''}{', '.join(empty)}; there is nothing to score")
     pictures, scores = sum(len(data) for data in tests.values()), {}
     together = [data.images[i] for data in tests.values() for i in range(len(data)) if pictures <= batch]
     found = iter(detect(model, together, batch))
@@ -427,8 +429,13 @@ def detector_optimiser(model: nn.Module, lr: float = 1e-4, betas: tuple[float, f
 def loss_step(model: nn.Module, optimiser: torch.optim.Optimizer, parts: dict[str, Tensor],
               penalty: Callable | None, weight: float = 1.0) -> dict[str, float]:
     """Take one step of `optimiser` on `weight` times the sum of the losses `parts` (name to scalar) plus
-    `penalty(model)`, if given. Returns the losses and their `total` as floats."""
+    `penalty(model)`, if given. Returns the losses and their `total` as floats. Raises `UserError`, before the
+    step, where the total is not finite."""
     total: Any = weight * sum(parts.values()) + (penalty(model) if penalty else 0.0)
+    if not torch.isfinite(total):
+        shown = ", ".join(f"{name} {float(value.detach()):.4g}" for name, value in parts.items())
+        raise UserError(f"the loss is not finite ({shown}): the weights are spoilt, or were when they came; "
+                        "lower the learning rate")
     optimiser.zero_grad(set_to_none=True)
     total.backward()
     optimiser.step()

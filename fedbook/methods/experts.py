@@ -21,7 +21,7 @@ from torch import nn
 
 from ..engine.errors import UserError
 from ..engine.local import batches, build, generator, outputs, train
-from ..engine.sizes import Count, Profile
+from ..engine.sizes import Count, Profile, whole_number
 
 # %% ../../nbs/methods/experts.ipynb #e09e0007
 Gate = Literal["ste", "switch", "hard", "dense"]
@@ -155,8 +155,7 @@ class SpatialRouter(nn.Module):
 
 def check_experts(experts: int) -> None:
     "Raise `UserError` unless `experts`, a number of experts, is a whole number of at least 1."
-    if not isinstance(experts, int) or experts < 1:
-        raise UserError(f"experts={experts!r} must be a whole number, 1 or more")
+    whole_number("experts", experts)
 
 def small_start(layer: nn.Module) -> None:
     """Initialise `layer` in place: weights normal with deviation 0.01, biases 0, so that no expert is
@@ -234,11 +233,20 @@ class SpatialMoE(nn.Module):
         "Return the mixture's output (b, channels, h, w) for features `x` (b, c, h, w)."
         if self.router is None: return self.experts[0](x)
         mask = gate_mask(self.router(x.detach() if self.detach else x), self.gate, self.training)
-        if not self.sparse: return sum(mask[:, k, None] * expert(x) for k, expert in enumerate(self.experts))
+        if not self.sparse: return _selected(mask, (expert(x) for expert in self.experts), self.training)
         chosen = mask.argmax(1)
         return mask.gather(1, chosen[:, None]) * gathered_convolution(x, chosen, self.experts)
 
 # %% ../../nbs/methods/experts.ipynb #c0ad5c40
+def _selected(mask, outputs, training):
+    """The sum of the experts' `outputs` times their `mask`. Out of training, what the mask leaves out does not
+    count even where it is infinite; in training every expert's output is needed for the router's gradient."""
+    total: Any = 0
+    for k, y in enumerate(outputs):
+        part = mask[:, k, None] * y
+        total = total + (part if training else part.masked_fill(mask[:, k, None] == 0, 0))
+    return total
+
 def _check_mixture(router, experts, gate):
     if gate not in GATES: raise UserError(f"gate={gate!r} is unknown; choose one of {', '.join(GATES)}")
     if not len(experts): raise UserError("experts=[] must hold at least one module")
@@ -310,7 +318,7 @@ class RoIMoE(nn.Module):
         if self.router is None: return self.experts[0](x)
         rows = x.flatten(1)
         mask = gate_mask(self.router(rows.detach() if self.detach else rows), self.gate, self.training)
-        if not self.sparse: return sum(mask[:, k, None] * expert(x) for k, expert in enumerate(self.experts))
+        if not self.sparse: return _selected(mask, (expert(x) for expert in self.experts), self.training)
         chosen = mask.argmax(1)
         order = chosen.argsort(stable=True)
         counts = torch.bincount(chosen, minlength=len(self.experts)).tolist()

@@ -18,8 +18,8 @@ from torch import nn
 from ..engine.federation import Client, Experiment, FedProxClient, Server
 from ..engine.local import build, small_cnn
 from ..engine.sizes import Bounds, Count, Positive, Profile
-from ..datasets.folders import pictures
 from ..datasets.split import dirichlet, iid
+from ..datasets.squares import square_pictures
 from ..datasets.world import Pictures
 
 # %% ../../nbs/methods/fedavg.ipynb #37b3017b
@@ -47,7 +47,7 @@ profiles = {
 
 # %% ../../nbs/methods/fedavg.ipynb #3d90c4f8
 @lru_cache(maxsize=4)
-def _pictures(name, part): return pictures(name, part)
+def _pictures(name, part): return square_pictures(name, part)
 
 # %% ../../nbs/methods/fedavg.ipynb #efaa9df8
 @dataclass(frozen=True)

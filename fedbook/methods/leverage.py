@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ..engine.errors import UserError
 from ..engine.local import outputs
-from ..engine.sizes import Bounds, Count, Positive
+from ..engine.sizes import Bounds, Count, Positive, whole_number
 from .continual import TaskSizes
 from .exemplars import herding
 
@@ -214,11 +214,9 @@ def random_orthogonal(n: int, generator: torch.Generator, block: int | None = No
     1, so that no row is left to itself), in O(n b) memory and O(n b^2) time in place of O(n^2) and O(n^3).
     Rows then mix within their block only: whoever sees masked rows learns the inner products (up to a
     rotation) block by block, which hides less. Raises `UserError` for a negative n and a block below 1."""
-    if isinstance(n, bool) or not isinstance(n, int) or n < 0:
-        raise UserError(f"n={n!r} must be a whole number of 0 or more")
+    n = whole_number("n", n, least=0)
     if block is None: return _haar(n, generator)
-    if isinstance(block, bool) or not isinstance(block, int) or block < 1:
-        raise UserError(f"block={block!r} must be a whole number of at least 1")
+    block = whole_number("block", block)
     pieces = max(1, -(-n // block))
     return BlockDiagonal(tuple(_haar(n // pieces + (i < n % pieces), generator) for i in range(pieces)))
 
@@ -290,8 +288,7 @@ def _expect_weights(name: str, lists: Iterable[Tensor]) -> list[Tensor]:
 
 def _expect_count(name: str, m: int, most: int | None, of: str) -> None:
     "Raises `UserError` unless `m` is a whole number from 0 to `most` (None: no bound), the number of `of`."
-    if isinstance(m, bool) or not isinstance(m, int) or m < 0:
-        raise UserError(f"{name}={m!r} must be a whole number of 0 or more")
+    whole_number(name, m, least=0)
     if most is not None and m > most:
         raise UserError(f"{name}={m} is more than the {most} {of}; without replacement each comes at most "
                         "once")
@@ -445,9 +442,7 @@ class ReplayBuffer:
     `UserError` for a capacity below 1 and an unknown policy."""
 
     def __init__(self, capacity: int | None = None, policy: str = "class_balanced"):
-        if capacity is not None and (type(capacity) is not int or capacity < 1):
-            raise UserError(f"capacity={capacity!r} must be a whole number of at least 1, or None for no "
-                            "bound")
+        if capacity is not None: capacity = whole_number("capacity", capacity)
         if policy not in policies:
             raise UserError(f"policy={policy!r} is unknown; choose one of {', '.join(policies)}")
         self.capacity, self.policy = capacity, policy

@@ -28,6 +28,7 @@ from ..engine.show import COLOURS, progress
 from ..engine.sizes import Count, Positive, Profile, Share
 from ..datasets.encoders import find_weights, mobilenet_body, read_weights, vit_body
 from ..datasets.folders import check_cameras, reid_folder, reid_set
+from ..datasets.reading import visible_folders
 from ..datasets.people import people, render_site
 from ..datasets.world import Pictures, Site
 
@@ -325,7 +326,7 @@ def own_sites(path: str | Path) -> list[Path]:
     if not path.is_dir():
         raise UserError(f"data={str(path)!r} is not a folder of sites, each with train, query and gallery")
     if (path / "query").is_dir(): return [path]
-    sites = sorted(f for f in path.iterdir() if f.is_dir() and not f.name.startswith("."))
+    sites = visible_folders(path)
     if not sites: raise UserError(f"data={str(path)!r} holds no sites, each with train, query and gallery")
     return sites
 
@@ -571,13 +572,18 @@ def reranked_distance(features: _Rows, k1: int = 20, k2: int = 6) -> np.ndarray:
 
     `features` (n, d), of length 1. Each picture is described by its reciprocal neighbours among `k1`,
     weighted by exp(-distance); that is averaged over its `k2` nearest; the distance of two pictures is one
-    minus what they share over what they have together. Raises `UserError` for fewer than two pictures."""
+    minus what they share over what they have together. Raises `UserError` for fewer than two pictures, and
+    for features that are not finite."""
     needs("scipy")
     from scipy.sparse import csr_array
 
     f = np.asarray(features, np.float32)
     if f.ndim != 2 or len(f) < 2:
         raise UserError(f"features of shape {f.shape}: at least two rows are needed")
+    if not np.isfinite(f).all():
+        bad = int((~np.isfinite(f)).any(1).sum())
+        raise UserError(f"features of {bad} of {len(f)} pictures are not finite: the weights are spoilt, or were "
+                        "when they came; lower the learning rate")
     distance = np.clip(2 - 2 * f @ f.T, 0, None)
     found, n = expanded(distance, k1), len(f)
     v = csr_array((np.exp(-distance[found.row, found.col]), (found.row, found.col)), shape=(n, n))

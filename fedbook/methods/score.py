@@ -14,44 +14,20 @@ import numpy as np
 import torch
 
 from ..engine.errors import UserError, needs
+from ..engine.local import as_array, class_ids
 from ..engine.sizes import Count, Profile
 
 # %% ../../nbs/methods/score.ipynb #964c51d1
 _Numbers: TypeAlias = torch.Tensor | np.ndarray | Sequence
-
-def _array(values):
-    "A tensor on any device, an array or a list, as a numpy array."
-    if not isinstance(values, torch.Tensor):
-        try: return np.asarray(values)
-        except ValueError:
-            raise UserError("a list whose parts have different lengths cannot be scored") from None
-    values = values.detach().cpu()
-    return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
-
-def _ids(predictions, labels):
-    "Predicted and true class ids, two integer arrays (n,); -1 is predicted where the logits hold a NaN."
-    p, y = _array(predictions), _array(labels)
-    if y.size == 0: raise UserError("labels are empty, expected at least one")
-    if y.ndim != 1 or y.dtype.kind not in "biu" or y.min() < 0:
-        raise UserError(f"labels={y.dtype} of shape {y.shape} must be class ids: flat, whole numbers from 0")
-    logits = p.ndim == 2 and len(p) == len(y) and p.shape[1] > (p.dtype.kind != "f")
-    if not logits and p.shape != y.shape:
-        raise UserError(f"predictions have shape {p.shape}, expected ({len(y)}, classes) for logits or "
-                        f"({len(y)},) for class ids")
-    if p.dtype.kind not in ("biuf" if logits else "biu"):
-        wanted = "numbers" if logits else "whole numbers, as they are class ids"
-        raise UserError(f"predictions={p.dtype} of shape {p.shape} must be {wanted}")
-    ids = np.where(np.isnan(p).any(1), -1, p.argmax(1)) if logits else p.astype(np.int64)
-    return ids, y.astype(np.int64)
 
 # %% ../../nbs/methods/score.ipynb #c05e0011
 def accuracy(predictions: _Numbers, labels: _Numbers) -> float:
     """Return the share of right predictions, from 0 to 1 (equation (1)).
 
     `predictions`: logits (n, classes) or class ids (n,). `labels`: class ids (n,). Tensors, arrays or lists.
-    A row of logits with a NaN counts as wrong. Raises `UserError` for other shapes or types, and where there
-    is nothing to score."""
-    p, y = _ids(predictions, labels)
+    A row of logits with a NaN counts as wrong. Raises `UserError` for other shapes or types, for logits of a
+    single class, and where there is nothing to score."""
+    p, y = class_ids(predictions, labels)
     return float((p == y).mean())
 
 # %% ../../nbs/methods/score.ipynb #174e75b6
@@ -61,7 +37,7 @@ def class_accuracy(predictions: _Numbers, labels: _Numbers, classes: int) -> np.
 
     `predictions` and `labels` as for `accuracy`; `classes` is the number of classes. Raises `UserError` for a
     label outside 0..classes-1."""
-    p, y = _ids(predictions, labels)
+    p, y = class_ids(predictions, labels)
     if y.max() >= classes:
         raise UserError(f"labels go up to {y.max()}, expected class ids below classes={classes}")
     pictures = np.bincount(y, minlength=classes)
@@ -84,7 +60,7 @@ profiles = {"smoke": ScoreSizes(pictures=60, epochs=4), "quick": ScoreSizes(seed
 # %% ../../nbs/methods/score.ipynb #8ba7aa60
 def _lower(matrix):
     "The task matrix as a float array (T, T) with NaN above the diagonal; `UserError` if it is not one."
-    try: a = np.array(_array(matrix), dtype=float)
+    try: a = np.array(as_array(matrix), dtype=float)
     except (TypeError, ValueError):
         raise UserError("matrix must hold numbers, in row i the accuracies after task i") from None
     if a.ndim != 2 or a.shape[0] != a.shape[1] or len(a) == 0:
@@ -130,7 +106,7 @@ def forgetting(matrix: _Numbers) -> float:
 def _row_means(matrix, sizes):
     "A_i of equation (4) for every i, as an array (T,)."
     a = _lower(matrix)
-    n = np.ones(len(a)) if sizes is None else np.asarray(_array(sizes), dtype=float)
+    n = np.ones(len(a)) if sizes is None else np.asarray(as_array(sizes), dtype=float)
     if n.shape != (len(a),) or not (np.isfinite(n).all() and (n > 0).all()):
         raise UserError(f"sizes={n.tolist()} must be {len(a)} positive numbers, one per task")
     return np.array([np.average(a[i, :i + 1], weights=n[:i + 1]) for i in range(len(a))])

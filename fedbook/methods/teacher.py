@@ -10,6 +10,7 @@ __all__ = ['profiles', 'twin', 'visible', 'moved', 'Pseudo', 'pseudo_label', 'fi
 import copy
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -275,13 +276,23 @@ def _class_loss(student, teacher, views, maps, shapes, proposals, targets):
     w = background_weights(teacher, views.features, rois, labels, views.matrices)
     return (w * F.cross_entropy(logits, labels, reduction="none")).sum() / w.sum().clamp(min=1)
 
+@contextmanager
+def _settled(module):
+    "The batch norms in `module` go by their running statistics meanwhile, and leave them as they are."
+    norms = [m for m in module.modules() if isinstance(m, (nn.BatchNorm1d, nn.BatchNorm2d)) and m.training]
+    for norm in norms: norm.eval()
+    try: yield
+    finally:
+        for norm in norms: norm.train()
+
 def _box_loss(student, maps, shapes, proposals, targets):
     "Smooth L1 of the RoIs with an object, over the number of all RoIs; 0 where there is no object."
     rois, _, labels, aims = student.roi_heads.select_training_samples(list(proposals), targets)
     objects = [label > 0 for label in labels]
     own = torch.cat([label[mask] for label, mask in zip(labels, objects)])
     if not len(own): return maps["0"].new_zeros(())
-    _, answer = box_outputs(student, maps, [r[mask] for r, mask in zip(rois, objects)], shapes)
+    with _settled(student.roi_heads):  # a few objects have no mean and deviation of their own
+        _, answer = box_outputs(student, maps, [r[mask] for r, mask in zip(rois, objects)], shapes)
     answer = answer.reshape(len(own), -1, 4)[torch.arange(len(own), device=own.device), own]
     aim = torch.cat([a[mask] for a, mask in zip(aims, objects)])
     return F.smooth_l1_loss(answer, aim, beta=1 / 9, reduction="sum") / sum(map(len, labels))

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from ..engine.errors import UserError, needs
 from ..engine.federation import Wrapped, Call, Client, Mean, Server
 from ..engine.local import State, as_float, build, generator
-from ..engine.sizes import Bounds, Count, Positive, Profile
+from ..engine.sizes import Bounds, Count, Positive, Profile, whole_number
 from ..engine.wire import Msg, Refused, expect, check_state, gather, labelled, fingerprints, pack, part, scatter
 from ..datasets.world import Pictures
 from ..methods.fedavg import FedAvgExperiment, FedAvgSizes
@@ -171,9 +171,7 @@ class DPServer(Server):
     def __init__(self, model: torch.nn.Module, per_round: int | None = None, seed: int = 0, clip: float = 1.0,
                  noise: float = 1.0, cohort: int | None = None):
         super().__init__(model, per_round, seed)
-        if type(per_round) is not int or per_round < 1:
-            raise UserError(f"per_round={per_round!r} must be a whole number of at least 1: the mean is over "
-                            "the number expected")
+        per_round = whole_number("per_round", per_round)  # the mean is over the number expected
         if not (math.isfinite(noise) and noise >= 0):
             raise UserError(f"noise={noise!r} must be a finite number of at least 0")
         clip_update({}, clip)
@@ -297,24 +295,24 @@ class Epsilon:
 def default_delta(n: int) -> float:
     """Return a usual delta for `n` units (clients or records): below n ** -1.1 (McMahan et al. 2018), at most
     1e-3, rounded down to one digit. Raises `UserError` where n is no whole number of at least 1."""
-    if type(n) is not int or n < 1: raise UserError(f"n={n!r} must be a whole number of at least 1")
+    n = whole_number("n", n)
     most = min(1e-3, n**-1.1)
     power = 10.0 ** math.floor(math.log10(most))
     return math.floor(most / power) * power
 
 # %% ../../nbs/privacy/dp.ipynb #d9000028
 def _in_range(**numbers):
-    good = {"noise": lambda v: 0 <= v < math.inf, "rate": lambda v: 0 < v <= 1,
-            "rounds": lambda v: type(v) is int and v >= 1}
+    good = {"noise": lambda v: 0 <= v < math.inf, "rate": lambda v: 0 < v <= 1}
     for name, value in numbers.items():
         if not good[name](value):
-            raise UserError(f"{name}={value!r} is out of range: noise >= 0, 0 < rate <= 1, rounds >= 1")
+            raise UserError(f"{name}={value!r} is out of range: noise >= 0, 0 < rate <= 1")
 
 def poisson_event(noise: float, rate: float, rounds: int) -> Any:
     """Return the privacy event (of the package `dp_accounting`) of `rounds` noisy sums: who is in a sum is
     decided by independent coins of probability `rate` (Poisson sampling), and the noise has the deviation
     `noise` times the clip. Raises `UserError` for numbers out of range, and where the package is missing."""
-    _in_range(noise=noise, rate=rate, rounds=rounds)
+    _in_range(noise=noise, rate=rate)
+    rounds = whole_number("rounds", rounds)
     needs("dp_accounting")
     from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 
@@ -504,8 +502,8 @@ def tree_event(noise: float, passes: Sequence[int]) -> Any:
     once in each tree: `passes` are the numbers of rounds in the trees, `noise` is the noise multiplier of a
     node (Kairouz et al. 2021, appendix D)."""
     _in_range(noise=noise)
-    if not passes or any(type(s) is not int or s < 1 for s in passes):
-        raise UserError(f"passes={passes!r} must be whole numbers of at least 1")
+    if not len(passes): raise UserError("passes=[] must hold at least one number of rounds")
+    passes = [whole_number("passes", s) for s in passes]
     needs("dp_accounting")
     from dp_accounting import ComposedDpEvent, GaussianDpEvent
 

@@ -1,0 +1,334 @@
+"""Networks as people bring them: whatever they read, in any precision, with what they hold and draw."""
+import multiprocessing
+import random
+from collections import Counter
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from fedbook.engine.errors import UserError
+from fedbook.engine.federation import Client, Experiment, Federation, InProcess, Server, run
+from fedbook.engine.local import (as_float, as_input, batches, build, class_ids, generator, global_draws,
+                                  global_starts, outputs, passes, predict, reads_channels_last, share_right,
+                                  small_cnn, snapshot)
+from fedbook.engine.wire import Msg
+from fedbook.engine.workers import Workers, prove, transport_for, trial
+from fedbook.methods.fedavg import FedAvgSizes
+from fedbook.methods.score import accuracy
+from test_fedavg import equal, several
+
+
+class Quickstart(nn.Module):
+    "The form of Flower's own quickstart, and of most tutorials: two convolutions, flattened by view."
+    def __init__(self, channels=3):
+        super().__init__()
+        self.conv1, self.pool, self.conv2 = nn.Conv2d(channels, 6, 5), nn.MaxPool2d(2, 2), nn.Conv2d(6, 16, 5)
+        self.fc1, self.fc2, self.fc3 = nn.Linear(16 * 5 * 5, 120), nn.Linear(120, 84), nn.Linear(84, 10)
+
+    def forward(self, x):
+        x = self.pool(F.relu(self.conv1(x)))
+        x = self.pool(F.relu(self.conv2(x)))
+        x = x.view(-1, 16 * 5 * 5)
+        return self.fc3(F.relu(self.fc2(F.relu(self.fc1(x)))))
+
+
+class Words(nn.Module):
+    "A reader of words, whose last layer is tied to the first where it `ties`."
+    def __init__(self, reader, ties=False):
+        super().__init__()
+        self.embed, self.reader, self.out = nn.Embedding(20, 8), reader(), nn.Linear(8, 20)
+        if ties: self.out.weight = self.embed.weight
+
+    def forward(self, words):
+        read = self.reader(self.embed(words))
+        return self.out((read[0] if isinstance(read, tuple) else read)[:, -1])
+
+
+def frozen_below():
+    network = small_cnn()
+    for p in network[0].parameters(): p.requires_grad_(False)
+    return network
+
+
+def vision(name, **options):
+    import torchvision.models as models
+    return lambda: getattr(models, name)(weights=None, num_classes=10, **options)
+
+
+def vit():
+    from torchvision.models import VisionTransformer
+    return VisionTransformer(32, 8, 2, 2, 16, 32, num_classes=10)
+
+
+def dropping():
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout(0.5), nn.Flatten(),
+                         nn.Linear(8 * 30 * 30, 10))
+
+
+lstm = partial(nn.LSTM, 8, 8, batch_first=True)
+encoder = partial(nn.TransformerEncoderLayer, 8, 2, 16, batch_first=True)
+FEW = FedAvgSizes(clients=3, per_round=2, rounds=3)
+COLOUR, GREY, WORDS = (3, 32, 32), (1, 28, 28), (7,)
+NETWORKS = {
+    "quickstart": (Quickstart, COLOUR), "quickstart, grey": (partial(Quickstart, 1), (1, 32, 32)),
+    "resnet18": (vision("resnet18"), COLOUR), "squeezenet": (vision("squeezenet1_1"), COLOUR),
+    "mobilenet": (vision("mobilenet_v3_small"), COLOUR), "shufflenet": (vision("shufflenet_v2_x0_5"), COLOUR),
+    "vit": (vit, COLOUR), "frozen": (frozen_below, GREY), "dropout": (dropping, COLOUR),
+    "lstm": (partial(Words, lstm), WORDS), "transformer": (partial(Words, encoder), WORDS),
+    "tied": (partial(Words, lstm, True), WORDS),
+    "float64": (lambda: small_cnn().double(), GREY), "bfloat16": (lambda: small_cnn().bfloat16(), GREY),
+    "view in float64": (lambda: Quickstart().double(), COLOUR)}
+
+
+def holding(shape, n=6, seed=0):
+    "Pictures or words of that shape, with labels."
+    g, words = generator(seed), len(shape) == 1
+    x = torch.randint(0, 20 if words else 256, (n, *shape), generator=g)
+    return x if words else x.byte(), torch.randint(0, 10, (n,), generator=g)
+
+
+@pytest.mark.parametrize("make, shape", NETWORKS.values(), ids=NETWORKS)
+def test_it_trains_for_a_round_and_is_scored(make, shape):
+    network, (x, y) = build(make, 0), holding(shape)
+    server = Server(network)
+    with Federation(InProcess(lambda id: Client(id, network, x, y, id, batch=3, lr=0.01)), 2) as federation:
+        run(server, federation, 1)
+    before, moved = snapshot(build(make, 0)), Counter()
+    for name, p in network.named_parameters():
+        moved[p.requires_grad] += not torch.equal(server.weights[name], before[name])
+        assert server.weights[name].dtype == p.dtype
+    assert moved[True] and not moved[False] and not federation.ledger.absent
+    assert 0 <= server.score(network, x, y) <= 1
+
+
+@dataclass(frozen=True)
+class Brought(Experiment):
+    make: object = dropping
+    shape: tuple = COLOUR
+
+    def client(self, id):
+        return Client(id, build(self.make, 0), *holding(self.shape, 6, id), self.seed, batch=3, lr=0.01)
+
+    def server(self): return Server(build(self.make, self.seed), self.sizes.per_round, self.seed)
+
+
+# ---- what a network reads
+
+def test_a_network_that_flattens_by_view_gets_rows_and_says_so_once(capsys):
+    network, x = build(Quickstart, 0), holding(COLOUR)[0]
+    assert not reads_channels_last(network, as_float(x)) and as_input(network, x).is_contiguous()
+    as_input(network, x), as_input(build(Quickstart, 1), x)
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) <= 1 and all("Quickstart gets its pictures channel after" in line for line in said)
+    assert outputs(network, x).shape == (6, 10)
+
+
+def test_the_courses_networks_keep_the_channels_last_and_their_bits():
+    network, x = build(small_cnn, 0), holding(GREY)[0]
+    given, wanted = as_input(network, x), as_float(x)
+    assert torch.equal(given, wanted) and given.stride() == wanted.stride()
+    colour = holding(COLOUR)[0]
+    assert as_input(build(dropping, 0), colour).is_contiguous(memory_format=torch.channels_last)
+
+
+def test_a_trial_leaves_the_network_and_the_generators_alone():
+    network, x = build(dropping, 0).train(), holding(COLOUR)[0]
+    before, starts = snapshot(network), global_starts()
+    as_input(network, x)
+    assert equal(before, snapshot(network)) and network.training and global_starts() == starts
+
+
+def test_a_network_that_fails_in_any_case_shows_its_own_error():
+    network = nn.Sequential(nn.Flatten(), nn.Linear(5, 2))
+    assert reads_channels_last(network, as_float(holding(COLOUR)[0]))
+    with pytest.raises(RuntimeError, match="mat1 and mat2"): outputs(network, holding(COLOUR)[0])
+
+
+def test_floats_get_the_precision_of_the_weights_and_whole_numbers_stay():
+    for dtype in (torch.float64, torch.bfloat16, torch.float32):
+        network = nn.Linear(4, 2).to(dtype)
+        for x in (torch.rand(3, 4), torch.rand(3, 4).double(), torch.zeros(3, 4).byte()):
+            assert as_input(network, x).dtype == dtype
+        for whole in (torch.int64, torch.int32, torch.int16, torch.bool):
+            assert as_input(network, torch.zeros(3, 4, dtype=whole)).dtype == whole
+
+
+def test_the_default_device_and_dtype_of_a_user_have_no_say():
+    wanted = snapshot(build(small_cnn, 5))
+    try:
+        torch.set_default_device("meta")
+        assert equal(snapshot(build(small_cnn, 5)), wanted)
+        assert [part.device.type for part in batches(4, 2, generator(0))] == ["cpu", "cpu"]
+    finally:
+        torch.set_default_device(None)
+
+
+def test_a_state_that_is_no_tensor_is_named():
+    class Counting(nn.Linear):
+        def get_extra_state(self): return {"calls": 1}
+
+    for take in (Server, snapshot):
+        with pytest.raises(UserError, match="Counting holds '_extra_state'.*a dict, expected tensors"):
+            take(Counting(2, 2))
+
+
+# ---- what it draws and holds
+
+@pytest.mark.parametrize("shape, make", [(COLOUR, dropping), (WORDS, partial(Words, encoder))])
+def test_a_network_with_dropout_is_proven(shape, make):
+    prove(Brought(FEW, 3, make=make, shape=shape), kills=1, kinds=("nan",))
+
+
+class Draws(Client):
+    "Answers what the three global generators draw."
+    def fit(self, msg):
+        drawn = [torch.rand(2), torch.from_numpy(np.random.rand(2)), torch.tensor([random.random()])]
+        return Msg(msg.tensors, {"n": 1, "drawn": torch.cat(drawn).tolist()})
+
+
+def drawn(workers, seed=0, rounds=2):
+    "What clients 0 to 3 draw in each round."
+    network = build(partial(nn.Linear, 2, 2), 0)
+    make = lambda id: Draws(id, network, torch.zeros(1, 2), torch.zeros(1).long(), seed)
+    found = []
+    with Federation(transport_for(make, workers), 4) as federation:
+        for federation.round in range(rounds):
+            replies = list(federation.exchange("fit", Msg(network.state_dict()), federation.ids))
+            found += [tuple(msg.meta["drawn"]) for _, msg in replies]
+    return found
+
+
+@several
+def test_draws_follow_seed_round_and_client_with_any_number_of_workers():
+    before = global_starts()
+    alone = drawn(1)
+    assert len({number for numbers in alone for number in numbers}) == 8 * 5
+    with global_draws(7): assert drawn(1) == drawn(2) == drawn(3) == alone
+    assert not set(alone) & set(drawn(1, seed=1)) and global_starts() == before
+
+
+@several
+def test_clients_whose_data_are_drawn_when_they_are_made_differ_alike_with_any_number_of_workers():
+    def data(workers):
+        make = lambda id: Client(id, nn.Linear(2, 2), torch.rand(4, 2), torch.randint(0, 2, (4,)))
+        with Federation(transport_for(make, workers), 3) as federation:
+            run(server := Server(build(partial(nn.Linear, 2, 2), 0)), federation, 1)
+        return server.weights
+
+    with global_draws(1): one, two = data(1), data(2)
+    with global_draws(2): other = data(1)
+    assert equal(one, two) and not equal(one, other)
+
+
+def test_the_callers_generators_stay_even_with_a_normal_number_in_store_and_after_an_error():
+    with global_draws(3):
+        np.random.normal()
+        kept, state = np.random.get_state(), random.getstate()
+        with pytest.raises(KeyError), global_draws(4):
+            np.random.normal(), random.gauss(0, 1)
+            with global_draws(5): inner = np.random.rand(), random.random()
+            after = np.random.rand(), random.random()
+            raise KeyError
+        assert str(np.random.get_state()) == str(kept) and random.getstate() == state and kept[3] == 1
+    with global_draws(4):
+        np.random.normal(), random.gauss(0, 1)
+        assert (np.random.rand(), random.random()) == after
+    with global_draws(5): assert (np.random.rand(), random.random()) == inner
+
+
+class Loose(nn.Module):
+    "Counts its batches in a buffer that no state dict holds, and answers with the count."
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 10)
+        self.register_buffer("seen", torch.zeros(1), persistent=False)
+
+    def forward(self, x):
+        self.seen = self.seen + 1
+        return self.layer(x.float()) * self.seen
+
+
+@dataclass(frozen=True)
+class Counted(Brought):
+    lent = build(Loose, 0)
+
+    def client(self, id): return Client(id, self.lent, *holding((4,), 6, id), self.seed, batch=3, lr=0.01)
+
+
+def test_what_a_network_holds_beside_its_state_does_not_pass_to_the_next_client():
+    prove(Counted(FEW, 3, make=Loose, shape=(4,)), kills=1, kinds=("nan",))
+    assert Counted.lent.seen.item() == 0
+
+
+def test_an_experiment_in_a_process_of_a_pool_takes_one_worker():
+    one_round = FedAvgSizes(clients=2, per_round=2, rounds=1)
+    experiment = Brought(one_round, 3, make=partial(Words, lstm), shape=WORDS)
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        rounds, refusal = pool.apply(_in_a_pool, (experiment,))
+    assert rounds == 1 and "workers=2 needs forked processes" in refusal
+
+
+def _in_a_pool(experiment):
+    try: Workers(experiment.client, 2)
+    except UserError as error: refusal = str(error)
+    return len(trial(experiment).history.rows), refusal
+
+
+# ---- answers and labels
+
+@pytest.mark.parametrize("labels", [[[0], [1], [2]], [0], [0, 1], [], [0.0, 1.0, 2.0], [0, 1, -1]])
+def test_labels_that_do_not_fit_the_answers_are_refused_by_each_score(labels):
+    network, labels = build(partial(nn.Linear, 3, 3), 0), torch.tensor(labels)
+    for score in (lambda: share_right(network, network.state_dict(), torch.eye(3), labels),
+                  lambda: accuracy(torch.eye(3), labels)):
+        with pytest.raises(UserError, match="labels|predictions have shape"): score()
+
+
+def test_one_output_for_two_classes_is_refused_and_the_cure_works():
+    z, y = torch.tensor([[3.0], [-3.0], [4.0]]), torch.tensor([1, 0, 1])
+    with pytest.raises(UserError, match=r"at least two classes.*\(-z, z\)"): class_ids(z, y)
+    with pytest.raises(UserError, match="at least two classes"):
+        predict(one := nn.Linear(2, 1), one.state_dict(), torch.zeros(3, 2))
+    assert accuracy(torch.cat([-z, z], 1), y) == 1
+
+
+def test_an_answer_that_is_no_number_is_wrong_and_no_class():
+    network = nn.Linear(2, 2)
+    weights = {"weight": torch.full((2, 2), torch.nan), "bias": torch.zeros(2)}
+    assert predict(network, weights, torch.ones(3, 2)).tolist() == [-1] * 3
+    assert share_right(network, weights, torch.ones(3, 2), torch.zeros(3).long()) == 0
+
+
+def test_pictures_without_labels_do_not_train():
+    x, y = holding(GREY)
+    for labels in (y[:1], y[:0]):
+        for use in (lambda: Client(0, small_cnn(), x, labels),
+                    lambda: next(passes(x, labels, 1, 2, generator(0)))):
+            with pytest.raises(UserError, match="x has 6 pictures and y has . labels, expected one"): use()
+
+
+# ---- who is asked
+
+@pytest.mark.parametrize("per_round", [0, -1, 0.5, True, "3"])
+def test_a_number_of_clients_that_is_none_is_refused(per_round):
+    with pytest.raises(UserError, match=f"per_round={per_round!r} must be a whole number"):
+        Server(nn.Linear(2, 2), per_round)
+
+
+def test_a_round_that_asks_nobody_brings_no_news():
+    class Night(Server):
+        def pick(self, ids, r): return [] if r == 1 else super().pick(ids, r)
+
+    x, y = holding(WORDS)
+    network = build(partial(Words, lstm), 0)
+    ends = []
+    with Federation(InProcess(lambda id: Client(id, network, x, y)), 2) as federation:
+        server = Night(network)
+        history = run(server, federation, 3, test=lambda server: ends.append(server.weights) or {})
+    assert len(history.rows) == 3 and equal(ends[0], ends[1]) and not equal(ends[1], ends[2])
+    assert not federation.ledger.where(round=1)
