@@ -203,7 +203,7 @@ def chapter(page):
     "The name of a chapter of the site, which `page` shows."
     page.goto("/results.html")
     link = page.locator("a[href$='methods/fedavg.html'], a[href$='00_small.html']").first
-    name = Path(link.get_attribute("href")).stem
+    name = link.get_attribute("href").removesuffix(".html")
     page.goto(f"/{name}.html")
     return name
 
