@@ -3,8 +3,8 @@ import hashlib
 import html
 import math
 
-from fedbook.evidence.claims import (VERDICTS, chance_note, detectable_text, interval_text, older_note,
-                                     paper_text, verdict_counts, verdict_of)
+from fedbook.evidence.claims import (VERDICTS, chance_note, detectable_text, interval_text, mean_of_claim,
+                                     older_note, paper_text, verdict_counts, verdict_of)
 from fedbook.kit.report import headlines, sentence
 
 HOW_TO_READ = """\
@@ -85,7 +85,7 @@ def cell_of(claim: dict, book) -> str:
 def drawing(claim: dict) -> str:
     "A claim as a small SVG, 220 wide: interval, mean, bounds and the paper's effect on one scale."
     if not claim["values"]: return ""
-    mean = math.fsum(claim["values"]) / len(claim["values"])
+    mean = mean_of_claim(claim)
     ends = [end for end in (claim["low"], claim["high"]) if end is not None]
     sides = ("at_least", 1), ("at_most", -1)
     bounds = [(claim[key], side) for key, side in sides if claim[key] is not None]

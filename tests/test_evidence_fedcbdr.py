@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from fedbook.engine.rows import paired
 from fedbook.evidence.claims import Results
 from fedbook.evidence.fedcbdr import (RATIOS, at_the_test, fedcbdr_attack_claims, fedcbdr_claims,
-                                      fedcbdr_streams_claims, ahead_by, paired, reruns_in, settings_with,
+                                      fedcbdr_streams_claims, ahead_by, reruns_in, settings_with,
                                       unevenness)
 
 KEPT = Path(__file__).parents[1] / "results"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fedbook.engine.errors import UserError
-from fedbook.evidence.claims import judged_claim, Results, verdict_counts
+from fedbook.evidence.claims import judged_again, Results, verdict_counts
 from fedbook.evidence.fedcbdr import fedcbdr_attack_claims, fedcbdr_claims, fedcbdr_streams_claims
 from fedbook.evidence.fedgtea import fedgtea_attack_claims, fedgtea_claims, fedgtea_streams_claims
 from fedbook.evidence.fedklpr import fedklpr_claims
@@ -26,22 +26,12 @@ HEADLINES: dict[str, Sequence[Callable[[Results], object]]] = {
 }
 
 
-def again(claim: dict) -> dict:
-    "A check of our own, judged anew from its values."
-    asked = ("at_least", "at_most", "paper", "source", "unit", "why", "note", "level")
-    points = [(point["setting"], point["values"]) for point in claim["curve"]]
-    judged = judged_claim(claim["claim"], claim["values"], effect=claim["effect"] or None, reach=claim["reach"],
-                          curve=points, **{name: claim[name] for name in asked})
-    older = {"older": True} if claim.get("older") else {}
-    return judged | dict(reruns=claim["reruns"]) | older
-
-
 def judge(results: Results) -> None:
     "Judge the claims of `results` anew: the papers' from its rows, our own from their values."
     own = [claim for claim in results.claims if claim["own"]]
     results.claims = []
     for papers in HEADLINES.get(results.facts["name"], ()): papers(results)
-    results.claims += map(again, own)
+    results.claims += [judged_again(claim, claim["values"]) for claim in own]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

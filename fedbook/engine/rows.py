@@ -66,6 +66,12 @@ def _keys(rows):
     return set(map(_key, rows))
 
 
+def paired(first: dict[int, Any], second: dict[int, Any]) -> list:
+    "Return the numbers of `first` minus those of `second` (seed to number), for common seeds, by rising seed."
+    both = sorted(first.keys() & second.keys())
+    return [first[seed] - second[seed] for seed in both]
+
+
 class Rows:
     """What a run measured: rows (a method and a seed, with their numbers), in
     `out/NAME-PROFILE-SEED/results.json`.
@@ -205,7 +211,12 @@ class Rows:
                 f"row {what!r} has the seeds {list(first)} and row {minus!r} "
                 f"{list(second)}, expected equal ones; measure the missing"
             )
-        return [first[seed] - second[seed] for seed in first]
+        return paired(first, second)
+
+    def common_difference(self, what: str, minus: str, number: str) -> list:
+        """Return the `number` of the row `what` minus that of the row `minus`, paired by seed, by rising
+        seed, for the seeds that both have."""
+        return paired(self.by_seed(what, number), self.by_seed(minus, number))
 
     def checkpoint_path(self, what: str, seed: int) -> Path | None:
         """Where `what` with `seed` may keep its checkpoint; None in an open notebook, where code may have

@@ -7,6 +7,7 @@ __all__ = ['fedgtea_claims', 'fedgtea_streams_claims', 'fedgtea_attack_claims']
 
 # %% ../../nbs/evidence/fedgtea.ipynb #52a10003
 import math
+from statistics import fmean
 
 from .claims import Results
 
@@ -35,25 +36,14 @@ def _printed(table, what, minus):
     return dict(paper=f"{text} %", effect=(min(gaps), max(gaps)))
 
 # %% ../../nbs/evidence/fedgtea.ipynb #52a10009
-def _mean(values):
-    return math.fsum(values) / len(values)
-
-
 def _minus(results, what, minus, number="late"):
     "Row `what` minus row `minus`, for the seeds that both have."
-    first = results.by_seed(what, number)
-    second = results.by_seed(minus, number)
-    return [first[seed] - second[seed] for seed in first if seed in second]
+    return results.common_difference(what, minus, number)
 
 
 def _room(results, minus, number="late"):
     "The same for a method without a mistake."
     return [1 - share for share in results.values(minus, number)]
-
-
-def _found(points):
-    "Those `points` of a curve (setting, values) that were measured."
-    return [(setting, values) for setting, values in points if values]
 
 
 def _reruns(results):
@@ -75,7 +65,7 @@ def _in_a_step(results, without, number="all"):
         if any(without not in look for look in looks):
             return []
         gains.append(
-            _mean(
+            fmean(
                 [look[_STEP][number] - look[without][number] for look in looks]
             )
         )
@@ -89,7 +79,7 @@ def _pulls(results, term):
         [task["looks"][_STEP]["forces"][term] for task in tasks]
         for tasks in slides
     ]
-    return [_mean(list(column)) for column in zip(*forces)]
+    return [fmean(list(column)) for column in zip(*forces)]
 
 # %% ../../nbs/evidence/fedgtea.ipynb #52a1000d
 _TEXTS = {
@@ -133,7 +123,7 @@ def _times_the_bytes(results, other):
     theirs = results.values(other, "up")
     if not ours or not theirs:
         return ""
-    return f"sends {_mean(ours) / _mean(theirs):.1f} times the bytes"
+    return f"sends {fmean(ours) / fmean(theirs):.1f} times the bytes"
 
 
 def _over_all(results):
@@ -152,10 +142,10 @@ def _over_all(results):
         reruns=_reruns(results),
         note=f"GLFC keeps {sizes['memory'] * sizes['clients']} real pictures "
         "of old tasks, FedGTEA none",
-        curve=_found(
+        curve=[
             (f"minus {other}", _minus(results, "FedGTEA", other))
             for other in others + painted
-        ),
+        ],
     )
 
 
@@ -174,7 +164,7 @@ def _forgets_less(results):
         **_printed(_FORGETTING, "FedCIL", "FedGTEA"),
         reach=results.values("FedCIL", "forgetting"),
         note=_times_the_bytes(results, "FedCIL"),
-        curve=_found((f"less than {other}", less(other)) for other in others),
+        curve=[(f"less than {other}", less(other)) for other in others],
     )
 
 # %% ../../nbs/evidence/fedgtea.ipynb #52a1000f
@@ -187,7 +177,7 @@ def _term(results, without, note, curve=()):
         reach=_room(results, without),
         reruns=_reruns(results),
         note=f"{note}; both at FedGTEA's rate" if note else "",
-        curve=_found(curve),
+        curve=curve,
     )
 
 
@@ -287,7 +277,7 @@ def _held_back(results):
     near = results.values("FedGTEA", "drift")
     if not far or not near:
         return ""
-    times = _mean(far) / _mean(near)
+    times = fmean(far) / fmean(near)
     return f"without it a step ends {times:.0f} times as far from the mean"
 
 # %% ../../nbs/evidence/fedgtea.ipynb #52a10010
@@ -317,14 +307,15 @@ def fedgtea_streams_claims(results: Results) -> None:
         ("without Wasserstein", _ABLATION),
     ):
         row = other if other == "FedCIL" else f"FedGTEA {other}"
-        points = _found(
+        points = [
             (
                 world,
                 _minus(results, f"{start}FedGTEA", start + row, "accuracy"),
             )
             for world, start in worlds.items()
-        )
-        for _, values in points[:1]:
+        ]
+        measured = [values for _, values in points if values]
+        for values in measured[:1]:
             _over(results, other, values, source, curve=points)
 
 # %% ../../nbs/evidence/fedgtea.ipynb #52a10014
@@ -345,7 +336,7 @@ def fedgtea_attack_claims(results: Results) -> None:
         unit="%",
         reach=[0.0 for _ in members[counts[-1]]],
         note=_found_of_fewer(members, counts),
-        curve=_found((f"pictures: {n}", members[n]) for n in counts[:-1]),
+        curve=[(f"pictures: {n}", members[n]) for n in counts[:-1]],
     )
 
 
@@ -353,5 +344,5 @@ def _found_of_fewer(members, counts):
     "What the attack does: the members that it finds among fewer pictures."
     if len(counts) < 2 or not members[counts[-2]]:
         return ""
-    share = _mean(members[counts[-2]])
+    share = fmean(members[counts[-2]])
     return f"of {counts[-2]} pictures the same attack finds {share:.0%}"

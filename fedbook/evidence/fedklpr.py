@@ -6,7 +6,7 @@
 __all__ = ['fedklpr_claims']
 
 # %% ../../nbs/evidence/fedklpr.ipynb #52b10003
-import math
+from statistics import fmean
 
 from .claims import Results
 
@@ -25,19 +25,7 @@ def _gain(results, what, minus, number="rank1"):
 
 def _minus(results, what, minus, number="rank1"):
     "Row `what` minus row `minus`, for the seeds that both have."
-    first = results.by_seed(what, number)
-    second = results.by_seed(minus, number)
-    both = [seed for seed in first if seed in second]
-    return [first[seed] - second[seed] for seed in both]
-
-
-def _mean(values):
-    return math.fsum(values) / len(values)
-
-
-def _found(*points):
-    "Those `points` of a curve (setting, values) that were measured."
-    return [(setting, values) for setting, values in points if values]
+    return results.common_difference(what, minus, number)
 
 
 def _strays(results):
@@ -79,13 +67,13 @@ def _thresholds(results):
         )
         for threshold, queries in cells
     }
-    return _found(*rows.items())
+    return list(rows.items())
 
 
 def _bytes(results):
     saved = _saved(results, "FedKLPR")
     cells = _thresholds(results)
-    means = [_mean(values) for _, values in [*cells, ("", saved)] if values]
+    means = [fmean(values) for _, values in [*cells, ("", saved)] if values]
     least, most = (100 * end(means, default=0) for end in (min, max))
     span = f"; over ours it saves {least:.0f} to {most:.0f} %"
     results.claim(
@@ -100,7 +88,7 @@ def _bytes(results):
         why="the gate's thresholds decide it and are published nowhere"
         + (span if cells else ""),
         note=_pruned(results),
-        curve=_found(
+        curve=[
             *cells,
             *(
                 (
@@ -109,14 +97,14 @@ def _bytes(results):
                 )
                 for net, name in _NETWORKS.items()
             ),
-        ),
+        ],
     )
 
 
 def _pruned(results):
     "What FedKLPR does: the share of its weights that are pruned."
     ratios = results.values("FedKLPR", "ratio")
-    return f"prunes {_mean(ratios):.0%} of the weights" if ratios else ""
+    return f"prunes {fmean(ratios):.0%} of the weights" if ratios else ""
 
 # %% ../../nbs/evidence/fedklpr.ipynb #52b10011
 def _accuracy(results):
@@ -130,7 +118,7 @@ def _accuracy(results):
         unit="%",
         reruns=_strays(results),
         note=_pruned(results),
-        curve=_found(
+        curve=[
             (
                 "minus a dense net at FedKLPR's rate",
                 _minus(results, "FedKLPR", _DENSE),
@@ -148,7 +136,7 @@ def _accuracy(results):
                     results, "digits, CRR, 97%", "digits, dense", "accuracy"
                 ),
             ),
-        ),
+        ],
     )
 
 # %% ../../nbs/evidence/fedklpr.ipynb #52b10013
@@ -163,7 +151,7 @@ def _divergence(results):
         unit="%",
         effect=(0.01, 0.07),
         note=_gradient(results),
-        curve=_found(
+        curve=[
             *(
                 (
                     f"KLL with {share} of the gradient minus none",
@@ -172,7 +160,7 @@ def _divergence(results):
                 for share in ("1%", "10%", "50%")
             ),
             ("KLAW minus weights by size", _over_size(results)),
-        ),
+        ],
     )
 
 
@@ -180,14 +168,14 @@ def _gradient(results):
     "What KLL does: its share of the loss's gradient."
     shares = results.values("gradient shares", "shares")
     pulls = [found["KLL, norms alike"] for found in shares]
-    return f"KLL has {_mean(pulls):.1%} of the gradient" if pulls else ""
+    return f"KLL has {fmean(pulls):.1%} of the gradient" if pulls else ""
 
 
 def _over_size(results):
     "KLAW minus weights by size: the mean of KLL off and KLL at 10 %."
     pulls = ("KLL off", "KLL 10%")
     gains = [_minus(results, f"klaw, {p}", f"size, {p}") for p in pulls]
-    return [_mean(pair) for pair in zip(*gains, strict=True)]
+    return [fmean(pair) for pair in zip(*gains, strict=True)]
 
 # %% ../../nbs/evidence/fedklpr.ipynb #52b10015
 def _plain_pruning(results):
@@ -201,8 +189,8 @@ def _plain_pruning(results):
         source="Table VII, by a summary",
         unit="%",
         effect=(0.06, 0.12),
-        note=f"prunes {_mean(ratios):.0%} of the weights" if ratios else "",
-        curve=_found(
+        note=f"prunes {fmean(ratios):.0%} of the weights" if ratios else "",
+        curve=[
             ("the larger sites", _lost(results, smaller=False)),
             *(
                 (
@@ -215,7 +203,7 @@ def _plain_pruning(results):
                 )
                 for net, name in _NETWORKS.items()
             ),
-        ),
+        ],
     )
 
 
@@ -224,7 +212,7 @@ def _lost(results, smaller):
     dense = results.by_seed(_DENSE, "clients")
     plain = results.by_seed("plain pruning", "clients")
     return [
-        _mean(_half(dense[seed], smaller)) - _mean(_half(plain[seed], smaller))
+        fmean(_half(dense[seed], smaller)) - fmean(_half(plain[seed], smaller))
         for seed in dense
         if seed in plain and _half(dense[seed], smaller)
     ]
@@ -246,7 +234,7 @@ def _gate(results):
         source="Table VII, by a summary",
         unit="%",
         note=_refused(results),
-        curve=_found(
+        curve=[
             (
                 "minus no gate and 70 % pruned",
                 _minus(results, gated, "+ SAS"),
@@ -273,7 +261,7 @@ def _gate(results):
                     "accuracy",
                 ),
             ),
-        ),
+        ],
     )
 
 
@@ -299,7 +287,7 @@ def _sparse_average(results):
         unit="%",
         reach=_minus(results, _DENSE, _PLAIN_AVERAGE) or None,
         note=_overlap(results),
-        curve=_found(
+        curve=[
             (
                 "alone: + SAS minus plain pruning",
                 _minus(results, "+ SAS", "plain pruning"),
@@ -317,7 +305,7 @@ def _sparse_average(results):
                 ),
             ),
             *_on_digits(results),
-        ),
+        ],
     )
 
 
@@ -328,8 +316,8 @@ def _overlap(results):
     if not with_sas or not without:
         return ""
     return (
-        f"alone, masks overlap by {_mean(with_sas):.0%}, "
-        f"without it by {_mean(without):.0%}"
+        f"alone, masks overlap by {fmean(with_sas):.0%}, "
+        f"without it by {fmean(without):.0%}"
     )
 
 

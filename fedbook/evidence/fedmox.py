@@ -6,9 +6,9 @@
 __all__ = ['fedmox_claims']
 
 # %% ../../nbs/evidence/fedmox.ipynb #52b00003
-import math
+from statistics import fmean
 
-from .claims import Results, interval
+from .claims import Results, judge
 
 # %% ../../nbs/evidence/fedmox.ipynb #52b00007
 def _gain(results, what, minus, number="total"):
@@ -20,19 +20,7 @@ def _gain(results, what, minus, number="total"):
 
 def _minus(results, what, minus, number="total"):
     "Row `what` minus row `minus`, for the seeds that both have."
-    first = results.by_seed(what, number)
-    second = results.by_seed(minus, number)
-    both = [seed for seed in first if seed in second]
-    return [first[seed] - second[seed] for seed in both]
-
-
-def _mean(values):
-    return math.fsum(values) / len(values)
-
-
-def _found(*points):
-    "Those `points` of a curve (setting, values) that were measured."
-    return [(setting, values) for setting, values in points if values]
+    return results.common_difference(what, minus, number)
 
 # %% ../../nbs/evidence/fedmox.ipynb #52b00009
 _TABLE_5 = "Table 5, BDD100K, 9 clients, second hand"
@@ -49,7 +37,7 @@ def _experts(results):
         source=_TABLE_5,
         effect=0.019,
         note=_busiest(results),
-        curve=_found(
+        curve=[
             (
                 "heads before any round",
                 _minus(results, heads, "head, one expert"),
@@ -63,7 +51,7 @@ def _experts(results):
                 "segmentation before any round, mIoU",
                 _minus(results, "segments, three", "segments, one expert"),
             ),
-        ),
+        ],
     )
 
 
@@ -79,8 +67,8 @@ def _busiest(results):
     heads = results.values("head, both mixtures", "shares")
     if not heads:
         return ""
-    places = _mean([max(shares[0]) for shares in heads])
-    regions = _mean([max(shares[1]) for shares in heads])
+    places = fmean([max(shares[0]) for shares in heads])
+    regions = fmean([max(shares[1]) for shares in heads])
     return (
         f"one expert gets {places:.0%} of the places, "
         f"one box expert {regions:.0%} of the regions"
@@ -108,7 +96,7 @@ def _taken_back(results):
     share = results.facts["sizes"]["alpha"]
     return (
         f"takes back {share:.0%} of the clients' step, "
-        f"which is worth {_mean(worth):+.3f} ({len(worth)} seeds)"
+        f"which is worth {fmean(worth):+.3f} ({len(worth)} seeds)"
     )
 
 # %% ../../nbs/evidence/fedmox.ipynb #52b00012
@@ -122,13 +110,13 @@ def _whole(results):
         source=_TABLE_5,
         effect=0.027,
         note=_bytes(results),
-        curve=_found(
+        curve=[
             *_by_weather(results, "FedMox", "FedAvg"),
             (
                 "segmentation, mIoU",
                 _minus(results, "segments, FedMox", "segments, FedAvg"),
             ),
-        ),
+        ],
     )
 
 
@@ -138,7 +126,7 @@ def _bytes(results):
     theirs = results.values("FedAvg", "up")
     if not ours or not theirs:
         return ""
-    return f"sends {_mean(ours) / _mean(theirs):.1f} times FedAvg's bytes"
+    return f"sends {fmean(ours) / fmean(theirs):.1f} times FedAvg's bytes"
 
 
 def _by_weather(results, what, minus):
@@ -156,7 +144,7 @@ def _baselines(results):
     }
     if not all(gains.values()):
         return
-    best = min(gains, key=lambda rival: _mean(gains[rival]))
+    best = min(gains, key=lambda rival: fmean(gains[rival]))
     results.claim(
         "FedMox is ahead of all baselines: mAP@50 minus the best of them",
         gains[best],
@@ -166,7 +154,7 @@ def _baselines(results):
         source="main table, 9 clients, by a summary",
         effect=(0.026, 0.08),
         note=f"the best here is {best}{_pull(results, best)}",
-        curve=_found(
+        curve=[
             *(
                 (f"minus {_NAMES.get(rival, rival)}", gains[rival])
                 for rival in gains
@@ -176,7 +164,7 @@ def _baselines(results):
                 "segmentation, minus the server alone, mIoU",
                 _minus(results, "segments, FedMox", "segments, SCL"),
             ),
-        ),
+        ],
     )
 
 
@@ -220,7 +208,7 @@ def _number_of_experts(results):
         unit="%",
         why="three experts beat two on the mosaic by construction, and streets "
         "were run with one and three alone",
-        curve=_found(
+        curve=[
             *(
                 (
                     f"mosaic, experts: {k} minus 3",
@@ -228,16 +216,10 @@ def _number_of_experts(results):
                 )
                 for k in counts
             )
-        ),
+        ],
     )
 
 # %% ../../nbs/evidence/fedmox.ipynb #52b00020
-def _low(values):
-    "The lower end of the interval of `values`."
-    mean, half = interval(values)
-    return mean - half
-
-
 def _alpha(results):
     own = "mosaic, α = {:g}, own rate".format
     loud = "mosaic, α = {:g}, loud clients".format
@@ -245,7 +227,7 @@ def _alpha(results):
     gains = {end: _gain(results, own(0.2), own(end)) for end in (0, 1)}
     if not all(gains.values()):
         return
-    better = min(gains, key=lambda end: _low(gains[end]))
+    better = min(gains, key=lambda end: judge(gains[end]).low)
     other = 1 - better
     results.claim(
         "A soft mixture with α = .2 is better than without clients and than "
@@ -257,8 +239,8 @@ def _alpha(results):
         source="Fig. 7 right, by a summary",
         unit="%",
         note=f"judged against α = {better}; against α = {other} it gains "
-        f"{100 * _mean(gains[other]):.1f} points",
-        curve=_found(
+        f"{100 * fmean(gains[other]):.1f} points",
+        curve=[
             *(
                 (
                     f"α = {a:g} minus α = {better}, a rate for each",
@@ -282,7 +264,7 @@ def _alpha(results):
                 "weak teacher: α = .3 minus α = 1",
                 _minus(results, weak(0.3), weak(1)),
             ),
-        ),
+        ],
     )
 
 # %% ../../nbs/evidence/fedmox.ipynb #52b00022
@@ -302,8 +284,8 @@ def _routing(results):
         source="Fig. 6, by a summary",
         unit="%",
         reach=[1.0] * len(beyond),
-        note=f"{_mean(list(same.values())):.0%} of the places agree, "
-        f"{_mean(list(luck.values())):.0%} by chance",
+        note=f"{fmean(list(same.values())):.0%} of the places agree, "
+        f"{fmean(list(luck.values())):.0%} by chance",
         curve=_in_weathers(results),
     )
 
@@ -317,7 +299,7 @@ def _in_weathers(results):
         name: [(maps[s][name][0] - luck[s]) / (1 - luck[s]) for s in maps]
         for name in weathers
     }
-    return _found(*beyond.items())
+    return list(beyond.items())
 
 # %% ../../nbs/evidence/fedmox.ipynb #52b00023
 def fedmox_claims(results: Results) -> None:

@@ -7,14 +7,12 @@ __all__ = ['fedreplay_claims', 'fedreplay_attack_claims']
 
 # %% ../../nbs/evidence/fedreplay.ipynb #52a00003
 import math
+from statistics import fmean
 
-from .claims import Results, interval
+from ..engine.rows import paired
+from .claims import Results, judge
 
 # %% ../../nbs/evidence/fedreplay.ipynb #52a00007
-def _mean(values):
-    return math.fsum(values) / len(values)
-
-
 def _percent(rate):
     return f"{100 * rate:g}%"
 
@@ -25,7 +23,7 @@ def _ours(results):
 
 
 def _settled(curve, rounds=None):
-    return _mean(curve[:rounds][-5:])
+    return fmean(curve[:rounds][-5:])
 
 
 def _accuracy(results, what, rounds=None):
@@ -39,18 +37,9 @@ def _on(results, farms, what, rounds=None):
     return _accuracy(results, f"{farms} farms: {what}", rounds)
 
 # %% ../../nbs/evidence/fedreplay.ipynb #52a00009
-def _minus(first, second):
-    return [first[seed] - second[seed] for seed in first if seed in second]
-
-
 def _ratio(above, below):
     both = [(above[seed], below[seed]) for seed in above if seed in below]
     return [x / y if y else math.inf for x, y in both]
-
-
-def _found(points):
-    "Those `points` of a curve (setting, values) that were measured."
-    return [(setting, values) for setting, values in points if values]
 
 
 def _grid(results):
@@ -65,11 +54,11 @@ def _grid(results):
 def _over_grid(results, compare):
     "`compare(farms, rounds)` at each point of the grid, as a curve."
     farms, reads = _grid(results)
-    return _found(
+    return [
         (f"{k} farms, {rounds} rounds", compare(k, rounds))
         for rounds in reads
         for k in farms
-    )
+    ]
 
 # %% ../../nbs/evidence/fedreplay.ipynb #52a0000b
 def _four_times(results):
@@ -94,21 +83,21 @@ def _four_times(results):
         reach=_ratio(dict.fromkeys(std, 1.0), std),
         note=_level(std, "StdFed, at the rate tuned for it, has"),
         curve=_over_grid(results, times)
-        + _found([("full-model FedAvg, few rounds", full)]),
+        + [("full-model FedAvg, few rounds", full)],
     )
 
 
 def _level(accuracies, words):
     if not accuracies:
         return ""
-    return f"{words} {_mean(list(accuracies.values())):.0%}"
+    return f"{words} {fmean(list(accuracies.values())):.0%}"
 
 # %% ../../nbs/evidence/fedreplay.ipynb #52a0000d
 def _one_percent(results):
     std = _accuracy(results, "StdFed")
 
     def gain(k, rounds):
-        return _minus(
+        return paired(
             _on(results, k, _ours(results), rounds),
             _on(results, k, "StdFed", rounds),
         )
@@ -116,14 +105,14 @@ def _one_percent(results):
     rates = [
         (
             f"share rate {_percent(rate)}",
-            _minus(_accuracy(results, f"FedReplay {_percent(rate)}"), std),
+            paired(_accuracy(results, f"FedReplay {_percent(rate)}"), std),
         )
         for rate in results.facts["sizes"]["rates"]
         if rate > results.facts["sizes"]["rate"]
     ]
     results.claim(
         "Sharing 1 % of the features raises accuracy over sharing none",
-        _minus(_accuracy(results, _ours(results)), std),
+        paired(_accuracy(results, _ours(results)), std),
         at_least=0.0,
         of="FedReplay",
         paper="rises markedly already at 1 %",
@@ -131,7 +120,7 @@ def _one_percent(results):
         unit="%",
         reruns=_reruns(results),
         note=_pool(results),
-        curve=_found(rates) + _over_grid(results, gain),
+        curve=rates + _over_grid(results, gain),
     )
 
 
@@ -170,7 +159,7 @@ def _gap(results):
     other = ("even farms", "everything shared")
     results.claim(
         "Centralised training is about 7 points ahead of FedReplay",
-        _minus(central, long),
+        paired(central, long),
         at_least=0.0,
         of="FedReplay",
         paper="93.5 minus 86.6 %",
@@ -178,20 +167,20 @@ def _gap(results):
         unit="%",
         effect=0.069,
         reruns=_reruns(results),
-        note=_level(central, f"centralised has, after {sizes['rounds']} rounds,")
+        note=_level(
+            central, f"centralised has, after {sizes['rounds']} rounds,"
+        )
         + _level(long, f"; FedReplay, after {sizes['long_rounds']},"),
-        curve=_found(
-            [
-                (f"{sizes['rounds']} rounds", _minus(central, short)),
-                *(
-                    (
-                        f"{sizes['rounds']} rounds, {what}",
-                        _minus(central, _accuracy(results, f"1%, {what}")),
-                    )
-                    for what in other
-                ),
-            ]
-        ),
+        curve=[
+            (f"{sizes['rounds']} rounds", paired(central, short)),
+            *(
+                (
+                    f"{sizes['rounds']} rounds, {what}",
+                    paired(central, _accuracy(results, f"1%, {what}")),
+                )
+                for what in other
+            ),
+        ],
     )
 
 # %% ../../nbs/evidence/fedreplay.ipynb #52a00011
@@ -215,7 +204,7 @@ def _bytes(results):
 def _megabytes(head, full):
     if not head:
         return ""
-    small, whole = (_mean(list(some.values())) / 1e6 for some in (head, full))
+    small, whole = (fmean(list(some.values())) / 1e6 for some in (head, full))
     return f"{small:.1f} for {whole:.1f} MB, a count and no experiment"
 
 # %% ../../nbs/evidence/fedreplay.ipynb #52a00013
@@ -225,7 +214,7 @@ def _more_farms(results):
     def lost(k, rounds):
         ours = _ours(results)
         few = _on(results, farms[0], ours, rounds)
-        return _minus(few, _on(results, k, ours, rounds))
+        return paired(few, _on(results, k, ours, rounds))
 
     if len(farms) < 2:
         return
@@ -251,7 +240,7 @@ def _swing(curve):
     later = curve[max(0, min(len(curve) // 2, len(curve) - 3)) :]
     three = list(zip(later, later[1:], later[2:]))
     off = [abs(now - (last + after) / 2) for last, now, after in three]
-    return 100 * _mean(off) if off else 0.0
+    return 100 * fmean(off) if off else 0.0
 
 
 def _swings(results, what):
@@ -262,37 +251,35 @@ def _swings(results, what):
 def _oscillates(results):
     sizes, ours = results.facts["sizes"], _ours(results)
     asked = f"{max(1, round(0.3 * sizes['clients']))} of {sizes['clients']}"
-    some = _minus(
+    some = paired(
         _swings(results, f"StdFed, {asked}"),
         _swings(results, f"{_percent(sizes['rate'])}, {asked}"),
     )
     std = _swings(results, "StdFed")
     results.claim(
         "Without replay, accuracy swings more from round to round",
-        _minus(std, _swings(results, ours)),
+        paired(std, _swings(results, ours)),
         at_least=0.0,
         of="FedReplay",
         paper="oscillates without replay",
         source="Fig. 2, by a summary",
         unit="points",
-        note=f"StdFed swings by {_mean(list(std.values())):.1f} points"
+        note=f"StdFed swings by {fmean(list(std.values())):.1f} points"
         if std
         else "",
-        curve=_found(
-            [
-                (f"{asked} farms a round", some),
-                *(
-                    (
-                        f"{k} farms, {sizes['long_rounds']} rounds",
-                        _minus(
-                            _swings(results, f"{k} farms: StdFed"),
-                            _swings(results, f"{k} farms: {ours}"),
-                        ),
-                    )
-                    for k in _grid(results)[0]
-                ),
-            ]
-        ),
+        curve=[
+            (f"{asked} farms a round", some),
+            *(
+                (
+                    f"{k} farms, {sizes['long_rounds']} rounds",
+                    paired(
+                        _swings(results, f"{k} farms: StdFed"),
+                        _swings(results, f"{k} farms: {ours}"),
+                    ),
+                )
+                for k in _grid(results)[0]
+            ),
+        ],
     )
 
 # %% ../../nbs/evidence/fedreplay.ipynb #52a00016
@@ -304,28 +291,23 @@ def _late(results):
     if not curves:
         return
     dip = [curve[join - 1] - curve[join] for curve in curves]
-    back = [_mean(curve[-last:]) - curve[join] for curve in curves]
+    back = [fmean(curve[-last:]) - curve[join] for curve in curves]
     results.claim(
         "When a farm joins late, the old classes dip and recover",
-        min((dip, back), key=_low),
+        min((dip, back), key=lambda values: judge(values).low),
         at_least=0.0,
         of="FedReplay",
         paper="accuracy dips on joining and recovers",
         source="V-B5, by a summary",
         unit="%",
-        note=f"they lose {100 * _mean(dip):.1f} points in the first round, "
-        f"and win back {100 * _mean(back):.1f}",
+        note=f"they lose {100 * fmean(dip):.1f} points in the first round, "
+        f"and win back {100 * fmean(back):.1f}",
         curve=[
             ("the dip", dip),
             ("the recovery", back),
             ("end minus before", [b - d for b, d in zip(back, dip)]),
         ],
     )
-
-
-def _low(values):
-    mean, half = interval(values)
-    return mean - half
 
 # %% ../../nbs/evidence/fedreplay.ipynb #52a00017
 def fedreplay_claims(results: Results) -> None:
@@ -352,7 +334,7 @@ def fedreplay_attack_claims(results: Results) -> None:
     )
     results.claim(
         "Shared features do not lead back to their pictures, SSIM",
-        _minus(like, unlike),
+        paired(like, unlike),
         at_most=0.0,
         of="FedReplay",
         paper='"non-reversible to raw images"',
@@ -364,8 +346,8 @@ def fedreplay_attack_claims(results: Results) -> None:
 def _decoded(like, unlike, own):
     if not own:
         return ""
-    mine, theirs = (_mean(list(some.values())) for some in (like, unlike))
-    found = _mean([row["found"] for row in own.values()])
+    mine, theirs = (fmean(list(some.values())) for some in (like, unlike))
+    found = fmean([row["found"] for row in own.values()])
     return (
         f"decoded, a feature is like its leaf (SSIM {mine:.2f}; another of "
         f"the class {theirs:.2f}), and finds it among all for {found:.0%}"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedbook.engine.errors import UserError
-from fedbook.evidence.claims import claims_figure, interval_text, judged_claim, verdict_of
+from fedbook.evidence.claims import claims_figure, interval_text, judged_again, judged_claim, verdict_of
 from fedbook.kit.report import collect
 from fedbook.kit.runs import chapters, notebooks_folder
 
@@ -213,9 +213,7 @@ def in_words(answer: Settled) -> str:
 def shifted(claim: dict, by: float) -> dict:
     """Return `claim` (a dict from `judged_claim`), judged again with each of its values larger by
     `by`."""
-    same = ("at_least", "at_most", "of", "paper", "source", "unit", "reach", "why", "note", "level")
-    return judged_claim(claim["claim"], [value + by for value in claim["values"]],
-                        effect=claim["effect"] or None, **{name: claim[name] for name in same})
+    return judged_again(claim, [value + by for value in claim["values"]])
 
 
 def turning(claim: dict) -> float | None:
