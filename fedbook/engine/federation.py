@@ -10,7 +10,6 @@ __all__ = ['Aggregate', 'Messages', 'Replies', 'Mean', 'weighted_average', 'mean
 # %% ../../nbs/engine/federation.ipynb #cbd39963
 import copy
 import math
-import operator
 import traceback
 import warnings
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -327,15 +326,12 @@ class Server:
 
 
 def _checked_count(per_round):
+    if per_round is None:
+        return None
     try:
-        count = per_round if per_round is None else operator.index(per_round)
-    except TypeError:
-        count = 0
-    if count is not None and (count < 1 or isinstance(per_round, bool)):
-        raise UserError(
-            f"per_round={per_round!r} must be a whole number of at least 1, or None for all clients"
-        )
-    return count
+        return whole_number("per_round", per_round)
+    except UserError as error:
+        raise UserError(f"{error}, or None for all clients") from None
 
 # %% ../../nbs/engine/federation.ipynb #2941c6a9
 class Call(NamedTuple):
