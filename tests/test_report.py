@@ -15,8 +15,9 @@ from fedbook.engine.errors import UserError
 from fedbook.evidence.claims import claims_figure, judged_claim, mean_of_claim, message, verdict_counts
 from fedbook.engine.rows import results_text
 from fedbook.engine.history import History
-from fedbook.kit.report import (as_html, collect, drawn_from, failed_runs, few_colours, figures_of, fill,
-                                headlines, keep, overview_figure, page, row_difference, result_name, write_report)
+from fedbook.kit.report import (as_html, collect, draw_curves, drawn_from, failed_runs, few_colours, figures_of, fill,
+                                headlines, keep, overview_figure, page, row_difference, result_name,
+                                write_report)
 
 matplotlib.use("Agg")
 
@@ -162,6 +163,19 @@ def test_the_overview_shows_each_claim_on_the_papers_scale():
     far = f"{mean_of_claim(OPPOSITE) / 0.012:.1f}"
     assert words == ["reproduced", far, "contradicted", "undecided", "not testable here"]
     assert (first.get_title(loc="left"), second.get_title(loc="left")) == ("FedDemo", "FedOther")
+
+
+def test_a_curve_has_a_panel_with_the_claim_its_bound_and_every_setting():
+    figure, bare = Figure(), Figure()
+    draw_curves(figure, [SURE, ELSEWHERE])
+    ax, = figure.axes
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["the claim", "long"]
+    assert ax.get_title(loc="left").startswith("b beats a")
+    means = [line.get_xdata()[0] for line in ax.lines if line.get_marker() in ("D", "o")]
+    assert means == pytest.approx([2.0, 100 * mean_of_claim(dict(values=[0.2, 0.21, 0.2]))])
+    assert [list(line.get_xdata()) for line in ax.lines if line.get_marker() == "*"] == [pytest.approx([5.4, 5.4])]
+    draw_curves(bare, [dict(ELSEWHERE, values=[], why="no run")])
+    assert [t.get_text() for t in bare.axes[0].get_yticklabels()] == ["long"]
 
 
 def test_a_figure_can_be_read_by_all_and_changes_nobodys_settings():

@@ -15,7 +15,7 @@ from fedbook.engine.errors import needs, UserError
 from fedbook.engine.files import run_name, write_atomically
 from fedbook.engine.rows import results_text
 from fedbook.engine.show import COLOURS, style
-from fedbook.evidence.claims import (chance_note, claims_table, interval_text, mean_of_claim, measured_on,
+from fedbook.evidence.claims import (chance_note, claims_table, interval, interval_text, mean_of_claim, measured_on,
                                      older_note, OWN_VERDICTS, run_label, verdict_counts, verdict_of, VERDICTS)
 
 
@@ -248,6 +248,39 @@ def _point_outside(ax: Any, row: int, mean: float, colour: str) -> None:
 def _clipped(*values: float) -> list[float]:
     "`values`, moved into what the figure shows."
     return [min(max(value, _INSIDE[0]), _INSIDE[1]) for value in values]
+
+
+def draw_curves(fig: Any, claims: Sequence[dict]) -> None:
+    """Draw into the matplotlib figure `fig` what the sentences of `claims` (dicts from `judged_claim`) give at
+    other settings: a panel for each that has a curve, with 95 % intervals. The claim is a diamond, its bound a
+    black line, the paper's size a star."""
+    curved = [claim for claim in claims if claim["curve"]]
+    if not curved: return
+    heights = [len(claim["curve"]) + 1 for claim in curved]
+    fig.set_size_inches(9, 0.26 * sum(heights) + 0.62 * len(curved))
+    axes = fig.subplots(len(curved), 1, height_ratios=heights, squeeze=False)[:, 0]
+    for ax, claim in zip(axes, curved): _draw_curve(ax, claim)
+
+
+def _draw_curve(ax: Any, claim: dict) -> None:
+    "One claim, and below it the points of its curve."
+    scale = 100 if claim["unit"] == "%" else 1
+    own = [claim | dict(setting="the claim")] if claim["values"] else []
+    points = own + claim["curve"]
+    for row, point in enumerate(points):
+        mean, half = interval(point["values"])
+        ax.errorbar(scale * mean, row, xerr=scale * half if math.isfinite(half) else 0, capsize=3,
+                    fmt="D" if "claim" in point else "o", color=COLOURS["claim" not in point])
+    ax.axvline(0, color="#bbbbbb", lw=1, zorder=0)
+    if own:
+        bound = claim["at_most"] if claim["at_least"] is None else claim["at_least"]
+        ax.axvline(scale * bound, color="black", lw=1.2, zorder=1)
+        sizes = [scale * size for size in claim["effect"]]
+        ax.plot(sizes, [0] * len(sizes), "*", ms=10, mfc="white", mec="black", zorder=4)
+    ax.set(yticks=range(len(points)), yticklabels=[point["setting"] for point in points],
+           ylim=(len(points) - 0.5, -0.5))
+    unit = f", {claim['unit']}" if claim["unit"] else ""
+    ax.set_title(textwrap.fill(claim["claim"] + unit, 90), fontsize=10, loc="left", x=-0.3)
 
 
 _HOW_TO_READ = """A claim is one sentence of a paper, with its place and its figure, judged once. Its values are one for each
