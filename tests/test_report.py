@@ -173,7 +173,8 @@ def test_a_curve_has_a_panel_with_the_claim_its_bound_and_every_setting():
     assert ax.get_title(loc="left").startswith("b beats a")
     means = [line.get_xdata()[0] for line in ax.lines if line.get_marker() in ("D", "o")]
     assert means == pytest.approx([2.0, 100 * mean_of_claim(dict(values=[0.2, 0.21, 0.2]))])
-    assert [list(line.get_xdata()) for line in ax.lines if line.get_marker() == "*"] == [pytest.approx([5.4, 5.4])]
+    stars = [line.get_xdata() for line in ax.lines if line.get_marker() == "*"]
+    assert [list(sizes) for sizes in stars] == [pytest.approx([5.4, 5.4])]
     draw_curves(bare, [dict(ELSEWHERE, values=[], why="no run")])
     assert [t.get_text() for t in bare.axes[0].get_yticklabels()] == ["long"]
 
