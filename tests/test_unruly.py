@@ -1,4 +1,4 @@
-"""Clients that hang, die, boast or flood: the run goes on, the same with one and two workers, and says why."""
+"""Clients that hang, die, boast or flood: the run goes on, alike with one and two workers, and says why."""
 import json
 import math
 import os
@@ -19,7 +19,7 @@ from fedbook.engine.show import one_line
 from fedbook.engine.wire import Ledger, Msg, Refused, pack, unpack
 from fedbook.engine.workers import Workers, transport_for, trial
 from test_engine import tiny
-from test_fedavg import WORKERS, equal, federate, make, net, several
+from test_fedavg import WORKERS, equal, make, net, several
 
 both = pytest.mark.parametrize("workers", WORKERS)
 
@@ -83,7 +83,8 @@ def test_in_this_process_a_warning_names_who_hangs():
         while not said: time.sleep(0.01)
         return reply
 
-    with pytest.warns(UserWarning, match="round 0: client 1 has been at 'fit' for 0.1 s .* interrupt the run") as said:
+    match = "round 0: client 1 has been at 'fit' for 0.1 s .* interrupt the run"
+    with pytest.warns(UserWarning, match=match) as said:
         with Federation(InProcess(lambda id: make(id, doing(hang)), patience=0.1), 4) as federation:
             run(Server(build(net, 0)), federation, 1)
     assert len(said) == 1 and not federation.ledger.absent
@@ -181,7 +182,8 @@ def test_a_death_is_a_refusal_that_says_how(act, reason):
 
 
 def test_any_text_becomes_one_short_line():
-    assert one_line("a\n b\t\x00c") == "a b ?c" and len(one_line("x" * 501)) == 500 == len(one_line("x" * 500))
+    assert one_line("a\n b\t\x00c") == "a b ?c"
+    assert [len(one_line("x" * n)) for n in (499, 500, 501)] == [499, 500, 500]
 
 
 # ---- those that boast
@@ -216,7 +218,8 @@ def heard(claims, outweigh=10.0):
 
 
 def test_honest_sizes_stay_and_the_place_of_a_liar_does_not_matter():
-    for claims in ([5, 90], [20, 30, 250], [1] * 3 + [9, 10], list(range(1, 40)), []): assert heard(claims) == claims
+    for claims in ([5, 90], [20, 30, 250], [1] * 3 + [9, 10], list(range(1, 40)), []):
+        assert heard(claims) == claims
     for place in range(9):
         claims = [40, 60] * 4
         claims.insert(place, 10**6)

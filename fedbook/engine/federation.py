@@ -14,6 +14,7 @@ import math
 import threading
 import traceback
 import warnings
+import weakref
 from bisect import insort
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -24,7 +25,6 @@ from numbers import Real
 from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple, Protocol
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -480,7 +480,7 @@ class _Lent:
     client first came with it."""
 
     def __init__(self):
-        self.first = WeakKeyDictionary()
+        self.first = weakref.WeakKeyDictionary()
 
     @contextmanager
     def to(self, client):
@@ -540,32 +540,20 @@ def check_patience(patience: float) -> float:
     return float(patience)
 
 
-@contextmanager
-def _watched(patience):
-    "Inside, a warning names the call in the list that this lends, once it has been there for `patience` seconds."
-    at_work: list[tuple[Call, float]] = []
-    over = threading.Event()
-    watch = threading.Thread(
-        target=_watch, args=(at_work, over, patience), daemon=True
-    )
-    watch.start()
-    try:
-        yield at_work
-    finally:
-        over.set()
-
-
 def _watch(at_work, over, patience):
+    "Until it is `over`, name each call in the list `at_work` that has been there for `patience` seconds."
+    said: Any = None
     left = patience
     while not over.wait(min(left, threading.TIMEOUT_MAX)):
-        *_, (call, begun) = [(None, monotonic()), *at_work]
-        left = begun + patience - monotonic()
+        now = monotonic()
+        call, begun = [(said, now), *at_work][-1]
+        left = patience if call is said else begun + patience - now
         if left <= 0:
             warnings.warn(
                 f"round {call.round}: client {call.id} has been at {call.verb!r} for {patience:g} s and cannot "
                 "be given up in this process; interrupt the run, or give it several workers"
             )
-            return
+            said, left = call, patience
 
 # %% ../../nbs/engine/federation.ipynb #6ae84040
 class InProcess:
@@ -587,21 +575,36 @@ class InProcess:
         self.pool = ClientPool(make_client)
         self.threads = threads
         self.patience = check_patience(patience)
+        self.at_work: list[tuple[Call, float]] = []
+        self._end: Any = None
+
+    def open(self) -> None:
+        "Start the thread that watches, where none runs."
+        if self._end and self._end.alive:
+            return
+        over = threading.Event()
+        self._end = weakref.finalize(self, over.set)
+        watched = self.at_work, over, self.patience
+        threading.Thread(target=_watch, args=watched, daemon=True).start()
 
     def serve(
         self, calls: Iterable[Call]
     ) -> Generator[tuple[Call, Any], None, None]:
         "Yield each of `calls` with what came of it (`Answer`, `Failure` or `Undeclared`), in their order."
-        with _watched(self.patience) as at_work:
-            for call in calls:
-                at_work.append((call, monotonic()))
+        self.open()
+        for call in calls:
+            self.at_work.append((call, monotonic()))
+            try:
                 with torch_threads(self.threads):
                     outcome = self.pool.serve(call)
-                at_work.clear()
-                yield call, outcome
+            finally:
+                self.at_work.clear()
+            yield call, outcome
 
     def close(self) -> None:
-        "Nothing was started."
+        "End the thread; the next call would start a new one."
+        if self._end:
+            self._end()
 
 # %% ../../nbs/engine/federation.ipynb #271daca0
 OUTWEIGH = 10.0  # times the median that a client may count for
