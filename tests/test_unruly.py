@@ -79,15 +79,17 @@ def test_a_worker_that_was_stopped_takes_no_call_and_is_closed():
 
 
 def test_in_this_process_a_warning_names_who_hangs():
+    def about_one(): return [w for w in said if "client 1" in str(w.message)]
+
     def hang(reply):
-        while not said: time.sleep(0.01)
+        while not about_one(): time.sleep(0.01)
         return reply
 
     match = "round 0: client 1 has been at 'fit' for 0.1 s .* interrupt the run"
     with pytest.warns(UserWarning, match=match) as said:
         with Federation(InProcess(lambda id: make(id, doing(hang)), patience=0.1), 4) as federation:
             run(Server(build(net, 0)), federation, 1)
-    assert len(said) == 1 and not federation.ledger.absent
+    assert len(about_one()) == 1 and not federation.ledger.absent
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         served(Client, patience=600.0)
@@ -179,6 +181,14 @@ def test_what_is_no_message_is_said(workers):
 def test_a_death_is_a_refusal_that_says_how(act, reason):
     _, federation, _ = served(doing(act), 2)
     assert reasons(federation) == [(1, reason)]
+
+
+@both
+def test_a_client_that_cannot_be_made_ends_the_run_with_the_sentence_of_its_maker(workers):
+    def make_none(id): raise UserError(f"clients={id} are too many")
+    with Federation(transport_for(make_none, workers), 4) as federation:
+        with pytest.raises(UserError, match="^client 0 cannot be made: clients=0 are too many$"):
+            run(Server(build(net, 0)), federation, 1)
 
 
 def test_any_text_becomes_one_short_line():

@@ -425,13 +425,20 @@ class ClientPool:
         was made."""
         client, seen, made = self.clients.pop(id, (None, None, None))
         if client is None or state is None:
-            with global_draws(id, starts=self.starts):
-                client = self.make_client(id)
+            client = self._made(id)
             seen = None
             made = fingerprints(client)
         if state is not None and state != seen:
             client.load(unpack(state))
         return client, made
+
+    def _made(self, id):
+        "A new client `id`. What its maker refuses is no fault of the client's, and the run stops."
+        with global_draws(id, starts=self.starts):
+            try:
+                return self.make_client(id)
+            except UserError as error:
+                raise Unfit(f"client {id} cannot be made: {error}") from error
 
     def checkin(
         self, client: ClientLike, made: dict, call: Call, reply: Msg
