@@ -5,11 +5,10 @@
 # %% auto #0
 __all__ = ['Aggregate', 'Messages', 'Replies', 'PATIENCE', 'OUTWEIGH', 'Mean', 'weighted_average', 'mean_of', 'Client', 'Step',
            'Server', 'Call', 'Answer', 'Failure', 'ClientLike', 'ServerLike', 'Transport', 'ClientPool',
-           'check_patience', 'InProcess', 'TooFewReplies', 'Federation', 'Position', 'run', 'FedProxClient',
+           'check_patience', 'InProcess', 'Heard', 'TooFewReplies', 'Federation', 'Position', 'run', 'FedProxClient',
            'LocalOnly', 'Experiment', 'Wrapped']
 
 # %% ../../nbs/engine/federation.ipynb #cbd39963
-import copy
 import math
 import threading
 import traceback
@@ -483,8 +482,8 @@ def _seed(client):
 
 
 class _Lent:
-    """What networks hold beside their state, in buffers that no state dict has: of each as it was when a
-    client first came with it."""
+    """What networks hold beside their state, in buffers that no state dict has and in plain attributes such as
+    a cache or a counter: of each as it was when a client first came with it."""
 
     def __init__(self):
         self.first = weakref.WeakKeyDictionary()
@@ -497,7 +496,6 @@ class _Lent:
             for network in vars(client).values()
             if isinstance(network, nn.Module)
             for part in network.modules()
-            if part._non_persistent_buffers_set
         ]
         self._put_back(parts)
         try:
@@ -507,19 +505,52 @@ class _Lent:
 
     def _put_back(self, parts):
         for part in parts:
-            buffers = part._buffers
             if part not in self.first:
-                names = part._non_persistent_buffers_set
-                self.first[part] = {n: copy.deepcopy(buffers[n]) for n in names}
-            for name, first in self.first[part].items():
-                if not _same_numbers(buffers[name], first):
-                    buffers[name] = copy.deepcopy(first)
+                self.first[part] = _held(part)
+            buffers, attributes, count = self.first[part]
+            _put_back(part._buffers, buffers)
+            _put_back(vars(part), attributes)
+            if len(vars(part)) > count:
+                _forget(part, attributes)
+
+
+_PLAIN = (Tensor, int, float, str, type(None))
+
+
+def _held(part):
+    "Copies of what `part` holds beside its state: buffers by name, plain attributes by name, and how many it has."
+    loose = part._non_persistent_buffers_set
+    buffers = {name: _copied(part._buffers[name]) for name in loose}
+    attributes = {
+        name: _copied(value)
+        for name, value in vars(part).items()
+        if isinstance(value, _PLAIN)
+    }
+    return buffers, attributes, len(vars(part))
+
+
+def _put_back(space, first):
+    for name, value in first.items():
+        now = space.get(name, value)
+        if now is not value and not _same_numbers(now, value):
+            space[name] = _copied(value)
+
+
+def _forget(part, attributes):
+    "Delete the plain attributes of `part` that it has besides these, of which there were none first."
+    for name, value in list(vars(part).items()):
+        if name not in attributes and isinstance(value, _PLAIN):
+            delattr(part, name)
+
+
+def _copied(value):
+    return value.detach().clone() if isinstance(value, Tensor) else value
 
 
 def _same_numbers(a, b):
-    if a is None or b is None or a.device != b.device:
-        return a is b
-    return torch.equal(a, b)
+    if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
+        return False
+    return a.device == b.device and torch.equal(a, b)
 
 
 _LONGEST = 10_000  # characters of a traceback
@@ -618,38 +649,50 @@ OUTWEIGH = 10.0  # times the median that a client may count for
 _ENOUGH = 5  # claims, for a median that one or two liars do not move
 
 
+class Heard(NamedTuple):
+    "A call, what came of it, and what is usable of that: a `reply`, or the `reason` why there is none."
+
+    call: Call
+    outcome: Any
+    reply: Msg | None = None
+    reason: str = ""
+
+
 def _bounded(
-    replies: Iterable[tuple[int, Msg]], outweigh: float, capped: list[str]
-) -> Iterator[tuple[int, Msg]]:
-    """`replies`, pairs of id and Msg, in which no `n` is above `outweigh` times the median of those so far, of
-    five at least. What was cut is added to `capped`, in words."""
-    replies = iter(replies)
-    first = list(islice(replies, _ENOUGH))
-    claims = sorted(reply.meta["n"] for _, reply in first if _claims(reply))
-    for id, reply in first:
-        yield id, _capped(id, reply, claims, outweigh, capped)
-    for id, reply in replies:
-        if _claims(reply):
-            insort(claims, reply.meta["n"])
-        yield id, _capped(id, reply, claims, outweigh, capped)
+    outcomes: Iterable[Heard], outweigh: float, capped: list[str]
+) -> Iterator[Heard]:
+    """`outcomes` in which no reply claims more than `outweigh` times the median of the claims so far, of five
+    outcomes at least. What was cut is added to `capped`, in words."""
+    outcomes = iter(outcomes)
+    first = list(islice(outcomes, _ENOUGH))
+    claims = sorted(filter(None, map(_claim, first)))
+    for heard in first:
+        yield _capped(heard, claims, outweigh, capped)
+    for heard in outcomes:
+        n = _claim(heard)
+        if n:
+            insort(claims, n)
+        yield _capped(heard, claims, outweigh, capped)
 
 
-def _claims(reply):
-    n = reply.meta.get("n")
-    return type(n) is int and n > 0
+def _claim(heard):
+    "The number of pictures that a reply claims; 0 where it claims none."
+    n = heard.reply.meta.get("n") if heard.reply else 0
+    return n if type(n) is int and n > 0 else 0
 
 
-def _capped(id, reply, claims, outweigh, capped):
-    if not _claims(reply):
-        return reply
-    n = reply.meta["n"]
+def _capped(heard, claims, outweigh, capped):
+    n = _claim(heard)
+    if not n:
+        return heard
     last = len(claims) - 1
     median = (claims[last // 2] + claims[(last + 1) // 2]) / 2
     if n <= outweigh * median:
-        return reply
+        return heard
     most = max(1, int(outweigh * median))
-    capped.append(f"client {id} claims {n:,} and counts for {most:,}")
-    return Msg(reply.tensors, {**reply.meta, "n": most})
+    capped.append(f"client {heard.call.id} claims {n:,} and counts for {most:,}")
+    meta = {**heard.reply.meta, "n": most}
+    return heard._replace(reply=Msg(heard.reply.tensors, meta))
 
 
 def _checked_multiple(outweigh):
@@ -745,10 +788,17 @@ class Federation:
         )
         try:
             with closing(self.transport.serve(calls)) as served:
-                usable = self._usable(served, accept, failures)
-                for pair in _bounded(usable, self.outweigh, capped):
+                outcomes = (
+                    self.hear(call, outcome, accept)
+                    for call, outcome in served
+                )
+                for heard in _bounded(outcomes, self.outweigh, capped):
+                    self.book(heard)
+                    if heard.reply is None:
+                        failures.append(self._miss(heard))
+                        continue
                     arrived += 1
-                    yield pair
+                    yield heard.call.id, heard.reply
         finally:
             self._open = False
         if capped:
@@ -756,47 +806,21 @@ class Federation:
         if failures:
             self._report(verb, arrived, failures)
 
-    def _usable(self, served, accept, failures):
-        for call, outcome in served:
-            try:
-                reply = self.take(call, outcome, accept)
-            except Refused as refused:
-                failures.append(self._miss(call, outcome, refused))
-            else:
-                yield call.id, reply
-
-    def take(
+    def hear(
         self, call: Call, outcome: Any, accept: Callable | None = None
-    ) -> Msg:
-        "The reply that came of `call`, counted and checked. Raises `Refused`."
+    ) -> Heard:
+        """What is usable of the `outcome` of `call`. Raises what stops the run; nothing is counted yet."""
         if isinstance(outcome, Exception):
             raise outcome
         if self.faults:
             outcome = self.faults.harm(call, outcome)
-        down, up = outcome.envelope
-        if outcome.sent:
-            self.ledger.record(
-                call.round, "down", call.id, call.verb, call.data, down
-            )
         if isinstance(outcome, Failure):
-            raise Refused(outcome.reason)
-        self.states[call.id] = outcome.state
-        record = partial(
-            self.ledger.record,
-            call.round,
-            "up",
-            call.id,
-            call.verb,
-            outcome.data,
-            up,
-        )
+            return Heard(call, outcome, reason=outcome.reason)
         try:
             reply = self._checked(call, outcome, accept)
-        except Refused:
-            record(refused=True)
-            raise
-        record()
-        return reply
+        except Refused as refused:
+            return Heard(call, outcome, reason=str(refused))
+        return Heard(call, outcome, reply)
 
     def _checked(self, call, outcome, accept):
         reply = unpack(outcome.data, _room(call.data, outcome.data))
@@ -806,12 +830,25 @@ class Federation:
             accept(call.verb, call.id, reply)
         return check_count(reply, self.most)
 
-    def _miss(self, call: Call, outcome: Any, refused: Refused) -> Failure:
-        reason = one_line(refused)
+    def book(self, heard: Heard) -> None:
+        "Count what crossed, and keep the client's new state."
+        call, outcome = heard.call, heard.outcome
+        down, up = outcome.envelope
+        record = partial(self.ledger.record, call.round)
+        if outcome.sent:
+            record("down", call.id, call.verb, call.data, down)
+        if isinstance(outcome, Failure):
+            return
+        self.states[call.id] = outcome.state
+        refused = heard.reply is None
+        record("up", call.id, call.verb, outcome.data, up, refused)
+
+    def _miss(self, heard):
+        call = heard.call
+        reason = one_line(heard.reason)
         self.ledger.miss(call.round, call.id, call.verb, reason)
-        return Failure(
-            f"client {call.id}: {reason}", getattr(outcome, "trace", "")
-        )
+        trace = getattr(heard.outcome, "trace", "")
+        return Failure(f"client {call.id}: {reason}", trace)
 
     def _about_capped(self, verb, capped):
         return (
