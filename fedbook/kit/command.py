@@ -20,6 +20,7 @@ from fedbook.engine.devices import torch_device
 from fedbook.engine.errors import needs, UserError
 from fedbook.engine.files import run_dir, runs_folder, write_atomically
 from fedbook.engine.rows import machine_name, results_text
+from fedbook.engine.sizes import is_path
 from fedbook.evidence.claims import (headline_p_values, interval_text, looks, measured_on, older_note,
                                      message, verdict_of)
 from fedbook.kit.classroom import doctor, grade, progress_rows, write_assignment, write_slides
@@ -27,8 +28,8 @@ from fedbook.kit.lab import PROGRESS, progress_file, sizes_table
 from fedbook.kit.report import (collect, failed_runs, fill, keep, read_results, result_name,
                                 row_cells, SIZES, write_report)
 from fedbook.kit.runs import (DRY, chapter_module, chapter_name, chapters, check_needs, code_cells, cores,
-                              encoders_of, find, in_order, made_up, module_name, notebooks_folder, read_changes,
-                              run_chapter, run_chapters, run_stamp, sizes_of, walk_chapter)
+                              encoders_of, find, in_order, made_up, module_name, notebooks_folder, offered,
+                              read_changes, run_chapter, run_chapters, run_stamp, sizes_of, walk_chapter)
 
 
 def trained() -> dict[str, Path]:
@@ -293,9 +294,18 @@ def _refusal(path: Path, profile: str, changes: dict) -> str:
     "Why the chapter at `path` cannot run with these sizes; empty if it can."
     try:
         sizes = sizes_of(path, profile, changes)
-        if sizes: check_needs(chapter_module(path), sizes)  # type: ignore[arg-type]
+        if sizes: _check_sizes(chapter_module(path), sizes)
     except UserError as error: return str(error)
     return ""
+
+
+def _check_sizes(module: Any, sizes: Any) -> None:
+    check_needs(module, sizes)
+    path, known = getattr(sizes, "data", ""), offered(module)
+    if path in known or not is_path(path): return
+    from fedbook.kit.own import check_own
+
+    for said in check_own(sizes, known): print(f"fedbook: {said}", file=sys.stderr, flush=True)
 
 
 def _run(args: argparse.Namespace) -> int:
