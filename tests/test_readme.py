@@ -62,6 +62,8 @@ def test_the_command_for_your_own_pictures_is_taken(tmp_path, monkeypatch, capsy
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(command, "run_chapters", lambda *_, **__: [])
     assert command.main(words.split()) == 0 and "resized to 32 x 32" in capsys.readouterr().err
+    with pytest.raises(SystemExit): command.main(["--help"])
+    assert f"fedbook {words} for" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_method_of_your_own_is_short(): assert len(lines(NOVA)) <= 15

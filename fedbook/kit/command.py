@@ -141,6 +141,11 @@ def copy_chapters(folder: str | Path) -> tuple[int, int]:
     return len(missing), len(books) - len(missing)
 
 
+_OWN = ("Your own pictures: -p data=PATH, such as fedbook run methods/fedavg -p data=photos/ -p clients=4 -p per_round=4 "
+       "for photos/CLASS/*.jpg. A chapter on boxes (fedmox) takes COCO, Pascal VOC or YOLO, one on people (fedklpr) "
+       "train, query and gallery.")
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> Any: raise UserError(f"{message}; see {self.prog} --help")
 
@@ -176,11 +181,11 @@ def _add_sizes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--profile", default="quick", help="smoke, quick (the default), full or paper")
     parser.add_argument("--seed", type=int, default=0, help="the (first) seed")
     parser.add_argument("-p", dest="changes", action="append", default=[], metavar="NAME=VALUE",
-                        help="replace a size of the profile; fedbook run NAME --help lists them")
+                        help="replace a size of the profile, or the data by a path; fedbook run NAME --help lists them")
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="fedbook", description="Federated learning, one paper at a time.")
+    parser = _Parser(prog="fedbook", description="Federated learning, one paper at a time.", epilog=_OWN)
     parser.add_argument("--version", action="version", version=f"fedbook {fedbook.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, parser_class=_Parser)
     _add_run(commands)
@@ -201,7 +206,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_run(commands: Any) -> None:
-    run = commands.add_parser("run", help="execute a chapter, or all", add_help=False)
+    run = commands.add_parser("run", help="execute a chapter, or all", add_help=False, epilog=_OWN)
     run.add_argument("-h", "--help", action=_SizesHelp, nargs=0,
                      help="show this; behind the name of a chapter, its sizes too")
     run.add_argument("name", help="a notebook (methods/fedavg), a module (fedavg), or all")
