@@ -172,6 +172,8 @@ def test_damaged_pictures_are_named_before_anything_starts(photos, name, capsys,
     ("fedklpr", {}, "photos/cat' holds no folder bounding_box_train or"),
     ("fedgtea", dict(tasks=5), "tasks=5 with classes=3 must be"),
     ("fedreplay", dict(farms="2,99"), r"photos has 20 pictures to train with, too few for farms=\(2, 99\)"),
+    ("fedreplay", dict(clients=4), "clients=4 is more than the 3 classes"),
+    ("fedavg", dict(split="domain"), "photos has no domains"),
     ("fedavg", dict(clients=99), "photos has 20 pictures to train with, too few for clients=99"),
     ("fedavg", dict(side=8), "side=8 must be 0, or at least 16")])
 def test_what_a_chapter_cannot_take_is_refused_before_it_starts(photos, name, changes, why, capsys, monkeypatch):

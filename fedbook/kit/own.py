@@ -9,7 +9,7 @@ import numpy as np
 
 from fedbook.datasets.folders import pictures, reid_folder
 from fedbook.datasets.reading import check_pictures
-from fedbook.datasets.split import by_group, class_stream
+from fedbook.datasets.split import by_class, by_group, class_stream
 from fedbook.datasets.squares import side_of
 from fedbook.datasets.streets import own_street
 from fedbook.datasets.world import Pictures, Selected
@@ -55,8 +55,11 @@ def _check_classes(path: str, sizes: Any, train: Pictures) -> None:
                 f"{train.name} has {len(train)} pictures to train with, too few for {name}={asked}; "
                 f"choose less with -p {name}"
             )
-    if getattr(sizes, "split", "") == "domain":
+    split = getattr(sizes, "split", "")
+    if split == "domain":
         by_group(train.domains(), sizes.clients, 0)
+    if split == "class":
+        by_class(train.labels, sizes.clients, 0)
     if hasattr(sizes, "tasks"):
         class_stream(len(train.classes), sizes.tasks, sizes.order)
     if hasattr(sizes, "side"):
