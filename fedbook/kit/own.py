@@ -49,11 +49,12 @@ def _check_classes(path: str, sizes: Any, train: Pictures) -> None:
     "Raise `UserError` where `train`, the pictures at `path` to train with, are too few for the `sizes`."
     for name in ("clients", "farms"):
         asked = getattr(sizes, name, 0)
-        most = max(asked) if isinstance(asked, tuple) else asked
-        if most > len(train):
+        counts = asked if isinstance(asked, tuple) else (asked,)
+        fitting = [n for n in counts if n <= len(train)] or [len(train)]
+        if max(counts) > len(train):
             raise UserError(
                 f"{train.name} has {len(train)} pictures to train with, too few for {name}={asked}; "
-                f"choose less with -p {name}"
+                f"choose less, such as -p {name}={','.join(map(str, fitting))}"
             )
     split = getattr(sizes, "split", "")
     if split == "domain":
