@@ -176,7 +176,7 @@ def test_damaged_pictures_are_named_before_anything_starts(photos, name, capsys,
     ("fedavg", dict(split="domain"), "photos has no domains"),
     ("fedavg", dict(clients=99), "photos has 20 pictures to train with, too few for clients=99"),
     ("fedavg", dict(side=8), "side=8 must be 0, or at least 16")])
-def test_what_a_chapter_cannot_take_is_refused_before_it_starts(photos, name, changes, why, capsys, monkeypatch):
+def test_what_a_chapter_cannot_take_is_refused_at_once(photos, name, changes, why, capsys, monkeypatch):
     monkeypatch.setattr(command, "run_chapters", no_run)
     (photos / "owl" / "3.jpg").unlink()
     code, said = run(name, capsys, data=photos, **changes)
@@ -188,7 +188,7 @@ def test_what_is_left_out_and_resized_is_said_once(photos, capsys, monkeypatch):
     (photos / "owl" / "3.jpg").unlink()
     code, said = run("fedavg", capsys, data=photos)
     assert code == 0 and said.count("photos: left out are files that are not read as pictures (1 .heic)") == 1
-    resized = "photos: 25 pictures from 40 x 40 to 60 x 80 pixels (width x height) are resized to 32 x 32 (another"
+    resized = "photos: 25 pictures from 40 x 40 to 60 x 80 pixels (width x height) are resized to 32 x 32 ("
     assert said.count(resized) == 1
     said = run("fedreplay", capsys, data=photos)[1]
     assert "left out are" in said and "resized" not in said
