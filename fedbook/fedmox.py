@@ -46,7 +46,7 @@ from .methods.teacher import ema_update, momentum_at, self_training_epoch, twin
 @dataclass(frozen=True)
 class FedMoxSizes(Profile):
     "Settings of FedMox's runs on pictures of streets."
-    data: StreetData = "rendered"  # whose streets, or a COCO file
+    data: StreetData = "rendered"  # whose streets, or a path: COCO, Pascal VOC or YOLO
     clients: Count = 9  # clients
     share: Share = 0.33  # share of the clients that answer in a round
     server_images: Count = 64  # labelled pictures of the server

@@ -43,7 +43,7 @@ _Rate = Annotated[float, Bounds(above=0, high=1)]
 @dataclass(frozen=True)
 class FedReplaySizes(Profile):
     "Settings of FedReplay's runs on crop leaves."
-    data: str = "leaves"         # leaves (rendered), or a set that `folders.pictures` knows
+    data: str = "leaves"         # leaves (rendered), a set that `folders.pictures` knows, or a path
     classes: Count = 30          # classes of rendered leaves
     largest: int = 160           # train pictures of the most frequent class of leaves
     smallest: Count = 40         # train pictures of the rarest class of leaves

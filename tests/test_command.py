@@ -179,6 +179,7 @@ def test_help_of_a_chapter_shows_its_sizes(capsys):
     with pytest.raises(SystemExit) as done: main("run fedavg --help".split())
     text = capsys.readouterr().out
     assert done.value.code == 0 and "--profile" in text
+    assert "fedbook run methods/fedavg -p data=photos/" in " ".join(text.split())
     header, *rows = text[text.index("\nsize ") + 1:].splitlines()
     assert header.split() == ["size", "smoke", "quick", "full", "paper", "limits", "meaning"]
     batch = next(row for row in rows if row.startswith("batch"))

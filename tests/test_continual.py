@@ -23,6 +23,7 @@ from fedbook.methods.continual import (Comparison, FedAvg, FedProx, Finetune, St
                                        probe, run_stream, stream_row, train_on_all, widen)
 from fedbook.engine.local import distillation_loss, snapshot
 from fedbook.engine.workers import prove, trial
+from fedbook.datasets.squares import square_pictures
 from fedbook.methods.exemplars import DER, GLFC, ICaRL, ReFed
 from fedbook.evidence.claims import Results
 from fedbook.engine.errors import UserError
@@ -64,7 +65,7 @@ def test_labels_follow_the_order_of_arrival(stream):
 
 
 def test_a_label_means_the_same_class_in_training_and_test(stream):
-    train, names = continual._pictures(SMOKE.data, "train"), sum(stream.tasks, [])
+    train, names = square_pictures(SMOKE.data, "train"), sum(stream.tasks, [])
     x, y = stream.clients[0][1]
     for picture, label in zip(x[:5], y[:5]):
         at = (train.images == picture).flatten(1).all(1).nonzero().flatten()

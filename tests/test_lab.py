@@ -5,8 +5,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass
+from typing import Annotated, Literal
 
 import matplotlib
 import numpy as np
@@ -17,7 +17,7 @@ from scipy import stats
 from fedbook.engine import devices, files, show
 from fedbook.kit import lab
 from fedbook.kit.runs import out_of_memory
-from fedbook.engine.sizes import Count, Profile, Share, choose, whole_number
+from fedbook.engine.sizes import Bounds, Count, Profile, Share, choose, whole_number
 from fedbook.engine.show import Table, bytes_text, progress
 from fedbook.engine.errors import UserError
 from fedbook.kit.lab import check, guess, quiz, reveal, same
@@ -50,6 +50,17 @@ def test_a_field_with_choices_refuses_others_at_once():
 
 
 SIZES = {"quick": Sizes(), "full": Sizes(seeds=3)}
+
+
+@dataclass(frozen=True)
+class Sided(Profile):
+    side: Annotated[int, Bounds(low=16, off=0)] = 0
+
+
+def test_a_size_may_be_off_outside_its_limits():
+    assert (Sided().side, Sided(side=16).side) == (0, 16)
+    for side in (-1, 1, 15):
+        with pytest.raises(UserError, match=f"side={side} must be 0, or at least 16$"): Sided(side=side)
 
 
 @dataclass(frozen=True)
@@ -202,6 +213,20 @@ def test_rows_are_kept_only_for_the_same_settings_and_code(tmp_path, monkeypatch
     assert open_run("s2") == [2]
     assert open_run("s2", SIZES["full"]) == [3]
     assert open_run("") == [4] and open_run("") == [5]
+
+
+def test_a_size_that_was_not_there_yet_counts_as_its_default(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDBOOK_STAMP", "s")
+    open_run = lambda sizes: Results("99_x", "quick", sizes, 0, tmp_path)
+    old = open_run(Sizes())
+    old.row("a", 0, lambda: {"v": 1})
+    for name in ("alphas", "lr"): del old.facts["sizes"][name]
+    old.save()
+    assert open_run(Sizes()).values("a", "v") == [1]
+    assert not open_run(Sizes(lr=0.2)).rows and not open_run(Sizes(alphas=(0.1,))).rows
+    kept = open_run(Sizes())
+    kept.finish("done")
+    assert json.loads(kept.file.read_text())["sizes"] == asdict(Sizes()) | {"alphas": [0.1, 1.0]}
 
 
 def test_two_runs_in_one_folder_keep_the_rows_of_both(tmp_path, monkeypatch):

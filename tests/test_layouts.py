@@ -1,5 +1,6 @@
 """Pascal VOC, YOLO and LEAF: told from folders of classes, and read."""
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -135,3 +136,14 @@ def test_leaf_trains(tmp_path):
     leaf_folder(tmp_path, rng.random(784).tolist())
     experiment = FedAvgExperiment(FedAvgSizes(data=str(tmp_path), clients=2, per_round=2, rounds=1))
     assert experiment.client(0).x.shape[1:] == (1, 28, 28)
+
+
+def test_a_user_of_leaf_is_a_client(tmp_path):
+    leaf_folder(tmp_path, [0.5] * 784)
+    sizes = FedAvgSizes(data=str(tmp_path), split="domain", clients=2, per_round=2)
+    experiment = FedAvgExperiment(sizes)
+    assert sorted(part.tolist() for part in experiment.parts) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    with pytest.raises(UserError, match="clients=3 is more than the 2 groups"):
+        _ = FedAvgExperiment(replace(sizes, clients=3)).parts
+    with pytest.raises(UserError, match="has no domains, such as the users of LEAF's sets"):
+        _ = FedAvgExperiment(replace(sizes, data="fashion_mnist_small")).parts

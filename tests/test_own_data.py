@@ -1,5 +1,6 @@
 """`data=PATH` in every chapter whose method fits: class folders, a COCO file or two, folders of people."""
 import json
+import re
 
 import numpy as np
 import pytest
@@ -7,7 +8,8 @@ import torch
 from PIL import Image
 
 from fedbook.kit.runs import check_needs, chapter_module, find
-from fedbook.kit.command import plan_of
+from fedbook.kit import command
+from fedbook.kit.command import main, plan_of
 from fedbook.datasets.folders import class_folder
 from fedbook.methods.reid import own_sites
 from fedbook.engine.errors import UserError
@@ -117,12 +119,87 @@ def test_what_is_no_path_is_refused_with_the_choices(name):
 
 def test_folders_that_do_not_fit(streets, people, tmp_path):
     module, sizes = sizes_of("fedmox", data=people)
-    with pytest.raises(UserError, match="has no COCO files"): module.make_street(sizes, 0)
+    with pytest.raises(UserError, match="has no boxes: expected a COCO file"): module.make_street(sizes, 0)
     module, sizes = sizes_of("fedmox", data=streets, server_images=13)
     with pytest.raises(UserError, match="has 14 pictures to train with, expected server_images=13"):
         module.make_street(sizes, 0)
     with pytest.raises(UserError, match="is not a folder of sites"): own_sites(tmp_path / "nowhere")
     with pytest.raises(UserError, match="holds no sites"): own_sites(tmp_path)
+
+
+# ---- what the command says before anything starts
+
+def run(name, capsys, **changes):
+    "The exit code of `fedbook run`, and what it says on stderr."
+    pairs = [word for k, v in changes.items() for word in ("-p", f"{k}={v}")]
+    return main(["run", name, "--profile", "smoke", *pairs]), capsys.readouterr().err
+
+
+@pytest.fixture
+def photos(tmp_path):
+    "A folder as a telephone and two systems leave it: a photograph is damaged, another turned."
+    root, turned = tmp_path / "photos", Image.Exif()
+    for kind in ("cat", "dog", "owl"):
+        for i in range(8): save(root / kind / f"{i}.jpg", [(60, 80), (80, 60)][i % 2], i)
+    turned[274] = 6
+    Image.new("RGB", (80, 60), "red").save(root / "cat" / "8.jpg", exif=turned)
+    Image.fromarray(np.full((40, 40), 40000, np.uint16)).save(root / "cat" / "9.png")
+    (root / "dog" / "._1.jpg").write_bytes(b"\0\5\x16\7")
+    (root / "dog" / "Thumbs.db").write_bytes(b"\0")
+    (root / "owl" / "8.HEIC").write_bytes(b"\0\0\0\x18ftypheic")
+    damage(root / "owl" / "3.jpg")
+    return root
+
+
+def damage(file, end=1500): file.write_bytes(file.read_bytes()[:end])
+
+
+def no_run(*_, **__): raise AssertionError("a chapter was started")
+
+
+@pytest.mark.parametrize("name", ["methods/fedavg", "fedreplay", "fedgtea"])
+def test_damaged_pictures_are_named_before_anything_starts(photos, name, capsys, monkeypatch):
+    monkeypatch.setattr(command, "run_chapters", no_run)
+    code, said = run(name, capsys, data=photos, clients=2)
+    assert code == 2 and "owl/3.jpg is not a picture that can be read; replace or remove it" in said
+    damage(photos / "cat" / "0.jpg")
+    said = run(name, capsys, data=photos, clients=2)[1]
+    assert "2 of 26 pictures of photos cannot be read: " in said and "cat/0.jpg, " in said
+
+
+@pytest.mark.parametrize("name, changes, why", [
+    ("fedmox", {}, "data='.*photos' has no boxes: expected a COCO file, a folder with COCO files"),
+    ("fedklpr", {}, "photos/cat' holds no folder bounding_box_train or"),
+    ("fedgtea", dict(tasks=5), "tasks=5 with classes=3 must be"),
+    ("fedreplay", dict(farms="2,99"), r"has 20 pictures .*too few for farms=\(2, 99\); .*such as -p farms=2\n"),
+    ("fedreplay", dict(clients=4), "clients=4 is more than the 3 classes"),
+    ("fedavg", dict(split="domain"), "photos has no domains"),
+    ("fedavg", dict(clients=99), "photos has 20 pictures to train with, too few for clients=99"),
+    ("fedavg", dict(side=8), "side=8 must be 0, or at least 16")])
+def test_what_a_chapter_cannot_take_is_refused_at_once(photos, name, changes, why, capsys, monkeypatch):
+    monkeypatch.setattr(command, "run_chapters", no_run)
+    (photos / "owl" / "3.jpg").unlink()
+    code, said = run(name, capsys, data=photos, **changes)
+    assert code == 2 and re.search(why, said)
+
+
+def test_what_is_left_out_and_resized_is_said_once(photos, capsys, monkeypatch):
+    monkeypatch.setattr(command, "run_chapters", lambda *_, **__: [])
+    (photos / "owl" / "3.jpg").unlink()
+    code, said = run("fedavg", capsys, data=photos)
+    assert code == 0 and said.count("photos: left out are files that are not read as pictures (1 .heic)") == 1
+    resized = "photos: 25 pictures from 40 x 40 to 60 x 80 pixels (width x height) are resized to 32 x 32 ("
+    assert said.count(resized) == 1
+    said = run("fedreplay", capsys, data=photos)[1]
+    assert "left out are" in said and "resized" not in said
+
+
+def test_boxes_and_people_that_fit_are_taken(streets, people, capsys, monkeypatch):
+    monkeypatch.setattr(command, "run_chapters", lambda *_, **__: [])
+    assert run("fedmox", capsys, data=streets, server_images=4)[0] == 0
+    assert run("fedklpr", capsys, data=people, clients=3)[0] == 0
+    damage(next(people.rglob("0001_c1*.jpg")), 300)
+    assert "0001_c1s1_000001_01.jpg is not a picture" in run("fedklpr", capsys, data=people, clients=3)[1]
 
 
 # ---- a node with data of its own

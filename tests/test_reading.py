@@ -109,7 +109,7 @@ def test_hidden_files_are_no_pictures_and_what_is_left_out_is_said(tmp_path):
     (tmp_path / "notes").mkdir()
     data, said = left_out(lambda: class_folder(tmp_path))
     assert data.classes == ["cat", "dog"] and len(data) == 4
-    assert "folders without pictures (notes) and 1 files that are no pictures (1 .heic)" in said
+    assert "folders without pictures (notes) and files that are not read as pictures (1 .heic)" in said
     (tmp_path / "notes").rmdir()
     (tmp_path / "dog" / "2.HEIC").unlink()
     assert left_out(lambda: class_folder(tmp_path))[1] == ""

@@ -4,8 +4,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from fedbook.engine import federation
+from fedbook.kit import command
 from fedbook.kit.runs import chapters, code_cells
 from fedbook.engine.workers import prove, trial
 from fedbook.methods.fedavg import FedAvgExperiment, FedAvgSizes
@@ -50,6 +52,18 @@ SMALL = FedAvgSizes(alpha=0.5, clients=60, per_round=3, rounds=2)
 def test_example(capsys):
     exec(NOVA + EXAMPLE.replace("rounds=10", "rounds=1"), {})
     assert int(capsys.readouterr().out.split()[0]) > 1_000_000
+
+
+def test_the_command_for_your_own_pictures_is_taken(tmp_path, monkeypatch, capsys):
+    (words,) = re.findall(r"`fedbook (run methods/fedavg -p data=photos/[^`]*)`", README)
+    for kind in ("cat", "dog"):
+        (tmp_path / "photos" / kind).mkdir(parents=True)
+        for i in range(5): Image.new("RGB", (40, 30 + i)).save(tmp_path / "photos" / kind / f"{i}.jpg")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command, "run_chapters", lambda *_, **__: [])
+    assert command.main(words.split()) == 0 and "resized to 32 x 32" in capsys.readouterr().err
+    with pytest.raises(SystemExit): command.main(["--help"])
+    assert f"fedbook {words} for" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_method_of_your_own_is_short(): assert len(lines(NOVA)) <= 15

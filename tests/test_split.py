@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from fedbook.answers import split as answers
 from fedbook.engine.errors import UserError
-from fedbook.datasets.split import (CIFAR100_SUPERCLASSES, by_class, class_stream, counts, dirichlet, iid,
+from fedbook.datasets.split import (CIFAR100_SUPERCLASSES, by_class, by_group, class_stream, counts, dirichlet, iid,
                                     plot_split, shards, skew)
 from fedbook.datasets.split import _cut
 
@@ -22,6 +22,16 @@ def is_partition(parts, n):
 
 
 # ---- every split is a partition, and a function of the seed
+
+@given(st.lists(st.sampled_from("abcdef"), min_size=6), st.integers(0, 99), st.data())
+def test_by_group(groups, seed, data):
+    clients = data.draw(st.integers(1, len(set(groups))))
+    parts = by_group(groups, clients, seed)
+    held = [{groups[i] for i in part} for part in parts]
+    assert is_partition(parts, len(groups)) and sum(map(len, held)) == len(set(groups))
+    assert max(map(len, held)) - min(map(len, held)) <= 1
+    with pytest.raises(UserError, match=r"clients=7 is more than the \d groups"): by_group(groups, 7, seed)
+
 
 @given(label_lists, st.integers(1, 6), st.integers(0, 99))
 def test_iid(labels, clients, seed):

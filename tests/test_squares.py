@@ -51,7 +51,7 @@ def test_squares_of_one_size_stay_as_they_are(tmp_path):
 @pytest.mark.parametrize("sizes", [[(40, 30)], [(40, 40), (50, 50)], [(200, 200)], [(9, 60), (80, 16)]])
 def test_other_shapes_become_squares(tmp_path, sizes):
     path = fill(tmp_path, sizes)
-    with pytest.warns(UserWarning, match="10 pictures .* are resized to 32 x 32; what is over"):
+    with pytest.warns(UserWarning, match="10 pictures .* are resized to 32 x 32 "):
         train, test = (square_pictures(path, split) for split in ("train", "test"))
     assert train.images.shape == (8, 3, 32, 32) and test.images.shape == (2, 3, 32, 32)
 
@@ -87,4 +87,39 @@ def test_a_damaged_picture_is_named_before_anything_starts(tmp_path):
 
 def test_known_sets_are_as_they_were(decoded):
     assert square_pictures("fashion_mnist_small", "test").images.shape == (2000, 1, 28, 28)
-    assert squares._own.cache_info().maxsize == 2 and not decoded
+    assert square_pictures("fashion_mnist_small", "test", 20).images.shape == (2000, 1, 20, 20)
+    assert not decoded
+
+
+def test_a_side_may_be_asked_for(tmp_path):
+    path = fill(tmp_path, [(40, 30)])
+    with pytest.warns(UserWarning, match="of 30 x 40 pixels .* resized to 20 x 20; .*cut off"):
+        assert square_pictures(path, "train", 20).images.shape == (8, 3, 20, 20)
+    tiny = fill(tmp_path / "tiny", [(12, 12)])
+    with pytest.warns(UserWarning, match="of 12 x 12 pixels .* resized to 32 x 32 [^;]*$"):
+        assert square_pictures(tiny, "train").images.shape == (8, 3, 32, 32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert squares.side_of(tiny, 12) == 12
+
+
+def test_networks_follow_the_side(tmp_path):
+    path = fill(tmp_path, [(40, 30)], 20)
+    sizes = FedAvgSizes(data=path, side=24, clients=2, per_round=2, rounds=1)
+    with pytest.warns(UserWarning, match="24 x 24"): history = trial(FedAvgExperiment(sizes)).history
+    assert history.rows and make_stream(TaskSizes(data=path, side=24, tasks=2, clients=2), 0).shape == (3, 24, 24)
+    for kind in (FedAvgSizes, TaskSizes):
+        with pytest.raises(UserError, match="side=8 must be 0, or at least 16"): kind(side=8)
+
+
+def test_a_named_set_of_files_is_decoded_once_if_it_fits(tmp_path, decoded, monkeypatch):
+    lazy = pictures(fill(tmp_path, [(40, 30)]), "train")
+    monkeypatch.setattr(squares, "pictures", lambda name, split: lazy)
+    squares.square_pictures.cache_clear()
+    found = [square_pictures("a set", "train") for _ in range(2)]
+    assert len(decoded) == 8 and found[0] is found[1]
+    assert torch.equal(found[0].tensors()[0], lazy.tensors()[0])
+    monkeypatch.setattr(squares, "ROOM", 8 * 3 * 40 * 30 - 1)
+    squares.square_pictures.cache_clear()
+    assert square_pictures("a set", "train").images is lazy.images
+    squares.square_pictures.cache_clear()

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from ..engine.errors import UserError, needs
+from ..engine.show import progress
 
 PICTURES = frozenset(
     {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff"}
@@ -44,6 +45,36 @@ def picture(path: str | Path) -> torch.Tensor:
         return torch.from_numpy(greys).expand(3, -1, -1).contiguous()
     pixels = np.array(_on_paper(image).convert("RGB"))
     return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
+
+
+def check_pictures(paths: Collection[Path], name: str) -> None:
+    """Raise `UserError` where some of the picture files at `paths`, those of a set called `name`, cannot be
+    read to their ends: it counts them, and names the first three."""
+    found = ((path, _fault(path)) for path in progress(paths, f"checking {name}"))
+    faults = {path: fault for path, fault in found if fault}
+    if len(faults) == 1:
+        raise UserError(*faults.values())
+    if faults:
+        named = ", ".join(shown(path) for path in [*faults][:3])
+        more = f" and {len(faults) - 3} more" if len(faults) > 3 else ""
+        raise UserError(
+            f"{len(faults)} of {len(paths)} pictures of {name} cannot be read: {named}{more}; "
+            "replace or remove them"
+        )
+
+
+def _fault(path):
+    "Why the picture file at `path` cannot be read; empty if it can. A JPEG is read whole and made small."
+
+    def whole(image):
+        image.draft(None, (1, 1))
+        image.load()
+
+    try:
+        _open(path, whole)
+    except UserError as error:
+        return str(error)
+    return ""
 
 
 def picture_size(path: str | Path) -> tuple[int, int]:
@@ -234,7 +265,7 @@ def _say_left_out(root, folders, endings, what):
     if endings:
         counts = Counter(endings).most_common(5)
         listed = ", ".join(f"{n} {ending}" for ending, n in counts)
-        parts.append(f"{len(endings)} files that are no {what} ({listed})")
+        parts.append(f"files that are not read as {what} ({listed})")
     if parts:
         warnings.warn(
             f"{shown(root)}: left out are {' and '.join(parts)}", stacklevel=4

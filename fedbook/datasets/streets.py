@@ -607,7 +607,8 @@ def _coco_halves(path):
         return next((str(f.relative_to(path)) for f in found), None)
     train, test = first("train"), first("val", "test")
     if not (train and test):
-        raise UserError(f"data={str(path)!r} has no COCO files *train*.json and *val*.json; name one file")
+        raise UserError(f"data={str(path)!r} has no boxes: expected a COCO file, a folder with COCO files "
+                        "*train*.json and *val*.json, or a folder of Pascal VOC or YOLO")
     return train, test
 
 def own_street(path: str | Path, clients: int, server_images: int,

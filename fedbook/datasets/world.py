@@ -119,6 +119,11 @@ class Pictures:
 
     def __len__(self) -> int: return len(self.labels)
 
+    def domains(self) -> list:
+        "Return the domain of each picture; raises `UserError` where there are none."
+        if self.domain is not None: return list(self.domain)
+        raise UserError(f"{self.name} has no domains, such as the users of LEAF's sets, to be split by")
+
     def take(self, indices: Any) -> "Pictures":
         """Return the pictures at `indices` (positions, or a mask of length n), with all that belongs to them.
         Lazy images stay lazy."""

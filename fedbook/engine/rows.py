@@ -7,7 +7,7 @@ import platform
 import re
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
+from dataclasses import MISSING, asdict, fields
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -56,6 +56,14 @@ def results_text(body: dict) -> str:
             text = line(value)
         facts.append(f"{line(key)}:{text}")
     return "{\n" + ",\n".join(facts) + "\n}\n"
+
+
+def defaults_of(sizes: Any) -> dict[str, Any]:
+    "The defaults of the fields of `sizes`, as JSON holds them; none where that is no `Profile`."
+    if not isinstance(sizes, Profile):
+        return {}
+    found = {f.name: f.default for f in fields(sizes) if f.default is not MISSING}
+    return json.loads(json.dumps(found))
 
 
 def _key(row):
@@ -112,6 +120,7 @@ class Rows:
         if "FEDBOOK_DRY" in os.environ:
             facts["dry"] = True
         self.facts: dict[str, Any] = json.loads(json.dumps(facts))
+        self._defaults = defaults_of(sizes)
         self.made_with = made_with()
         self.rows: list[dict] = []
         self.claims: list[dict] = []
@@ -131,6 +140,7 @@ class Rows:
         kept.file = Path(path)
         kept.folder = kept.file.parent
         kept._asked = set()
+        kept._defaults = {}
         for name in ("made_with", "rows", "claims", "headline", "clock"):
             setattr(kept, name, body.pop(name, {}))
         kept._before = _keys(kept.rows)
@@ -147,7 +157,9 @@ class Rows:
         return body
 
     def _other_facts(self, body):
-        return [k for k, v in self.facts.items() if body.get(k) != v]
+        "The facts in which `body` differs; a size that it lacks was not there yet, and counts as its default."
+        kept = dict(body, sizes={**self._defaults, **body.get("sizes", {})})
+        return [k for k, v in self.facts.items() if kept.get(k) != v]
 
     def _keep_old_rows(self):
         old = self._on_disk()

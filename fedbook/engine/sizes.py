@@ -26,15 +26,18 @@ from fedbook.engine.errors import UserError
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a number of a `Profile` may be: from `low` to `high`, both included, and more than `above`. It is
-    finite, unless `high` is infinite."""
+    """What a number of a `Profile` may be: from `low` to `high`, both included, and more than `above`; or
+    `off`, wherever that lies. It is finite, unless `high` is infinite."""
 
     low: float | None = None
     high: float | None = None
     above: float | None = None
+    off: float | None = None
 
     def hold(self, value: float) -> bool:
-        "Whether `value` is inside."
+        "Whether `value` is allowed."
+        if value == self.off:
+            return True
         if not math.isfinite(value) and value != self.high:
             return False
         above = self.above is None or value > self.above
@@ -45,6 +48,8 @@ class Bounds:
         )
 
     def __str__(self) -> str:
+        if self.off is not None:
+            return f"{self.off:g}, or {replace(self, off=None)}"
         if self.low is not None and self.high is not None:
             return f"from {self.low:g} to {self.high:g}"
         above = "" if self.above is None else f"above {self.above:g}"

@@ -20,6 +20,7 @@ from fedbook.engine.devices import torch_device
 from fedbook.engine.errors import needs, UserError
 from fedbook.engine.files import run_dir, runs_folder, write_atomically
 from fedbook.engine.rows import machine_name, results_text
+from fedbook.engine.sizes import is_path
 from fedbook.evidence.claims import (headline_p_values, interval_text, looks, measured_on, older_note,
                                      message, verdict_of)
 from fedbook.kit.classroom import doctor, grade, progress_rows, write_assignment, write_slides
@@ -27,8 +28,8 @@ from fedbook.kit.lab import PROGRESS, progress_file, sizes_table
 from fedbook.kit.report import (collect, failed_runs, fill, keep, read_results, result_name,
                                 row_cells, SIZES, write_report)
 from fedbook.kit.runs import (DRY, chapter_module, chapter_name, chapters, check_needs, code_cells, cores,
-                              encoders_of, find, in_order, made_up, module_name, notebooks_folder, read_changes,
-                              run_chapter, run_chapters, run_stamp, sizes_of, walk_chapter)
+                              encoders_of, find, in_order, made_up, module_name, notebooks_folder, offered,
+                              read_changes, run_chapter, run_chapters, run_stamp, sizes_of, walk_chapter)
 
 
 def trained() -> dict[str, Path]:
@@ -140,6 +141,11 @@ def copy_chapters(folder: str | Path) -> tuple[int, int]:
     return len(missing), len(books) - len(missing)
 
 
+_OWN = ("Your own pictures: -p data=PATH, such as fedbook run methods/fedavg -p data=photos/ -p clients=4 -p per_round=4 "
+       "for photos/CLASS/*.jpg. A chapter on boxes (fedmox) takes COCO, Pascal VOC or YOLO, one on people (fedklpr) "
+       "train, query and gallery.")
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> Any: raise UserError(f"{message}; see {self.prog} --help")
 
@@ -175,11 +181,11 @@ def _add_sizes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--profile", default="quick", help="smoke, quick (the default), full or paper")
     parser.add_argument("--seed", type=int, default=0, help="the (first) seed")
     parser.add_argument("-p", dest="changes", action="append", default=[], metavar="NAME=VALUE",
-                        help="replace a size of the profile; fedbook run NAME --help lists them")
+                        help="replace a size of the profile, or the data by a path; fedbook run NAME --help lists them")
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="fedbook", description="Federated learning, one paper at a time.")
+    parser = _Parser(prog="fedbook", description="Federated learning, one paper at a time.", epilog=_OWN)
     parser.add_argument("--version", action="version", version=f"fedbook {fedbook.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, parser_class=_Parser)
     _add_run(commands)
@@ -200,7 +206,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_run(commands: Any) -> None:
-    run = commands.add_parser("run", help="execute a chapter, or all", add_help=False)
+    run = commands.add_parser("run", help="execute a chapter, or all", add_help=False, epilog=_OWN)
     run.add_argument("-h", "--help", action=_SizesHelp, nargs=0,
                      help="show this; behind the name of a chapter, its sizes too")
     run.add_argument("name", help="a notebook (methods/fedavg), a module (fedavg), or all")
@@ -293,9 +299,18 @@ def _refusal(path: Path, profile: str, changes: dict) -> str:
     "Why the chapter at `path` cannot run with these sizes; empty if it can."
     try:
         sizes = sizes_of(path, profile, changes)
-        if sizes: check_needs(chapter_module(path), sizes)  # type: ignore[arg-type]
+        if sizes: _check_sizes(chapter_module(path), sizes)
     except UserError as error: return str(error)
     return ""
+
+
+def _check_sizes(module: Any, sizes: Any) -> None:
+    check_needs(module, sizes)
+    path, known = getattr(sizes, "data", ""), offered(module)
+    if path in known or not is_path(path): return
+    from fedbook.kit.own import check_own
+
+    for said in check_own(sizes, known): print(f"fedbook: {said}", file=sys.stderr, flush=True)
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -128,7 +128,7 @@ def check_needs(module: ModuleType, sizes: Profile) -> None:
     downloading what can be downloaded. `module` is the chapter's module; the data that its own
     profiles name, such as rendered pictures, need no file. Raises `UserError` that says what is
     missing and how to get it."""
-    for name in _data_names(sizes): _check_data(name, _offered(module))
+    for name in _data_names(sizes): _check_data(name, offered(module))
     _check_encoder(getattr(sizes, "encoder", ""), getattr(sizes, "weights", "auto"))
 
 
@@ -139,20 +139,20 @@ def _data_names(sizes: Profile) -> Sequence[str]:
     return [data] if data else []
 
 
-def _offered(module: ModuleType) -> set[str]:
-    "The data that the chapter's own profiles and settings name: rendered worlds among them."
+def offered(module: ModuleType) -> set[str]:
+    "Return the data that the profiles and settings of the chapter's `module` name: rendered worlds among them."
     named = {getattr(profile, "data", "") for profile in module.profiles.values()}
     return named | {fields["data"] for fields in getattr(module, "settings", {}).values() if "data" in fields}
 
 
-def _check_data(name: str, offered: set[str]) -> None:
+def _check_data(name: str, known: set[str]) -> None:
     from fedbook.datasets.world import advice, inventory
     from fedbook.datasets.folders import pictures
 
     states = {row["name"]: row["state"] for row in inventory() if not row["name"].endswith("weights")}
-    if name not in states and name not in offered and not Path(name).expanduser().exists():
-        known = ", ".join(sorted(offered | states.keys()))
-        raise UserError(f"data={name!r} is neither a data set nor a folder; choose one of {known}")
+    if name not in states and name not in known and not Path(name).expanduser().exists():
+        choices = ", ".join(sorted(known | states.keys()))
+        raise UserError(f"data={name!r} is neither a data set nor a folder; choose one of {choices}")
     if states.get(name) == "not found": raise UserError(f"data={name!r} is not at hand; {advice(name)}")
     if states.get(name) == "can be downloaded": pictures(name)
 

@@ -32,7 +32,7 @@ from ..engine.sizes import Bounds, Count, Positive, Profile
 from ..engine.wire import Msg, accept_count, expect, labelled, pack, part, unpack
 from ..engine.workers import RunResult, kept_row, trial
 from ..datasets.split import class_stream, dirichlet
-from ..datasets.squares import square_pictures
+from ..datasets.squares import Side, square_pictures
 from .score import accuracy, average_incremental, final_accuracy, forgetting
 
 # %% ../../nbs/methods/continual.ipynb #12d8632d
@@ -153,9 +153,6 @@ class Stream(NamedTuple):
         return tuple(self.test[0][0].shape[1:])
 
 # %% ../../nbs/methods/continual.ipynb #4d2c9d05
-@lru_cache(maxsize=2)
-def _pictures(name, split): return square_pictures(name, split)
-
 def _task(data, classes, rank, most):
     """Pictures of `classes`, at most `most` of each, labelled by `rank`, the place of each class in the
     stream."""
@@ -168,7 +165,7 @@ def make_stream(sizes: "TaskSizes", seed: int) -> Stream:
     """Return the `Stream` that `sizes` describe: the classes of a data set dealt to tasks in an order drawn
     from `seed`, and each task's pictures to clients with Dirichlet skew `sizes.alpha`, drawn anew for each
     task. Cached: callers share one object and must not write into it."""
-    train, test = _pictures(sizes.data, "train"), _pictures(sizes.data, "test")
+    train, test = (square_pictures(sizes.data, split, sizes.side) for split in ("train", "test"))
     tasks = class_stream(len(train.classes), sizes.tasks, sizes.order, seed)
     rank = torch.tensor(np.argsort(sum(tasks, [])))
     whole = [_task(train, classes, rank, sizes.pictures) for classes in tasks]
@@ -181,7 +178,8 @@ def make_stream(sizes: "TaskSizes", seed: int) -> Stream:
 @dataclass(frozen=True)
 class TaskSizes(Profile):
     "Settings of class-incremental learning: the stream of tasks, and the training by FedAvg on it."
-    data: str = "fashion_mnist_small"  # name of the pictures, as `folders.pictures` knows them
+    data: str = "fashion_mnist_small"  # pictures: a name that `folders.pictures` knows, or a path
+    side: Side = 0              # side of the squares that pictures become; 0: their own, or 32 where it varies
     network: Literal["cnn", "resnet18"] = "cnn"  # body of the network, a key of `networks`
     pictures: Count = 1000      # training pictures of a class, all clients together
     test_pictures: Count = 200  # test pictures of a class

@@ -40,7 +40,7 @@ from ..datasets.world import Boxes, Pictures, check_boxes
 @dataclass(frozen=True)
 class DetectSizes(Profile):
     "Settings of training a Faster R-CNN on pictures of streets."
-    data: StreetData = "rendered"         # whose streets, or a COCO file
+    data: StreetData = "rendered"         # whose streets, or a path: COCO, Pascal VOC or YOLO
     high: tuple[Count, ...] = (180, 320)  # height and width in pixels of the server's pictures
     low: tuple[Count, ...] = (90, 160)    # height and width in pixels of the clients' pictures
     server_images: Count = 48             # labelled pictures

@@ -9,8 +9,8 @@ __all__ = ['profiles', 'experiment', 'FedAvgSizes', 'FedAvgExperiment']
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
-from typing import Annotated
+from functools import cached_property, partial
+from typing import Annotated, Literal
 
 import numpy as np
 from torch import nn
@@ -18,15 +18,17 @@ from torch import nn
 from ..engine.federation import Client, Experiment, FedProxClient, Server
 from ..engine.local import build, small_cnn
 from ..engine.sizes import Bounds, Count, Positive, Profile
-from ..datasets.split import dirichlet, iid
-from ..datasets.squares import square_pictures
+from ..datasets.split import by_group, dirichlet, iid
+from ..datasets.squares import Side, square_pictures
 from ..datasets.world import Pictures
 
 # %% ../../nbs/methods/fedavg.ipynb #37b3017b
 @dataclass(frozen=True)
 class FedAvgSizes(Profile):
     "Settings of a federation that trains a small CNN by FedAvg (or FedProx)."
-    data: str = "fashion_mnist_small"  # name of the pictures, as `folders.pictures` knows them
+    data: str = "fashion_mnist_small"  # pictures: a name that `folders.pictures` knows, or a path
+    side: Side = 0               # side of the squares that pictures become; 0: their own, or 32 where it varies
+    split: Literal["skew", "domain"] = "skew"  # clients by `alpha`, or whole domains (in LEAF's sets, users)
     alpha: Annotated[float, Bounds(above=0, high=math.inf)] = math.inf  # Dirichlet skew; inf: iid
     clients: Count = 20          # clients that hold a part of the pictures
     per_round: Count = 10        # clients that are asked in a round
@@ -45,15 +47,11 @@ profiles = {
                          lr=0.05),
 }
 
-# %% ../../nbs/methods/fedavg.ipynb #3d90c4f8
-@lru_cache(maxsize=4)
-def _pictures(name, part): return square_pictures(name, part)
-
 # %% ../../nbs/methods/fedavg.ipynb #efaa9df8
 @dataclass(frozen=True)
 class FedAvgExperiment(Experiment):
     """An `Experiment` with FedAvg: the pictures named `sizes.data`, dealt to clients with Dirichlet skew
-    `sizes.alpha`, and a small CNN. `client_kind` and `server_kind`: the classes (or functions with their
+    `sizes.alpha` or by whole domains, and a small CNN. `client_kind` and `server_kind`: the classes (or functions with their
     arguments) of the two sides. Where `sizes.mu` is positive, FedProx's client takes the place of
     FedAvg's."""
     client_kind: Callable = Client
@@ -61,7 +59,7 @@ class FedAvgExperiment(Experiment):
 
     def pictures(self, part: str) -> Pictures:
         """Return the pictures of the `part` "train" or "test"."""
-        return _pictures(self.sizes.data, part)
+        return square_pictures(self.sizes.data, part, self.sizes.side)
 
     def network(self) -> nn.Module:
         "Return a new network with the initial weights of this seed."
@@ -77,7 +75,9 @@ class FedAvgExperiment(Experiment):
     @cached_property
     def parts(self) -> list[np.ndarray]:
         "The indices of each client's training pictures."
-        labels, sizes = self.pictures("train").labels, self.sizes
+        train, sizes = self.pictures("train"), self.sizes
+        if sizes.split == "domain": return by_group(train.domains(), sizes.clients, self.seed)
+        labels = train.labels
         if sizes.alpha == math.inf: return iid(labels, sizes.clients, self.seed)
         return dirichlet(labels, sizes.clients, sizes.alpha, self.seed)
 

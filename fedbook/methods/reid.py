@@ -38,7 +38,7 @@ _SETS = ("duke", "market1501", "cuhk03", "prid2011", "cuhk01", "viper", "3dpes",
 @dataclass(frozen=True)
 class SiteSizes(Profile):
     "Settings of a site with cameras, and of learning from its pictures without labels."
-    data: Literal["people", "reid"] | str = "people"  # people: rendered; reid: the real `sets`; or yours
+    data: Literal["people", "reid"] | str = "people"  # people: rendered; reid: the real `sets`; or a path
     sets: tuple[str, ...] = _SETS  # names of real sets, as `reid_set` knows them
     largest: Count = 300        # train pictures of a rendered site, or of the largest of several
     cameras: Count = 2          # cameras of a rendered site
