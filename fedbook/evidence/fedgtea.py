@@ -249,9 +249,8 @@ def _terms(results):
 
 
 def _wasserstein_pull(results):
-    pairs = list(
-        zip(_pulls(results, "Wasserstein"), _pulls(results, "distillation"))
-    )
+    both = zip(_pulls(results, "Wasserstein"), _pulls(results, "distillation"))
+    pairs = [(w, d) for w, d in both if d > 0]
     if not pairs:
         return ""
     first, last = (f"{w / d:.1%}" for w, d in (pairs[0], pairs[-1]))
