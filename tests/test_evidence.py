@@ -346,7 +346,8 @@ def test_a_results_file_says_what_it_was_made_with_and_can_be_read_again(tmp_pat
     results.claim("b beats a", results.difference("b", "a", "score"), at_least=0)
     kept = Results.read(results.file)
     assert kept.claims == results.claims and kept.rows == results.rows and kept.facts == results.facts
-    assert set(kept.made_with) == {"python", "torch", "numpy", "processor"} and all(kept.made_with.values())
+    assert set(kept.made_with) - {"networks"} == {"python", "torch", "numpy", "processor"}
+    assert all(kept.made_with.values())
     before = results.file.read_text()
     kept.save()
     assert results.file.read_text() == before

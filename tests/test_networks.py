@@ -16,6 +16,8 @@ from fedbook.engine.federation import Client, Experiment, Federation, InProcess,
 from fedbook.engine.local import (as_float, as_input, batches, build, class_ids, generator, global_draws,
                                   global_starts, outputs, passes, predict, reads_channels_last, share_right,
                                   small_cnn, snapshot)
+from fedbook.engine.rows import Rows
+from fedbook.engine.show import say_once
 from fedbook.engine.wire import Msg
 from fedbook.engine.workers import Workers, prove, transport_for, trial
 from fedbook.methods.fedavg import FedAvgSizes
@@ -126,6 +128,54 @@ def test_a_network_that_flattens_by_view_gets_rows_and_says_so_once(capsys):
     said = capsys.readouterr().out.splitlines()
     assert len(said) <= 1 and all("Quickstart gets its pictures channel after" in line for line in said)
     assert outputs(network, x).shape == (6, 10)
+
+
+@several
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_run_says_once_how_a_network_gets_its_pictures_and_its_results_keep_it(workers, capfd, tmp_path):
+    said = f"Seen by {workers}"
+    network = build(type(said, (Quickstart,), {}), 0)
+    make = lambda id: Client(id, network, *holding(COLOUR, 6, id), batch=3, lr=0.01)
+
+    def measure():
+        with Federation(transport_for(make, workers), 4) as federation:
+            run(server := Server(network), federation, 2)
+        return {"score": server.score(network, *holding(COLOUR))}
+
+    results = Rows("said", "smoke", out=tmp_path)
+    assert said not in results.made_with.get("networks", "")
+    results.row("quickstart", 0, measure), results.row("quickstart", 1, measure)
+    lines = [line for line in capfd.readouterr().out.splitlines() if said in line]
+    assert len(lines) == 1 and lines[0].startswith(f"{said} gets its pictures channel after channel in memory; with")
+    kept = Rows.read(results.file).made_with["networks"].split("; ")
+    assert f"{said} gets its pictures channel after channel" in kept and sorted(set(kept)) == kept
+
+
+def test_rows_that_are_not_measured_again_keep_what_was_said_of_their_networks(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDBOOK_STAMP", "kept")
+    first = Rows("said", "smoke", out=tmp_path)
+    first.row("a", 0, dict)
+    first.made_with["networks"] = "Long Ago gets its pictures channel after channel"
+    first.save()
+    again = Rows("said", "smoke", out=tmp_path)
+    again.row("a", 0, dict), again.row("b", 0, dict)
+    assert "Long Ago gets" in Rows.read(again.file).made_with["networks"]
+
+
+def test_what_processes_want_to_say_at_the_same_time_is_said_by_one(capfd):
+    context = multiprocessing.get_context("fork")
+    barrier = context.Barrier(4)
+    speakers = [context.Process(target=_say_together, args=(barrier,)) for _ in range(4)]
+    for speaker in speakers: speaker.start()
+    for speaker in speakers: speaker.join()
+    _say_together(None)
+    assert sorted(capfd.readouterr().out.split()) == sorted(f"said-{k}" for k in range(50))
+
+
+def _say_together(barrier):
+    for k in range(50):
+        if barrier: barrier.wait()
+        say_once(f"said-{k}")
 
 
 def test_the_courses_networks_keep_the_channels_last_and_their_bits():

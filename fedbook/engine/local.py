@@ -12,13 +12,11 @@ __all__ = ['Starts', 'State', 'fixed_point', 'generator', 'global_starts', 'glob
 # %% ../../nbs/engine/local.ipynb #0d6e1e1e
 import copy
 import math
-import multiprocessing
 import os
 import random
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -29,6 +27,7 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 
 from .errors import UserError
+from .show import say_once
 
 # %% ../../nbs/engine/local.ipynb #777ca743
 def fixed_point(
@@ -191,7 +190,7 @@ def as_input(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 def reads_channels_last(model: nn.Module, x: torch.Tensor) -> bool:
     """Whether `model` can read pictures like `x` (n, C, H, W) that have the channels last in memory. A copy of
-    it is tried once for each shape of picture; if it cannot, that is printed."""
+    it is tried once for each shape of picture; if it cannot, that is said once, and stands with the results."""
     shape = x.shape[1:]
     known = _tried.setdefault(model, {})
     if shape not in known:
@@ -219,9 +218,10 @@ def _reads_channels_last(model, x):
     if trouble is None or _trouble(model, row) is not None:
         return True
     why = str(trouble).partition(" (")[0]
-    _say_once(
-        f"{type(model).__name__} gets its pictures channel after channel in memory; with the channels last "
-        f"it stops: {why:.120}"
+    name = type(model).__name__
+    say_once(
+        f"{name} gets its pictures channel after channel in memory; with the channels last it stops: {why:.120}",
+        stamp=f"{name} gets its pictures channel after channel",
     )
     return False
 
@@ -234,12 +234,6 @@ def _trouble(model, x):
     except Exception as error:
         return error
     return None
-
-
-@lru_cache(maxsize=None)
-def _say_once(sentence):
-    if multiprocessing.parent_process() is None:
-        print(sentence)
 
 # %% ../../nbs/engine/local.ipynb #a4f971f5
 def batches(
