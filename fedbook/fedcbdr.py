@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from .engine.errors import UserError
 from .engine.federation import Federation, InProcess, Step, mean_of
 from .engine.history import History
-from .engine.local import snapshot, annealed_rate, batches, build, generator, train, as_float
+from .engine.local import as_input, snapshot, annealed_rate, batches, build, generator, train
 from .engine.sizes import Count, Positive, Share, choose
 from .engine.wire import Msg, Refused, expect, labelled, part
 from .methods.continual import Expandable, Method, StreamExperiment, TaskServer, TaskSizes, logits
@@ -227,7 +227,7 @@ class FedCBDRTrainer:
         sgd = torch.optim.SGD(model.parameters(), self.lr, self.momentum, weight_decay=self.weight_decay)
         some = (pair for _ in range(self.epochs)
                 for pair in mixed_batches((x, y), (old_x, old_y), self.batch, self.replay_ratio, generator))
-        train(model, some, lambda x, y: self.loss(model(as_float(x)), y, old), sgd)
+        train(model, some, lambda x, y: self.loss(model(as_input(model, x)), y, old), sgd)
 
 # %% ../nbs/13_fedcbdr.ipynb #44ecaba8
 class FedCBDRAggregator:

@@ -4,6 +4,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,10 +19,18 @@ from fedbook.engine.local import (as_float, as_input, batches, build, class_ids,
                                   small_cnn, snapshot)
 from fedbook.engine.rows import Rows
 from fedbook.engine.show import say_once
+from fedbook.engine.stacked import Stacked
 from fedbook.engine.wire import Msg
 from fedbook.engine.workers import Workers, prove, transport_for, trial
 from fedbook.methods.fedavg import FedAvgSizes
+from fedbook.methods.continual import (Expandable, FedAvg, TaskClient, expandable_cnn, make_stream, networks,
+                                       run_stream)
+from fedbook.methods.exemplars import DER, GLFC, ExemplarSizes, ICaRL, ReFed
+from fedbook.methods.painters import LANDER, TARGET
+from fedbook.methods.penalties import CGoFed, FedEWC, FedLwF, FLwF2T
+from fedbook.methods.pruning import MaskedClient, PruningSizes
 from fedbook.methods.score import accuracy
+from fedbook.privacy.dp import RecordClient
 from test_fedavg import equal, several
 
 
@@ -74,6 +83,7 @@ def dropping():
 
 lstm = partial(nn.LSTM, 8, 8, batch_first=True)
 encoder = partial(nn.TransformerEncoderLayer, 8, 2, 16, batch_first=True)
+PRUNING = PruningSizes(epochs=1, batch=3)
 FEW = FedAvgSizes(clients=3, per_round=2, rounds=3)
 COLOUR, GREY, WORDS = (3, 32, 32), (1, 28, 28), (7,)
 NETWORKS = {
@@ -225,6 +235,116 @@ def test_a_state_that_is_no_tensor_is_named():
     for take in (Server, snapshot):
         with pytest.raises(UserError, match="Counting holds '_extra_state'.*a dict, expected tensors"):
             take(Counting(2, 2))
+
+
+class Read(nn.Module):
+    "Reads words, without memory or dropout."
+    def __init__(self):
+        super().__init__()
+        self.embed, self.out = nn.Embedding(20, 8), nn.Linear(8, 10)
+
+    def forward(self, words): return self.out(self.embed(words).mean(1))
+
+
+def ended(transport, make):
+    with Federation(transport, 3) as federation: run(server := Server(build(make, 0)), federation, 2)
+    return server.weights
+
+
+def side_by_side(make, shape):
+    "The weights after two rounds, with clients one by one and together."
+    network = build(make, 0)
+    client = lambda id: Client(id, network, *holding(shape, 6, id), batch=3, lr=0.01)
+    return ended(InProcess(client), make), ended(Stacked(client, 3), make)
+
+
+TOGETHER = {"read": (Read, WORDS), "read in float64": (lambda: Read().double(), WORDS),
+            **{name: NETWORKS[name] for name in ("quickstart", "float64", "bfloat16", "view in float64")}}
+
+
+@pytest.mark.filterwarnings("error:these clients train one by one")
+@pytest.mark.parametrize("make, shape", TOGETHER.values(), ids=TOGETHER)
+def test_clients_with_it_train_together(make, shape):
+    alone, together = side_by_side(make, shape)
+    assert not equal(alone, snapshot(build(make, 0)))
+    for name, t in alone.items():
+        assert t.dtype == together[name].dtype
+        torch.testing.assert_close(together[name], t, rtol=1e-5, atol=1e-2 if t.dtype == torch.bfloat16 else 1e-6)
+
+
+@pytest.mark.parametrize("name", ["lstm", "transformer", "tied"])
+def test_clients_with_one_that_cannot_be_stacked_train_alone_with_the_same_bits(name):
+    with pytest.warns(UserWarning, match="these clients train one by one"):
+        assert equal(*side_by_side(*NETWORKS[name]))
+
+
+def viewing(classes, shape):
+    class Body(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.out = nn.Conv2d(shape[0], 4, 3, stride=2), nn.LazyLinear(16)
+
+        def forward(self, x): return F.relu(self.out(F.relu(self.conv(x)).view(len(x), -1)))
+
+    network = Expandable(Body(), 16, classes, shape)
+    network(torch.zeros(1, *shape))
+    return network
+
+
+def in_double(classes, shape): return expandable_cnn(classes, shape).double()
+
+
+METHODS = (FedAvg, FedLwF, FLwF2T, FedEWC, CGoFed, ICaRL, DER, ReFed, GLFC, TARGET, LANDER)
+
+
+@dataclass(frozen=True)
+class StreamSizes(ExemplarSizes):
+    synthetic: int = 4
+
+
+@pytest.mark.parametrize("method", METHODS, ids=[method.name for method in METHODS])
+@pytest.mark.parametrize("make", [viewing, in_double])
+def test_every_method_against_forgetting_trains_it(make, method, monkeypatch):
+    monkeypatch.setitem(networks, "cnn", make)
+    sizes = StreamSizes(clients=2, tasks=2, pictures=8, test_pictures=4, rounds=1, epochs=1, memory=12,
+                        proxy_steps=1)
+    outcome = run_stream(method, make_stream(sizes, 0), sizes, 0, workers=1)
+    assert not outcome.federation.ledger.absent and outcome.server.network().head.out_features > 2
+    wanted = torch.float64 if make is in_double else torch.float32
+    assert {t.dtype for t in outcome.server.weights.values()} == {wanted}
+
+
+def test_methods_give_the_courses_network_the_same_bits_as_before():
+    client = TaskClient(0, build(partial(expandable_cnn, 2), 0), [holding(GREY)], batch=3)
+    client.task = 0
+    plain = passes(*holding(GREY), 1, 3, generator(0, 0))
+    for (x, y), (wanted, labels) in zip(client.batches(), plain, strict=True):
+        assert torch.equal(x, wanted) and x.stride() == wanted.stride() and torch.equal(y, labels)
+
+
+@pytest.mark.parametrize("make", [partial(Quickstart, 1), lambda: Quickstart(1).double()])
+def test_it_is_pruned(make):
+    client = MaskedClient(0, build(make, 0), SimpleNamespace(**dict(zip("xy", holding((1, 32, 32))))), PRUNING)
+    client.train()
+    assert not equal(snapshot(client.model), snapshot(build(make, 0)))
+
+
+PRIVATE = {"read": (Read, WORDS), "read in float64": (lambda: Read().double(), WORDS),
+           **{name: NETWORKS[name] for name in ("quickstart", "float64", "view in float64", "frozen")}}
+
+
+@pytest.mark.parametrize("make, shape", PRIVATE.values(), ids=PRIVATE)
+def test_it_is_trained_privately_by_record(make, shape):
+    weights = snapshot(build(make, 0))
+    private = RecordClient(Client(0, build(make, 0), *holding(shape), batch=3, lr=0.01), noise=1.0)
+    answer = private.fit(Msg(weights)).tensors
+    assert not equal(answer, weights) and {t.dtype for t in answer.values()} == {t.dtype for t in weights.values()}
+
+
+def test_half_precision_is_refused_where_privacy_is_promised():
+    client = Client(0, build(lambda: small_cnn().bfloat16(), 0), *holding(GREY))
+    with pytest.raises(UserError, match=r"Sequential has weights in bfloat16.*use model.float\(\)"):
+        RecordClient(client, noise=1.0)
 
 
 # ---- what it draws and holds

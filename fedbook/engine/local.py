@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Starts', 'State', 'fixed_point', 'generator', 'global_starts', 'global_draws', 'build', 'torch_threads', 'as_float',
-           'as_pixels', 'as_input', 'reads_channels_last', 'batches', 'check_pairs', 'passes', 'train',
+           'as_pixels', 'as_input', 'in_dtype_of', 'reads_channels_last', 'batches', 'check_pairs', 'passes', 'train',
            'picture_gradients', 'sample_gradients', 'as_array', 'class_ids', 'outputs', 'predict', 'share_right',
            'snapshot', 'frozen', 'distillation_loss', 'annealed_rate', 'small_cnn', 'dry_narrow', 'drift', 'proximal',
            'control_update', 'momentum_step']
@@ -180,12 +180,19 @@ def as_input(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """`x` (n, ...) as `model` takes it: pixels (uint8) as floats in [-1, 1], all floats in the dtype of its
     weights, other whole numbers (such as the ids of words) as they are. Pictures (n, C, H, W) have the
     channels last in memory where they come so, or were pixels, and `model` can read them."""
-    if x.dtype != torch.uint8 and not x.is_floating_point():
+    x = in_dtype_of(model, x)
+    if not x.is_floating_point() or x.dim() != 4 or _in_one_row(x):
         return x
-    x = as_float(x).to(_dtype(model))
-    if x.dim() != 4 or _in_one_row(x) or reads_channels_last(model, x):
+    if reads_channels_last(model, x):
         return x
     return x.clone(memory_format=torch.contiguous_format)
+
+
+def in_dtype_of(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    "`x` (n, ...) as numbers that `model` takes, wherever they lie in memory: the first half of `as_input`."
+    if x.dtype != torch.uint8 and not x.is_floating_point():
+        return x
+    return as_float(x).to(_dtype(model))
 
 
 def reads_channels_last(model: nn.Module, x: torch.Tensor) -> bool:

@@ -30,7 +30,7 @@ from fedbook.engine.federation import (
     FedProxClient,
     InProcess,
 )
-from .local import State, batches, torch_threads, as_float
+from .local import State, as_input, batches, torch_threads
 from .sizes import Count, Positive, Profile
 from .wire import Msg, unpack
 
@@ -226,7 +226,7 @@ class StackedClients:
     def losses(
         self, weights: State, share: Tensor, x: Tensor, y: Tensor
     ) -> Tensor:
-        logits = forward_stacked(self.model, weights, as_float(x))
+        logits = forward_stacked(self.model, weights, as_input(self.model, x))
         loss = entropy_stacked(share, logits, y)
         if not self.mu:
             return loss
