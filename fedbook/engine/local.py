@@ -46,7 +46,10 @@ def fixed_point(
 def _mixed(seeds, count=1):
     "So many numbers (below 2^63) that depend on all of `seeds`."
     entropy = [len(seeds), *seeds]
-    sequence = np.random.SeedSequence(entropy)
+    try:
+        sequence = np.random.SeedSequence(entropy)
+    except (TypeError, ValueError):
+        raise UserError(f"seeds={seeds} must be whole numbers of at least 0") from None
     mixed = sequence.generate_state(count, np.uint64)
     return [word >> 1 for word in mixed.tolist()]
 
