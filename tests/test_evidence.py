@@ -338,6 +338,8 @@ def test_unlike_seeds_are_refused_and_no_rows_are_no_values(tmp_path):
     with pytest.raises(UserError, match=r"row 'b' has the seeds \[0, 1, 2, 3\] and row 'a' \[0, 1\], expected equal"):
         results.difference("b", "a", "score")
     assert results.difference("x", "y", "score") == [] and results.claim("nothing", []) == ""
+    assert results.gain("a", "x", "score") == results.gain("x", "a", "score") == []
+    with pytest.raises(UserError, match="expected equal"): results.gain("b", "a", "score")
     assert results.claims == [] and results.claim("told", [], of="p", why="no row") == "not testable here"
 
 

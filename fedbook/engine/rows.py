@@ -220,6 +220,12 @@ class Rows:
             )
         return paired(first, second)
 
+    def gain(self, what: str, minus: str, number: str) -> list:
+        "Return the `difference` of the two rows; empty also where only one of them was measured."
+        if not (self.values(what, number) and self.values(minus, number)):
+            return []
+        return self.difference(what, minus, number)
+
     def common_difference(self, what: str, minus: str, number: str) -> list:
         """Return the `number` of the row `what` minus that of the row `minus`, paired by seed, by rising
         seed, for the seeds that both have."""
