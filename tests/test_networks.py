@@ -435,6 +435,38 @@ def test_what_a_network_holds_beside_its_state_does_not_pass_to_the_next_client(
     assert Counted.lent.seen.item() == 0
 
 
+class Holding(nn.Module):
+    "Has all that a network can hold: a batch norm's buffers, dropout, a mean of its own, and a cache from none on."
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.drop = nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout()
+        self.last = nn.Linear(8, 10)
+        self.register_buffer("level", torch.zeros(8), persistent=False)
+        self.register_buffer("cache", None, persistent=False)
+
+    def forward(self, x):
+        z = self.norm(self.first(x.float()))
+        self.cache = z.detach().mean(0) if self.cache is None else self.cache / 2
+        if self.training: self.level.lerp_(self.cache, 0.5)
+        return self.last(self.drop(F.relu(z + self.level + self.cache)))
+
+
+@dataclass(frozen=True)
+class Lending(Brought):
+    "All clients borrow one network."
+    lent = build(Holding, 0)
+
+    def client(self, id): return Client(id, self.lent, *holding((4,), 6, id), self.seed, batch=3, lr=0.01)
+
+
+def test_a_network_with_all_kinds_of_buffers_is_proven_lent_or_owned():
+    owned, lent = (kind(FEW, 3, make=Holding, shape=(4,)) for kind in (Brought, Lending))
+    for experiment in (owned, lent): prove(experiment, kills=1, kinds=("nan",))
+    assert equal(trial(owned, workers=1).server.weights, trial(lent, workers=1).server.weights)
+    assert trial(lent, workers=1).server.weights["norm.num_batches_tracked"].item() > 0
+    assert Lending.lent.cache is None and not Lending.lent.level.any()
+
+
 def test_an_experiment_in_a_process_of_a_pool_takes_one_worker():
     one_round = FedAvgSizes(clients=2, per_round=2, rounds=1)
     experiment = Brought(one_round, 3, make=partial(Words, lstm), shape=WORDS)
