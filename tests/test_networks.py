@@ -467,6 +467,32 @@ def test_a_network_with_all_kinds_of_buffers_is_proven_lent_or_owned():
     assert Lending.lent.cache is None and not Lending.lent.level.any()
 
 
+class Caching(nn.Module):
+    "Adds what it saw last, and counts, in attributes that are neither its state nor its buffers."
+    def __init__(self):
+        super().__init__()
+        self.layer, self.last, self.seen, self.memory = nn.Linear(4, 10), None, 0, torch.zeros(1)
+
+    def forward(self, x):
+        h = self.layer(x.float() + (0 if self.last is None else self.last.mean()) + self.seen + self.memory)
+        self.last, self.seen = h.detach(), self.seen + 1
+        self.memory += 0.1
+        self.fresh = getattr(self, "fresh", 0) + 1
+        return h * self.fresh
+
+
+@dataclass(frozen=True)
+class Cached(Counted):
+    lent = build(Caching, 0)
+
+
+def test_what_a_network_remembers_does_not_pass_to_the_next_client_either():
+    prove(Cached(FEW, 3, make=Caching, shape=(4,)), kills=1, kinds=("nan",))
+    lent = Cached.lent
+    assert lent.last is None and lent.seen == 0 and lent.memory.item() == 0
+    assert not hasattr(lent, "fresh")
+
+
 def test_an_experiment_in_a_process_of_a_pool_takes_one_worker():
     one_round = FedAvgSizes(clients=2, per_round=2, rounds=1)
     experiment = Brought(one_round, 3, make=partial(Words, lstm), shape=WORDS)

@@ -287,10 +287,14 @@ def test_replies_come_in_the_order_asked():
 
 def test_not_more_than_a_group_is_asked_ahead():
     said = []
-    federation, msg = Federation(Stacked(make, 2), 6), Server(small_head(classes=3)).send(0)
-    replies = federation.exchange("fit", lambda id: said.append(id) or msg, range(6))
+    federation, msg = Federation(Stacked(lambda id: make(id % 6), 2), 12), Server(small_head(classes=3)).send(0)
+    replies = federation.exchange("fit", lambda id: said.append(id) or msg, range(12))
     next(replies)
-    assert said == [0, 1]
+    assert said == [0, 1, 2, 3, 4, 5]
+    for _ in range(5): next(replies)
+    assert len(said) == 6
+    next(replies)
+    assert len(said) == 8
     replies.close()
 
 

@@ -8,7 +8,8 @@ class UserError(ValueError):
 
 
 class Unfit(UserError):
-    "Two parts that do not go together: a server and an aggregate, a client and a mod."
+    """Two parts that do not go together: a server and an aggregate, a client and a mod, or what it shall be made
+    of."""
 
 
 EXTRAS = {

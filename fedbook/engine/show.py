@@ -147,6 +147,18 @@ def bytes_text(n: float) -> str:
     return f"{n:.0f} B"
 
 
+def one_line(text: Any, most: int = 500) -> str:
+    """`text` (or an error, which may fail to say what it is) as one line that any terminal can show, of at most
+    `most` characters."""
+    try:
+        words = str(text).split()
+    except Exception:
+        return f"(a {type(text).__name__} that cannot be printed)"
+    line = " ".join(words)
+    line = line if len(line) <= most else f"{line[:most - 1]}…"
+    return "".join(c if c.isprintable() else "?" for c in line)
+
+
 def spread(values: Sequence[float], unit: str = "") -> str:
     "`values` as text: mean and standard deviation over seeds, with their number."
     mean = math.fsum(values) / len(values)

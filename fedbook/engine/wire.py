@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['Refused', 'Msg', 'part', 'labelled', 'as_integers', 'to_bits', 'from_bits', 'encode', 'decode', 'pack', 'unpack',
-           'header', 'gather', 'scatter', 'Undeclared', 'fingerprints', 'check_state', 'declared_verb', 'pack_each',
-           'expect', 'accept_count', 'check_count', 'accept_labels', 'Entry', 'Ledger']
+           'unpacked_bytes', 'header', 'gather', 'scatter', 'Undeclared', 'fingerprints', 'check_state',
+           'declared_verb', 'pack_each', 'expect', 'accept_count', 'check_count', 'accept_labels', 'Entry', 'Ledger']
 
 # %% ../../nbs/engine/wire.ipynb #606a14ee
 import json
+import math
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -199,16 +200,18 @@ def _apart(tensors):
     return apart
 
 # %% ../../nbs/engine/wire.ipynb #a70e1c81
-def unpack(data: bytes) -> Msg:
+def unpack(data: bytes, most: float = math.inf) -> Msg:
     """The message in `data`. Its tensors are new memory, never shared with the sender, in the order in which
     they lie in `data`.
 
-    Raises `Refused` for anything that is not a message."""
+    Raises `Refused` for anything that is not a message, and before it makes tensors of more than `most` bytes
+    in all: those that travel as a mask and values may take 64 times the bytes in which they came."""
     try:
         tensors = load(bytes(data))
         places = header(data)
         about = json.loads(places.pop("__metadata__")["fedbook"])
         notes = dict(about["notes"])
+        _check_room(tensors, notes, most)
         decoded = {
             name: decode(tensors[name], notes.get(name)) for name in places
         }
@@ -227,6 +230,36 @@ def unpack(data: bytes) -> Msg:
         raise Refused(
             f"not a message ({type(error).__name__}: {str(error)[:80]})"
         ) from None
+
+# %% ../../nbs/engine/wire.ipynb #a70e1c87
+def _check_room(tensors, notes, most):
+    needed = sum(
+        _unpacked(t.nbytes, notes.get(name)) for name, t in tensors.items()
+    )
+    if needed > most:
+        raise Refused(
+            f"its tensors would take {bytes_text(needed)}, more than the {bytes_text(most)} allowed"
+        )
+
+
+def _unpacked(sent, note):
+    "Bytes of the tensor that is decoded from `sent` bytes by its `note`."
+    if note is None:
+        return sent
+    _, n = _shape(note)
+    dtype = getattr(torch, note[1], None) if len(note) > 1 else torch.bool
+    return n * getattr(dtype, "itemsize", 8)
+
+
+def unpacked_bytes(data: bytes) -> int:
+    "The bytes that the tensors of the packed message `data` take once they are unpacked."
+    places = header(data)
+    notes = json.loads(places.pop("__metadata__")["fedbook"])["notes"]
+    ends = {name: place["data_offsets"] for name, place in places.items()}
+    return sum(
+        _unpacked(end - start, notes.get(name))
+        for name, (start, end) in ends.items()
+    )
 
 
 def header(data: bytes) -> dict:
@@ -713,9 +746,13 @@ class Ledger:
         verb: str,
         data: bytes,
         envelope: int = 0,
+        refused: bool = False,
     ) -> Entry:
-        "Count the packed message `data`, and beside it the bytes of its `envelope`. Returns its entry."
+        """Count the packed message `data`, and beside it the bytes of its `envelope`. Returns its entry. The
+        tensors of a message that was `refused` count as one of that name, since theirs may be invented."""
         layout = _layout(data)
+        if refused and layout:
+            layout = (("refused", sum(size for _, size in layout)),)
         entry = Entry(round, way, client, verb, len(data), layout, envelope)
         self._keep(entry)
         self.so_far[way] += len(data)

@@ -13,6 +13,8 @@ import math
 import multiprocessing
 import os
 import signal
+import socket
+import struct
 import sys
 import tempfile
 import warnings
@@ -31,6 +33,8 @@ import torch
 
 from .errors import UserError
 from fedbook.engine.federation import (
+    OUTWEIGH,
+    PATIENCE,
     Call,
     ClientPool,
     Experiment,
@@ -41,6 +45,7 @@ from fedbook.engine.federation import (
     Position,
     ServerLike,
     TooFewReplies,
+    check_patience,
     run,
 )
 from .files import write_atomically
@@ -69,15 +74,18 @@ def _work(pipe, others, make_client, threads, starts):
 class Workers:
     """The transport to clients in `count` processes, which serve side by side, each with `threads` torch
     threads; the results are the same for any number. The processes are forked when the first call comes,
-    so that data already in memory are shared and not copied."""
+    so that data already in memory are shared and not copied. A client that has not answered after `patience`
+    seconds is given up, with its process."""
 
     def __init__(
         self,
         make_client: Callable[[int], Any],
         count: int | None = None,
         threads: int = 1,
+        patience: float = PATIENCE,
     ) -> None:
         _check_workers(count, threads)
+        self.patience = check_patience(patience)
         self.make_client = make_client
         self.count = count or default_workers()
         self.threads = threads
@@ -97,6 +105,7 @@ class Workers:
 
     def _start(self):
         ours, theirs = self.context.Pipe()
+        _limit_waiting(ours, self.patience)
         others = [*self.processes, ours]
         process = self.context.Process(
             target=_work,
@@ -140,15 +149,14 @@ class Workers:
                 for pipe in idle[: len(waiting)]:
                     number = max(waiting, key=hint)
                     call = waiting.pop(number)
-                    busy[pipe] = number, call, monotonic()
-                    self._send(pipe, call)
+                    busy[pipe] = number, call, self._send(pipe, call)
                 if taken == yielded:
                     return
                 if yielded in done:
                     yielded += 1
                     yield done.pop(yielded - 1)
                 else:
-                    for pipe in wait(busy):
+                    for pipe in self._ended(busy):
                         number, call, begun = busy.pop(pipe)
                         done[number] = call, self._receive(pipe)
                         self.took[call.verb, call.id] = monotonic() - begun
@@ -165,21 +173,52 @@ class Workers:
         return self.took.get(asked, math.inf)
 
     def _send(self, pipe, call):
+        "When the `call` was sent; for ever ago, where nobody takes it."
         try:
             pipe.send(call)
+        except BlockingIOError:
+            return -math.inf
         except OSError:
             pass
+        return monotonic()
+
+    def _ended(self, busy):
+        "The pipes among the `busy` whose workers have answered, or have died, or are out of patience."
+        while True:
+            ready = wait(busy, min(1.0, self.patience))
+            if ready:
+                return ready
+            since = monotonic() - self.patience
+            gone = [
+                pipe
+                for pipe, (_, _, begun) in busy.items()
+                if begun <= since or not self.processes[pipe].is_alive()
+            ]
+            if gone:
+                return gone
 
     def _receive(self, pipe):
         try:
-            return pipe.recv()
+            if pipe.poll():
+                return pipe.recv()
+            late = self.processes[pipe].is_alive()
+        except BlockingIOError:
+            late = True
         except (EOFError, OSError):
-            self._replace(pipe)
-            return Failure("its worker process died (out of memory?)")
+            late = False
+        return Failure(self._replace(pipe, late))
 
-    def _replace(self, pipe):
-        self.processes.pop(pipe).join()
+    def _replace(self, pipe, late=False):
+        "Start another worker in place of the one at `pipe`; answers why that had to go."
+        process = self.processes.pop(pipe)
+        pipe.close()
+        if not late:
+            process.join(1)
+        code = process.exitcode
+        process.kill()
+        process.join()
         self._start()
+        return _why_it_ended(code, self.patience)
 
     def close(self) -> None:
         "Stop the processes; the next call would start new ones."
@@ -193,8 +232,28 @@ def _stop(processes, owner):
     while processes:
         pipe, process = processes.popitem()
         pipe.close()
-        process.terminate()
+        process.kill()
         process.join()
+
+
+def _limit_waiting(pipe, seconds):
+    "No single read or write at `pipe` waits longer than `seconds`: the other side may have been stopped."
+    limit = 0.0 if math.isinf(seconds) else max(seconds, 1e-3)
+    whole, part = divmod(limit, 1)
+    timeval = struct.pack("ll", int(whole), int(part * 1e6))
+    with socket.socket(fileno=os.dup(pipe.fileno())) as end:
+        for way in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            end.setsockopt(socket.SOL_SOCKET, way, timeval)
+
+
+def _why_it_ended(code, patience):
+    if code is None:
+        return f"no answer within {patience:g} s, so its worker process was ended"
+    if code >= 0:
+        return f"its worker process died with exit code {code}"
+    name = signal.Signals(-code).name
+    hint = " (out of memory?)" if name == "SIGKILL" else ""
+    return f"its worker process died of {name}{hint}"
 
 
 def _check_workers(workers, threads):
@@ -233,14 +292,16 @@ def transport_for(
     make_client: Callable[[int], Any],
     workers: int | None = None,
     threads: int = 1,
+    patience: float = PATIENCE,
 ) -> Transport:
     """The transport to clients that suits this machine: `Workers` (None: one per core, where they can be
-    forked), or `InProcess`, where one is enough."""
+    forked), or `InProcess`, where one is enough. After `patience` seconds without an answer, the first gives a
+    client up, and the second names it in a warning."""
     _check_workers(workers, threads)
     count = default_workers() if workers is None else workers
     if count > 1:
-        return Workers(make_client, count, threads)
-    return InProcess(make_client, threads)
+        return Workers(make_client, count, threads, patience)
+    return InProcess(make_client, threads, patience)
 
 # %% ../../nbs/engine/workers.ipynb #1e81f60f
 _FAULTS = ("silent", "crash", "nan", "shape", "names", "dtype", "garbage")
@@ -456,15 +517,17 @@ def trial(
     label: str = "",
     min_replies: int = 1,
     threads: int = 1,
+    patience: float = PATIENCE,
+    outweigh: float = OUTWEIGH,
 ) -> RunResult:
     """Run `experiment` from its first round to its last. The clients are served by `transport`, if one is
-    given, else by `transport_for(experiment.built_client, workers, threads)`, and calls go there through
-    `experiment.transport`."""
+    given, else by `transport_for(experiment.built_client, workers, threads, patience)`, and calls go there
+    through `experiment.transport`. Of `outweigh`, see `Federation`."""
     if checkpoint:
         checkpoint.facts = facts_of(experiment)
     server = experiment.built_server()
     served = transport or transport_for(
-        experiment.built_client, workers, threads
+        experiment.built_client, workers, threads, patience
     )
     with Federation(
         experiment.transport(served),
@@ -472,6 +535,7 @@ def trial(
         min_replies,
         faults,
         mods=experiment.mods,
+        outweigh=outweigh,
     ) as federation:
         history = run(
             server,

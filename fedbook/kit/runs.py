@@ -354,7 +354,7 @@ def _without_grammar():
 def _cell_error(error: Any, path: Path, parameters: dict) -> str:
     sizes = parameters and sizes_of(path, parameters["profile"], parameters["changes"])
     if error.ename == "OutOfMemoryError": error.ename, error.evalue = "UserError", out_of_memory(sizes)
-    detail = "" if error.ename == "UserError" else "\n" + "\n".join(error.traceback)
+    detail = "" if error.ename in ("UserError", "Unfit") else "\n" + "\n".join(error.traceback)
     return f"cell {error.cell_index + 1} failed: {error.ename}: {error.evalue}{detail}"
 
 
