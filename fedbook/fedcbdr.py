@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from .engine.errors import UserError
 from .engine.federation import Federation, InProcess, Step, mean_of
 from .engine.history import History
-from .engine.local import snapshot, annealed_rate, batches, build, generator, train, as_float
-from .engine.sizes import Count, Positive, Share, choose
+from .engine.local import as_input, snapshot, annealed_rate, batches, build, generator, train
+from .engine.sizes import Count, Positive, Share, choose, whole_number
 from .engine.wire import Msg, Refused, expect, labelled, part
 from .methods.continual import Expandable, Method, StreamExperiment, TaskServer, TaskSizes, logits
 from .methods.leverage import (BlockDiagonal, LeverageScoreCalculator, Policy, ReplayBuffer,
@@ -227,7 +227,7 @@ class FedCBDRTrainer:
         sgd = torch.optim.SGD(model.parameters(), self.lr, self.momentum, weight_decay=self.weight_decay)
         some = (pair for _ in range(self.epochs)
                 for pair in mixed_batches((x, y), (old_x, old_y), self.batch, self.replay_ratio, generator))
-        train(model, some, lambda x, y: self.loss(model(as_float(x)), y, old), sgd)
+        train(model, some, lambda x, y: self.loss(model(as_input(model, x)), y, old), sgd)
 
 # %% ../nbs/13_fedcbdr.ipynb #44ecaba8
 class FedCBDRAggregator:
@@ -283,11 +283,10 @@ class TrainingClient:
 
     def __init__(self, cid: int, x: Any, y: Any, buffer_size: int | None = None, model: Any = None,
                  seed: int = 0, key: int = 0, block: int | None = None):
-        if not hasattr(cid, "__index__") or cid < 0:
-            raise UserError(f"cid={cid!r} must be a whole number of at least 0")
-        self.id, self.model, self.seed, self.key, self.block = index(cid), model, seed, key, block
+        self.id = whole_number("cid", cid, least=0)
+        self.model, self.seed, self.key, self.block = model, seed, key, block
         self.x, self.y = _labelled_pictures(f"client {cid}", x, y)
-        self.buffer, self.generator = ReplayBuffer(buffer_size), generator(seed, cid)
+        self.buffer, self.generator = ReplayBuffer(buffer_size), generator(seed, self.id)
         self.task: Any = None
         self.old = 0
         self.classes: Any = None

@@ -25,7 +25,7 @@ from fedbook.fedcbdr import (FedCBDR, FedCBDRAggregator, FedCBDRClient, FedCBDRS
 from fedbook.engine.errors import UserError
 from fedbook.engine.sizes import choose
 from fedbook.methods.leverage import draw_samples, features, leverage_scores, sampling_probabilities
-from fedbook.engine.local import build, generator
+from fedbook.engine.local import as_pixels, build, generator
 from fedbook.methods.score import accuracy
 
 
@@ -337,6 +337,26 @@ def loop(server, tasks=TASKS, rounds=1):
         for _ in range(rounds): server.train_round()
         server.coordinate_gdr()
     return server
+
+class ByView(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.side = nn.Conv2d(3, 2, 3), 2 * 4 * 4
+
+    def forward(self, x): return torch.tanh(self.conv(x)).view(len(x), self.side)
+
+@pytest.mark.parametrize("form", ["by view", "in double precision"])
+def test_networks_of_ones_own_go_through_selection_and_training(form):
+    shape = 3, 6, 6
+    make = lambda: Expandable(ByView(), 32, 2, shape) if form == "by view" else net(shape).double()
+    start = build(make, 0)
+    before = start.state_dict()["head.weight"].clone()
+    pixels = lambda pair: (as_pixels(pair[0]), pair[1])
+    clients = [FedCBDRClient(k, *pixels(held(k, shape))) for k in range(3)]
+    server = loop(FedCBDRServer(clients, pixels(exam(shape)), SMALL, start, 0))
+    after = server.server.weights["head.weight"]
+    assert after.dtype == before.dtype and not torch.equal(after[:2], before) and after.isfinite().all()
+    assert all(len(y) for _, y in buffers(server).values())
 
 def task_pictures(k, classes, source=held):
     x, y = source(k)

@@ -22,6 +22,7 @@ import psutil
 import pytest
 import torch
 from PIL import Image
+from torch import nn
 
 os.environ.update(FLWR_TELEMETRY_ENABLED="0", FLWR_DISABLE_UPDATE_CHECK="1", RAY_USAGE_STATS_ENABLED="0")
 pytest.importorskip("flwr", reason="Flower is not installed here: pip install 'fedbook[flower]'")
@@ -37,14 +38,14 @@ from flwr.supercore.task_identity import TaskIdentity
 from conftest import AT_NIGHT, Killed, by_day, seeded
 from fedbook.deploy import flower
 from fedbook.kit.command import plan_of
-from fedbook.engine.workers import Checkpoint, Faults
+from fedbook.engine.workers import Checkpoint, Faults, transport_for
 from fedbook.engine.federation import Client, Federation, FedProxClient, InProcess, Server, TooFewReplies, run
 from fedbook.deploy.flower import (FlowerTransport, client_app, fingerprint, server_app, simulate, to_array,
                                    write_app)
 from fedbook.engine.errors import UserError
 from fedbook.engine.local import build, torch_threads
 from fedbook.engine.wire import Msg, pack, unpack
-from test_fedavg import make, net
+from test_fedavg import make, net, several
 
 PACKAGE = Path(flower.__file__).parent.parent
 CHAPTERS = ("fedavg", "continual", "fedreplay", "fedmox", "fedklpr", "fedcbdr", "fedgtea")
@@ -288,6 +289,41 @@ class Drawing(Client):
 def test_what_clients_draw_from_global_generators_is_the_same_on_flower():
     draw = partial(make, kind=Drawing)
     assert_same_run(small_run(small_grid(make=draw)), small_reference(make=draw))
+
+
+def dropping():
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 3))
+
+
+def make_dropping(id):
+    client = make(id)
+    client.model = build(dropping, 0)
+    return client
+
+
+def run_dropping(federation):
+    server = Server(build(dropping, 0), seed=1)
+    run(server, federation, 3)
+    return server, federation
+
+
+@several
+def test_a_network_with_dropout_ends_with_the_same_bits_on_flower_and_with_one_two_and_three_workers():
+    on_flower = run_dropping(over(small_grid(make=make_dropping)))
+    for workers in (1, 2, 3):
+        with Federation(transport_for(make_dropping, workers), 4) as federation:
+            assert_same_run(on_flower, run_dropping(federation))
+
+
+@pytest.fixture(scope="module")
+def simulated_dropping():
+    "The run on a simulation of its own, by the real clock."
+    with torch_threads(1): return simulate(run_dropping, make_dropping, range(4), side_by_side=2)
+
+
+@AT_NIGHT
+def test_a_network_with_dropout_ends_with_the_same_bits_on_flowers_simulation(simulated_dropping):
+    assert_same_run(simulated_dropping, run_dropping(Federation(InProcess(make_dropping), 4)))
 
 
 # ---- what crosses

@@ -99,7 +99,8 @@ def test_numbers_of_numpy_and_lists_become_those_of_python():
 
 def test_a_whole_number_is_one_whoever_counted_it():
     for three in (3, np.uint8(3), np.ones(3).shape[0], torch.tensor(3)): assert whole_number("n", three) == 3
-    for bad in (3.0, np.float64(3), "3", None, True, 0, np.int64(-1), torch.tensor([1, 2])):
+    for bad in (3.0, np.float64(3), "3", None, True, np.True_, torch.tensor(True), 0, np.int64(-1),
+                torch.tensor([1, 2]), torch.tensor(3.0)):
         with pytest.raises(UserError, match="n=.* must be a whole number of at least 1$"):
             whole_number("n", bad)
 

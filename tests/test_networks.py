@@ -4,6 +4,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,10 +17,20 @@ from fedbook.engine.federation import Client, Experiment, Federation, InProcess,
 from fedbook.engine.local import (as_float, as_input, batches, build, class_ids, generator, global_draws,
                                   global_starts, outputs, passes, predict, reads_channels_last, share_right,
                                   small_cnn, snapshot)
+from fedbook.engine.rows import Rows
+from fedbook.engine.show import say_once
+from fedbook.engine.stacked import Stacked
 from fedbook.engine.wire import Msg
 from fedbook.engine.workers import Workers, prove, transport_for, trial
 from fedbook.methods.fedavg import FedAvgSizes
+from fedbook.methods.continual import (Expandable, FedAvg, TaskClient, expandable_cnn, make_stream, networks,
+                                       run_stream)
+from fedbook.methods.exemplars import DER, GLFC, ExemplarSizes, ICaRL, ReFed
+from fedbook.methods.painters import LANDER, TARGET
+from fedbook.methods.penalties import CGoFed, FedEWC, FedLwF, FLwF2T
+from fedbook.methods.pruning import MaskedClient, PruningSizes
 from fedbook.methods.score import accuracy
+from fedbook.privacy.dp import RecordClient
 from test_fedavg import equal, several
 
 
@@ -72,6 +83,7 @@ def dropping():
 
 lstm = partial(nn.LSTM, 8, 8, batch_first=True)
 encoder = partial(nn.TransformerEncoderLayer, 8, 2, 16, batch_first=True)
+PRUNING = PruningSizes(epochs=1, batch=3)
 FEW = FedAvgSizes(clients=3, per_round=2, rounds=3)
 COLOUR, GREY, WORDS = (3, 32, 32), (1, 28, 28), (7,)
 NETWORKS = {
@@ -128,6 +140,54 @@ def test_a_network_that_flattens_by_view_gets_rows_and_says_so_once(capsys):
     assert outputs(network, x).shape == (6, 10)
 
 
+@several
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_run_says_once_how_a_network_gets_its_pictures_and_its_results_keep_it(workers, capfd, tmp_path):
+    said = f"Seen by {workers}"
+    network = build(type(said, (Quickstart,), {}), 0)
+    make = lambda id: Client(id, network, *holding(COLOUR, 6, id), batch=3, lr=0.01)
+
+    def measure():
+        with Federation(transport_for(make, workers), 4) as federation:
+            run(server := Server(network), federation, 2)
+        return {"score": server.score(network, *holding(COLOUR))}
+
+    results = Rows("said", "smoke", out=tmp_path)
+    assert said not in results.made_with.get("networks", "")
+    results.row("quickstart", 0, measure), results.row("quickstart", 1, measure)
+    lines = [line for line in capfd.readouterr().out.splitlines() if said in line]
+    assert len(lines) == 1 and lines[0].startswith(f"{said} gets its pictures channel after channel in memory; with")
+    kept = Rows.read(results.file).made_with["networks"].split("; ")
+    assert f"{said} gets its pictures channel after channel" in kept and sorted(set(kept)) == kept
+
+
+def test_rows_that_are_not_measured_again_keep_what_was_said_of_their_networks(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDBOOK_STAMP", "kept")
+    first = Rows("said", "smoke", out=tmp_path)
+    first.row("a", 0, dict)
+    first.made_with["networks"] = "Long Ago gets its pictures channel after channel"
+    first.save()
+    again = Rows("said", "smoke", out=tmp_path)
+    again.row("a", 0, dict), again.row("b", 0, dict)
+    assert "Long Ago gets" in Rows.read(again.file).made_with["networks"]
+
+
+def test_what_processes_want_to_say_at_the_same_time_is_said_by_one(capfd):
+    context = multiprocessing.get_context("fork")
+    barrier = context.Barrier(4)
+    speakers = [context.Process(target=_say_together, args=(barrier,)) for _ in range(4)]
+    for speaker in speakers: speaker.start()
+    for speaker in speakers: speaker.join()
+    _say_together(None)
+    assert sorted(capfd.readouterr().out.split()) == sorted(f"said-{k}" for k in range(50))
+
+
+def _say_together(barrier):
+    for k in range(50):
+        if barrier: barrier.wait()
+        say_once(f"said-{k}")
+
+
 def test_the_courses_networks_keep_the_channels_last_and_their_bits():
     network, x = build(small_cnn, 0), holding(GREY)[0]
     given, wanted = as_input(network, x), as_float(x)
@@ -175,6 +235,116 @@ def test_a_state_that_is_no_tensor_is_named():
     for take in (Server, snapshot):
         with pytest.raises(UserError, match="Counting holds '_extra_state'.*a dict, expected tensors"):
             take(Counting(2, 2))
+
+
+class Read(nn.Module):
+    "Reads words, without memory or dropout."
+    def __init__(self):
+        super().__init__()
+        self.embed, self.out = nn.Embedding(20, 8), nn.Linear(8, 10)
+
+    def forward(self, words): return self.out(self.embed(words).mean(1))
+
+
+def ended(transport, make):
+    with Federation(transport, 3) as federation: run(server := Server(build(make, 0)), federation, 2)
+    return server.weights
+
+
+def side_by_side(make, shape):
+    "The weights after two rounds, with clients one by one and together."
+    network = build(make, 0)
+    client = lambda id: Client(id, network, *holding(shape, 6, id), batch=3, lr=0.01)
+    return ended(InProcess(client), make), ended(Stacked(client, 3), make)
+
+
+TOGETHER = {"read": (Read, WORDS), "read in float64": (lambda: Read().double(), WORDS),
+            **{name: NETWORKS[name] for name in ("quickstart", "float64", "bfloat16", "view in float64")}}
+
+
+@pytest.mark.filterwarnings("error:these clients train one by one")
+@pytest.mark.parametrize("make, shape", TOGETHER.values(), ids=TOGETHER)
+def test_clients_with_it_train_together(make, shape):
+    alone, together = side_by_side(make, shape)
+    assert not equal(alone, snapshot(build(make, 0)))
+    for name, t in alone.items():
+        assert t.dtype == together[name].dtype
+        torch.testing.assert_close(together[name], t, rtol=1e-5, atol=1e-2 if t.dtype == torch.bfloat16 else 1e-6)
+
+
+@pytest.mark.parametrize("name", ["lstm", "transformer", "tied"])
+def test_clients_with_one_that_cannot_be_stacked_train_alone_with_the_same_bits(name):
+    with pytest.warns(UserWarning, match="these clients train one by one"):
+        assert equal(*side_by_side(*NETWORKS[name]))
+
+
+def viewing(classes, shape):
+    class Body(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.out = nn.Conv2d(shape[0], 4, 3, stride=2), nn.LazyLinear(16)
+
+        def forward(self, x): return F.relu(self.out(F.relu(self.conv(x)).view(len(x), -1)))
+
+    network = Expandable(Body(), 16, classes, shape)
+    network(torch.zeros(1, *shape))
+    return network
+
+
+def in_double(classes, shape): return expandable_cnn(classes, shape).double()
+
+
+METHODS = (FedAvg, FedLwF, FLwF2T, FedEWC, CGoFed, ICaRL, DER, ReFed, GLFC, TARGET, LANDER)
+
+
+@dataclass(frozen=True)
+class StreamSizes(ExemplarSizes):
+    synthetic: int = 4
+
+
+@pytest.mark.parametrize("method", METHODS, ids=[method.name for method in METHODS])
+@pytest.mark.parametrize("make", [viewing, in_double])
+def test_every_method_against_forgetting_trains_it(make, method, monkeypatch):
+    monkeypatch.setitem(networks, "cnn", make)
+    sizes = StreamSizes(clients=2, tasks=2, pictures=8, test_pictures=4, rounds=1, epochs=1, memory=12,
+                        proxy_steps=1)
+    outcome = run_stream(method, make_stream(sizes, 0), sizes, 0, workers=1)
+    assert not outcome.federation.ledger.absent and outcome.server.network().head.out_features > 2
+    wanted = torch.float64 if make is in_double else torch.float32
+    assert {t.dtype for t in outcome.server.weights.values()} == {wanted}
+
+
+def test_methods_give_the_courses_network_the_same_bits_as_before():
+    client = TaskClient(0, build(partial(expandable_cnn, 2), 0), [holding(GREY)], batch=3)
+    client.task = 0
+    plain = passes(*holding(GREY), 1, 3, generator(0, 0))
+    for (x, y), (wanted, labels) in zip(client.batches(), plain, strict=True):
+        assert torch.equal(x, wanted) and x.stride() == wanted.stride() and torch.equal(y, labels)
+
+
+@pytest.mark.parametrize("make", [partial(Quickstart, 1), lambda: Quickstart(1).double()])
+def test_it_is_pruned(make):
+    client = MaskedClient(0, build(make, 0), SimpleNamespace(**dict(zip("xy", holding((1, 32, 32))))), PRUNING)
+    client.train()
+    assert not equal(snapshot(client.model), snapshot(build(make, 0)))
+
+
+PRIVATE = {"read": (Read, WORDS), "read in float64": (lambda: Read().double(), WORDS),
+           **{name: NETWORKS[name] for name in ("quickstart", "float64", "view in float64", "frozen")}}
+
+
+@pytest.mark.parametrize("make, shape", PRIVATE.values(), ids=PRIVATE)
+def test_it_is_trained_privately_by_record(make, shape):
+    weights = snapshot(build(make, 0))
+    private = RecordClient(Client(0, build(make, 0), *holding(shape), batch=3, lr=0.01), noise=1.0)
+    answer = private.fit(Msg(weights)).tensors
+    assert not equal(answer, weights) and {t.dtype for t in answer.values()} == {t.dtype for t in weights.values()}
+
+
+def test_half_precision_is_refused_where_privacy_is_promised():
+    client = Client(0, build(lambda: small_cnn().bfloat16(), 0), *holding(GREY))
+    with pytest.raises(UserError, match=r"Sequential has weights in bfloat16.*use model.float\(\)"):
+        RecordClient(client, noise=1.0)
 
 
 # ---- what it draws and holds
@@ -263,6 +433,38 @@ class Counted(Brought):
 def test_what_a_network_holds_beside_its_state_does_not_pass_to_the_next_client():
     prove(Counted(FEW, 3, make=Loose, shape=(4,)), kills=1, kinds=("nan",))
     assert Counted.lent.seen.item() == 0
+
+
+class Holding(nn.Module):
+    "Has all that a network can hold: a batch norm's buffers, dropout, a mean of its own, and a cache from none on."
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.drop = nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout()
+        self.last = nn.Linear(8, 10)
+        self.register_buffer("level", torch.zeros(8), persistent=False)
+        self.register_buffer("cache", None, persistent=False)
+
+    def forward(self, x):
+        z = self.norm(self.first(x.float()))
+        self.cache = z.detach().mean(0) if self.cache is None else self.cache / 2
+        if self.training: self.level.lerp_(self.cache, 0.5)
+        return self.last(self.drop(F.relu(z + self.level + self.cache)))
+
+
+@dataclass(frozen=True)
+class Lending(Brought):
+    "All clients borrow one network."
+    lent = build(Holding, 0)
+
+    def client(self, id): return Client(id, self.lent, *holding((4,), 6, id), self.seed, batch=3, lr=0.01)
+
+
+def test_a_network_with_all_kinds_of_buffers_is_proven_lent_or_owned():
+    owned, lent = (kind(FEW, 3, make=Holding, shape=(4,)) for kind in (Brought, Lending))
+    for experiment in (owned, lent): prove(experiment, kills=1, kinds=("nan",))
+    assert equal(trial(owned, workers=1).server.weights, trial(lent, workers=1).server.weights)
+    assert trial(lent, workers=1).server.weights["norm.num_batches_tracked"].item() > 0
+    assert Lending.lent.cache is None and not Lending.lent.level.any()
 
 
 class Caching(nn.Module):

@@ -51,7 +51,7 @@ def test_shares_are_dirichlet(alpha):
 
 
 def test_a_part_says_what_is_wrong():
-    with pytest.raises(UserError, match="count=0 must be at least 1"): drawn_part(BY_CLASS, 0, 0, 0, 1.0)
+    with pytest.raises(UserError, match="count=0 must be a whole number of at least 1"): drawn_part(BY_CLASS, 0, 0, 0, 1.0)
 
 
 def test_a_client_is_the_same_in_a_crowd_of_any_size():
@@ -271,7 +271,7 @@ def test_groups_are_even_and_mixed_or_alike():
 
 
 def test_two_levels_say_what_is_wrong():
-    with pytest.raises(UserError, match="inner=0 must be at least 1"): TwoLevel(None, [0], 0)
+    with pytest.raises(UserError, match="inner=0 must be a whole number of at least 1"): TwoLevel(None, [0], 0)
     with pytest.raises(AttributeError): TwoLevel(Server(nn.Linear(1, 1)), [0], 1).nonsense
 
 

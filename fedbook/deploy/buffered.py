@@ -22,7 +22,7 @@ from torch import nn
 from ..engine.errors import UserError
 from ..engine.federation import Call, Failure, Transport, Mean, Replies, Server, Step
 from ..engine.local import State, generator
-from ..engine.sizes import Bounds, Count, Positive, Profile, Share
+from ..engine.sizes import Bounds, Count, Positive, Profile, Share, whole_number
 from ..engine.wire import Msg
 from ..datasets.world import Pictures
 from ..methods.fedavg import FedAvgExperiment, FedAvgSizes
@@ -185,9 +185,7 @@ class Buffered:
     to the calls under way. Calls still under way when a run ends are not in its ledger of traffic."""
 
     def __init__(self, transport: Transport, seconds: Seconds, size: int) -> None:
-        if type(size) is not int or size < 1:
-            raise UserError(f"size={size!r} must be a whole number of at least 1")
-        self.transport, self.seconds, self.size = transport, seconds, size
+        self.transport, self.seconds, self.size = transport, seconds, whole_number("size", size)
         self.now, self.times = 0.0, list[float]()
         self.flights: dict[int, Flight] = {}
 
@@ -369,9 +367,8 @@ class OnNodes:
     the bytes that Flower added to the message, and the `Call`."""
 
     def __init__(self, transport: Any, size: int) -> None:
-        if type(size) is not int or size < 1:
-            raise UserError(f"size={size!r} must be a whole number of at least 1")
-        self.transport, self.size, self.begun, self.times = transport, size, monotonic(), list[float]()
+        self.transport, self.size = transport, whole_number("size", size)
+        self.begun, self.times = monotonic(), list[float]()
         self.flights: dict[str, tuple[int, Call]] = {}
 
     def serve(self, calls: Iterable[Call]) -> Generator[tuple[Call, Any], None, None]:

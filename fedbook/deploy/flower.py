@@ -56,7 +56,7 @@ from ..engine.files import run_dir, write_atomically
 from ..engine.local import torch_threads
 from ..engine.rows import Rows
 from ..engine.show import bytes_text
-from ..engine.sizes import Bounds, Count, Positive, Profile
+from ..engine.sizes import Bounds, Count, Positive, Profile, whole_number
 from ..engine.wire import Refused
 from ..engine.workers import Checkpoint, default_workers
 
@@ -548,14 +548,11 @@ def _cores(ids, side_by_side):
     "How many clients run at once."
     if not ids or ids != list(range(len(ids))):
         raise UserError(f"ids={ids} must be 0, 1, 2 and so on: the simulation numbers its nodes so")
-    count = default_workers() if side_by_side is None else side_by_side
-    if type(count) is int and count >= 1: return count
-    raise UserError(f"side_by_side={side_by_side!r} must be a whole number of at least 1")
+    return default_workers() if side_by_side is None else whole_number("side_by_side", side_by_side)
 
 def _federation(grid, ids, min_replies, timeout, wait=60.0, over=1.0, most=10**6):
-    if type(min_replies) is int and min_replies >= 1:
-        return Federation(FlowerTransport(grid, ids, timeout, wait, over=over), ids, min_replies, most=most)
-    raise UserError(f"min_replies={min_replies!r} must be a whole number of at least 1")
+    least = whole_number("min_replies", min_replies)
+    return Federation(FlowerTransport(grid, ids, timeout, wait, over=over), ids, least, most=most)
 
 def _stop(*_): raise KeyboardInterrupt("the simulation has ended")
 

@@ -28,7 +28,7 @@ from ..engine.federation import (Answer, Call, Experiment, Federation, InProcess
                                        Server, ServerLike, Step, run)
 from ..engine.history import History
 from ..engine.local import State, build
-from ..engine.sizes import Bounds, Count, Positive, Profile, Share
+from ..engine.sizes import Bounds, Count, Positive, Profile, Share, whole_number
 from ..engine.wire import Msg, gather, labelled, pack, part, scatter
 from ..engine.workers import Checkpoint, Faults, RunResult, transport_for
 from ..methods.fedavg import FedAvgExperiment, FedAvgSizes
@@ -111,7 +111,7 @@ def drawn_part(by_class: Sequence[np.ndarray], id: int, seed: int, count: int, a
     from a Dirichlet distribution of `alpha` (inf: all equal), then pictures of each class with replacement
     (equation (1)). `by_class`: an array of positions for each class, not empty. Depends on `seed` and `id`,
     and not on the number of clients."""
-    if count < 1: raise UserError(f"count={count} must be at least 1")
+    count = whole_number("count", count)
     draws, classes = np.random.default_rng([seed, id, 24]), len(by_class)
     shares = np.full(classes, 1 / classes) if alpha == math.inf else draws.dirichlet([alpha] * classes)
     of_class = draws.multinomial(count, shares)
@@ -264,8 +264,7 @@ class TwoLevel:
     keeps = ("inside",)
 
     def __init__(self, server: Any, groups: Sequence[int], inner: int = 2) -> None:
-        if inner < 1: raise UserError(f"inner={inner} must be at least 1")
-        self.server, self.groups, self.inner = server, list(groups), inner
+        self.server, self.groups, self.inner = server, list(groups), whole_number("inner", inner)
         self.inside: dict[int, State] = {}
 
     @property
@@ -333,17 +332,19 @@ def mixed_groups(kinds: Sequence[int], groups: int) -> list[int]:
     """Return the group of each client, 0 to `groups` - 1, so that clients of one kind are spread over as many
     groups as can be. `kinds`: a number for each client, such as its most frequent class. Groups are equally
     large, or one apart. Raises `UserError` unless `groups` is from 1 to the number of clients."""
+    groups = whole_number("groups", groups)
     return (_ranked(kinds, groups) % groups).tolist()
 
 def alike_groups(kinds: Sequence[int], groups: int) -> list[int]:
     """Return the group of each client, 0 to `groups` - 1, so that clients of one kind are in as few groups as
     can be. `kinds`: a number for each client, such as its most frequent class. Raises `UserError` unless
     `groups` is from 1 to the number of clients."""
+    groups = whole_number("groups", groups)
     return (_ranked(kinds, groups) * groups // len(kinds)).tolist()
 
 def _ranked(kinds, groups):
     "The place of each client in the order of their `kinds`."
-    if 1 <= groups <= len(kinds): return np.argsort(np.argsort(kinds, kind="stable"), kind="stable")
+    if groups <= len(kinds): return np.argsort(np.argsort(kinds, kind="stable"), kind="stable")
     raise UserError(f"groups={groups} must be from 1 to {len(kinds)} clients")
 
 # %% ../../nbs/deploy/scale.ipynb #23c00040

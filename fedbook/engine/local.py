@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Starts', 'State', 'fixed_point', 'generator', 'global_starts', 'global_draws', 'build', 'torch_threads', 'as_float',
-           'as_pixels', 'as_input', 'reads_channels_last', 'batches', 'check_pairs', 'passes', 'train',
+           'as_pixels', 'as_input', 'in_dtype_of', 'reads_channels_last', 'batches', 'check_pairs', 'passes', 'train',
            'picture_gradients', 'sample_gradients', 'as_array', 'class_ids', 'outputs', 'predict', 'share_right',
            'snapshot', 'frozen', 'distillation_loss', 'annealed_rate', 'small_cnn', 'dry_narrow', 'drift', 'proximal',
            'control_update', 'momentum_step']
@@ -12,13 +12,11 @@ __all__ = ['Starts', 'State', 'fixed_point', 'generator', 'global_starts', 'glob
 # %% ../../nbs/engine/local.ipynb #0d6e1e1e
 import copy
 import math
-import multiprocessing
 import os
 import random
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -29,6 +27,7 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 
 from .errors import UserError
+from .show import say_once
 
 # %% ../../nbs/engine/local.ipynb #777ca743
 def fixed_point(
@@ -47,7 +46,10 @@ def fixed_point(
 def _mixed(seeds, count=1):
     "So many numbers (below 2^63) that depend on all of `seeds`."
     entropy = [len(seeds), *seeds]
-    sequence = np.random.SeedSequence(entropy)
+    try:
+        sequence = np.random.SeedSequence(entropy)
+    except (TypeError, ValueError):
+        raise UserError(f"seeds={seeds} must be whole numbers of at least 0") from None
     mixed = sequence.generate_state(count, np.uint64)
     return [word >> 1 for word in mixed.tolist()]
 
@@ -181,17 +183,24 @@ def as_input(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """`x` (n, ...) as `model` takes it: pixels (uint8) as floats in [-1, 1], all floats in the dtype of its
     weights, other whole numbers (such as the ids of words) as they are. Pictures (n, C, H, W) have the
     channels last in memory where they come so, or were pixels, and `model` can read them."""
-    if x.dtype != torch.uint8 and not x.is_floating_point():
+    x = in_dtype_of(model, x)
+    if not x.is_floating_point() or x.dim() != 4 or _in_one_row(x):
         return x
-    x = as_float(x).to(_dtype(model))
-    if x.dim() != 4 or _in_one_row(x) or reads_channels_last(model, x):
+    if reads_channels_last(model, x):
         return x
     return x.clone(memory_format=torch.contiguous_format)
 
 
+def in_dtype_of(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    "`x` (n, ...) as numbers that `model` takes, wherever they lie in memory: the first half of `as_input`."
+    if x.dtype != torch.uint8 and not x.is_floating_point():
+        return x
+    return as_float(x).to(_dtype(model))
+
+
 def reads_channels_last(model: nn.Module, x: torch.Tensor) -> bool:
     """Whether `model` can read pictures like `x` (n, C, H, W) that have the channels last in memory. A copy of
-    it is tried once for each shape of picture; if it cannot, that is printed."""
+    it is tried once for each shape of picture; if it cannot, that is said once, and stands with the results."""
     shape = x.shape[1:]
     known = _tried.setdefault(model, {})
     if shape not in known:
@@ -219,9 +228,10 @@ def _reads_channels_last(model, x):
     if trouble is None or _trouble(model, row) is not None:
         return True
     why = str(trouble).partition(" (")[0]
-    _say_once(
-        f"{type(model).__name__} gets its pictures channel after channel in memory; with the channels last "
-        f"it stops: {why:.120}"
+    name = type(model).__name__
+    say_once(
+        f"{name} gets its pictures channel after channel in memory; with the channels last it stops: {why:.120}",
+        stamp=f"{name} gets its pictures channel after channel",
     )
     return False
 
@@ -234,12 +244,6 @@ def _trouble(model, x):
     except Exception as error:
         return error
     return None
-
-
-@lru_cache(maxsize=None)
-def _say_once(sentence):
-    if multiprocessing.parent_process() is None:
-        print(sentence)
 
 # %% ../../nbs/engine/local.ipynb #a4f971f5
 def batches(

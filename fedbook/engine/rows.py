@@ -16,7 +16,11 @@ from typing import Any
 from fedbook.engine.devices import clock
 from fedbook.engine.errors import UserError
 from fedbook.engine.files import locked, run_dir, write_atomically
+from fedbook.engine.show import stamps
 from fedbook.engine.sizes import Profile, whole_number
+
+
+_NETWORKS = "networks"  # in `made_with`, where there is something to say of them
 
 
 def machine_name(device: Any) -> str:
@@ -176,6 +180,8 @@ class Rows:
                 was = before.get(name, now)
                 if was != now:
                     self.made_with[name] = f"{was}, then {now}"
+            if _NETWORKS in before:
+                self.made_with[_NETWORKS] = before[_NETWORKS]
         elif self.facts["stamp"] and old.get("seeded"):
             fact = other[0]
             was = old.get(fact)
@@ -195,6 +201,7 @@ class Rows:
                 return row["numbers"]
         start = clock()
         numbers = measure()
+        self._note_networks()
         seconds = round(clock() - start, 2)
         row = dict(what=what, seed=seed, numbers=numbers, seconds=seconds)
         places = list(map(_key, self.rows))
@@ -224,6 +231,12 @@ class Rows:
                 f"{list(second)}, expected equal ones; measure the missing"
             )
         return paired(first, second)
+
+    def gain(self, what: str, minus: str, number: str) -> list:
+        "Return the `difference` of the two rows; empty also where only one of them was measured."
+        if not (self.values(what, number) and self.values(minus, number)):
+            return []
+        return self.difference(what, minus, number)
 
     def common_difference(self, what: str, minus: str, number: str) -> list:
         """Return the `number` of the row `what` minus that of the row `minus`, paired by seed, by rising
@@ -260,6 +273,13 @@ class Rows:
         if body and not self._other_facts(body):
             known = _keys(self.rows) | self._before
             self.rows += [row for row in body["rows"] if _key(row) not in known]
+
+    def _note_networks(self):
+        "Note what was said of the networks of this process and its workers: how they get their pictures."
+        before = self.made_with.get(_NETWORKS, "").split("; ")
+        said = {*before, *stamps()} - {""}
+        if said:
+            self.made_with[_NETWORKS] = "; ".join(sorted(said))
 
     def finish(self, headline: str) -> None:
         """Keep `headline`, the sentence that the command's table shows, and print it. Rows from before that

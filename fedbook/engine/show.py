@@ -1,12 +1,54 @@
 """What a notebook or a terminal shows: tables, progress, bytes, the look of figures."""
 
+import json
 import math
 import os
 import sys
+import threading
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from fedbook.engine.errors import needs
+
+
+_LINUX = hasattr(os, "memfd_create")
+_board = os.memfd_create("said") if _LINUX else -1  # forked workers share it
+_own_board: list[bytes] = []  # elsewhere nothing is forked
+
+
+@lru_cache(maxsize=None)
+def say_once(sentence: str, stamp: str = "") -> None:
+    """Print `sentence` once, by whichever comes first of this process and its forked workers. `stamp` is what
+    of it stands with the results of the run."""
+    if sentence in (said for _, said, _ in _on_board()):
+        return
+    me = threading.get_native_id()
+    _pin([me, sentence, stamp])
+    first = next(who for who, said, _ in _on_board() if said == sentence)
+    if first == me:
+        print(sentence, flush=True)
+
+
+def stamps() -> list[str]:
+    "What stands with the results of a run, of all that was said so far, each once."
+    return sorted({stamp for *_, stamp in _on_board() if stamp})
+
+
+def _pin(note):
+    line = json.dumps(note).encode() + b"\n"
+    if _LINUX:
+        os.write(_board, line)
+    else:
+        _own_board.append(line)
+
+
+def _on_board():
+    "The notes in the order in which they came: who said what, and its stamp."
+    text = b"".join(_own_board)
+    if _LINUX:
+        text = os.pread(_board, os.fstat(_board).st_size, 0)
+    return [json.loads(line) for line in text.splitlines()]
 
 
 COLOURS = (

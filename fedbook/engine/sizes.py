@@ -120,7 +120,8 @@ def whole_number(name: str, value: Any, least: int = 1) -> int:
         number = operator.index(value)
     except (TypeError, ValueError):
         number = least - 1
-    if isinstance(value, bool) or number < least:
+    truth = isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool")
+    if truth or number < least:
         raise UserError(
             f"{name}={value!r} must be a whole number of at least {least}"
         )

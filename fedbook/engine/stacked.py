@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.utils.rnn import pad_sequence
 
-from .errors import UserError
 from fedbook.engine.federation import (
     Answer,
     Call,
@@ -30,8 +29,8 @@ from fedbook.engine.federation import (
     FedProxClient,
     InProcess,
 )
-from .local import State, batches, torch_threads, as_float
-from .sizes import Count, Positive, Profile
+from .local import State, as_input, batches, torch_threads
+from .sizes import Count, Positive, Profile, whole_number
 from .wire import Msg, unpack
 
 # %% ../../nbs/engine/stacked.ipynb #518e2c76
@@ -226,7 +225,7 @@ class StackedClients:
     def losses(
         self, weights: State, share: Tensor, x: Tensor, y: Tensor
     ) -> Tensor:
-        logits = forward_stacked(self.model, weights, as_float(x))
+        logits = forward_stacked(self.model, weights, as_input(self.model, x))
         loss = entropy_stacked(share, logits, y)
         if not self.mu:
             return loss
@@ -394,12 +393,8 @@ class Stacked:
     AdamW amplifies where a gradient is nearly zero. With `together=1` it serves as `InProcess` does."""
 
     def __init__(self, make_client: Callable, together: int, threads: int = 1):
-        if type(together) is not int or together < 1:
-            raise UserError(
-                f"together={together!r} must be a whole number of at least 1"
-            )
+        self.together = whole_number("together", together)
         self.here = InProcess(make_client, threads)
-        self.together = together
 
     def serve(self, calls: Iterable[Call]) -> Iterator:
         "Yield each of `calls` with what came of it, in their order. Calls are taken by the group."

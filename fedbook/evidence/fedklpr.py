@@ -16,13 +16,6 @@ _PLAIN_AVERAGE = "FedKLPR, plain average"
 _AS_MUCH = "+ SAS, to CRR's share"
 
 
-def _gain(results, what, minus, number="rank1"):
-    "Row `what` minus row `minus`, seed by seed; both need the same seeds."
-    if not (results.values(what, number) and results.values(minus, number)):
-        return []
-    return results.difference(what, minus, number)
-
-
 def _minus(results, what, minus, number="rank1"):
     "Row `what` minus row `minus`, for the seeds that both have."
     return results.common_difference(what, minus, number)
@@ -110,7 +103,7 @@ def _pruned(results):
 def _accuracy(results):
     results.claim(
         "FedKLPR is at most 1 point below FedCAPR",
-        _gain(results, "FedKLPR", "FedCAPR"),
+        results.gain("FedKLPR", "FedCAPR", "rank1"),
         at_least=-0.01,
         of="FedKLPR",
         paper="within 1 point (v1), better (v4)",
@@ -143,7 +136,7 @@ def _accuracy(results):
 def _divergence(results):
     results.claim(
         "KLL and KLAW raise Rank-1 over FedCAPR",
-        _gain(results, "+ KLL + KLAW", "FedCAPR"),
+        results.gain("+ KLL + KLAW", "FedCAPR", "rank1"),
         at_least=0.0,
         of="FedKLPR",
         paper="1 to 7 points",
@@ -227,7 +220,7 @@ def _gate(results):
     gated = "+ SAS + CRR"
     results.claim(
         "CRR keeps accuracy: Rank-1 with the gate minus as much pruning without",
-        _gain(results, gated, _AS_MUCH),
+        results.gain(gated, _AS_MUCH, "rank1"),
         at_least=0.0,
         of="FedKLPR",
         paper="with PRAW and CRR it is kept, without them it collapses",

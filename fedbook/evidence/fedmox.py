@@ -11,13 +11,6 @@ from statistics import fmean
 from .claims import Results, judge
 
 # %% ../../nbs/evidence/fedmox.ipynb #52b00007
-def _gain(results, what, minus, number="total"):
-    "Row `what` minus row `minus`, seed by seed; both need the same seeds."
-    if not (results.values(what, number) and results.values(minus, number)):
-        return []
-    return results.difference(what, minus, number)
-
-
 def _minus(results, what, minus, number="total"):
     "Row `what` minus row `minus`, for the seeds that both have."
     return results.common_difference(what, minus, number)
@@ -30,7 +23,7 @@ def _experts(results):
     heads = "head, both mixtures"
     results.claim(
         "A mixture of experts in the head raises mAP@50 over FedAvg",
-        _gain(results, "FedAvg + MoE", "FedAvg"),
+        results.gain("FedAvg + MoE", "FedAvg", "total"),
         at_least=0.0,
         of="FedMox",
         paper=".467 minus .448",
@@ -78,7 +71,7 @@ def _busiest(results):
 def _soft_mixture(results):
     results.claim(
         "The soft mixture raises mAP@50 over experts alone",
-        _gain(results, "FedMox", "FedAvg + MoE"),
+        results.gain("FedMox", "FedAvg + MoE", "total"),
         at_least=0.0,
         of="FedMox",
         paper=".475 minus .467",
@@ -103,7 +96,7 @@ def _taken_back(results):
 def _whole(results):
     results.claim(
         "FedMox raises mAP@50 over FedAvg",
-        _gain(results, "FedMox", "FedAvg"),
+        results.gain("FedMox", "FedAvg", "total"),
         at_least=0.0,
         of="FedMox",
         paper=".475 minus .448",
@@ -224,7 +217,7 @@ def _alpha(results):
     own = "mosaic, α = {:g}, own rate".format
     loud = "mosaic, α = {:g}, loud clients".format
     weak = "mosaic, weak teacher, α = {:g}".format
-    gains = {end: _gain(results, own(0.2), own(end)) for end in (0, 1)}
+    gains = {end: results.gain(own(0.2), own(end), "total") for end in (0, 1)}
     if not all(gains.values()):
         return
     better = min(gains, key=lambda end: judge(gains[end]).low)

@@ -24,8 +24,8 @@ from ..engine.devices import clock
 from ..engine.errors import UserError, needs
 from ..engine.federation import Client, Experiment, Federation, Server
 from ..engine.history import History
-from ..engine.local import (build, distillation_loss, dry_narrow, frozen, generator, outputs, passes,
-                                  proximal, snapshot, train)
+from ..engine.local import (as_input, build, distillation_loss, dry_narrow, frozen, generator, outputs,
+                                  passes, proximal, snapshot, train)
 from ..engine.rows import Rows
 from ..engine.show import Table, spread
 from ..engine.sizes import Bounds, Count, Positive, Profile
@@ -266,7 +266,8 @@ class TaskClient(Client):
 
     def batches(self) -> Iterator:
         "Yield the shuffled batches (pictures as floats, labels) of a round, `epochs` passes over `data()`."
-        return passes(*self.data(), self.epochs, self.batch, self.generator, self.device)
+        ready = partial(as_input, self.model)
+        return passes(*self.data(), self.epochs, self.batch, self.generator, self.device, ready)
 
     def train(self) -> None:
         "Train the network for a round; with `mu`, the weights at the start are kept for the proximal term."

@@ -21,7 +21,7 @@ from torch import nn
 
 from ..engine.errors import UserError
 from ..engine.federation import Step
-from ..engine.local import (annealed_rate, as_float, as_pixels, batches, build, frozen, generator,
+from ..engine.local import (annealed_rate, as_input, as_pixels, batches, build, frozen, generator,
                                   picture_gradients, sample_gradients, torch_threads)
 from ..engine.sizes import Count
 from ..engine.wire import Msg, Refused, accept_labels, expect, labelled, part
@@ -152,8 +152,8 @@ class ICaRLServer(TaskServer):
     def accept(self, verb: str, id: int, msg: Msg) -> None:
         "Raise `Refused` for weights, or for sums and counts of features, that cannot come from client `id`."
         if verb == "fit": return super().accept(verb, id, msg)
-        classes, dim = self.weights["head.weight"].shape
-        expect(msg, {"sums": torch.zeros(classes, dim), "counts": torch.zeros(classes)})
+        head = self.weights["head.weight"]
+        expect(msg, {"sums": torch.zeros_like(head), "counts": torch.zeros_like(head[:, 0])})
         sums, counts = msg.tensors["sums"], msg.tensors["counts"]
         if (counts < 0).any() or (sums.norm(dim=1) > 1.001 * counts).any():
             raise Refused("sums are longer than so many features of length 1 can be")
@@ -208,7 +208,7 @@ class DERClient(TaskClient):
         x, y, old_x, old_z = (t.to(self.device) for t in (*self.data(), kept["x"], kept["z"]))
         for _ in range(self.epochs):
             for i, j, known in self.drawn(len(y), kept["z"].isfinite()):
-                yield as_float(x[i]), y[i], as_float(old_x[j]), old_z[j], known
+                yield as_input(self.model, x[i]), y[i], as_input(self.model, old_x[j]), old_z[j], known
 
     def drawn(self, n: int, known: torch.Tensor) -> Iterator:
         """Return for each batch of a pass over `n` pictures: its positions, positions of as many stored
@@ -267,7 +267,7 @@ class ReFedClient(TaskClient):
     def on_task_end(self, seen: int) -> None:
         "Keep the `memory` most important pictures out of the task's and the exemplars."
         x, y = self.data()
-        score = importance(self.model, as_float(x).to(self.device), y.to(self.device))
+        score = importance(self.model, as_input(self.model, x).to(self.device), y.to(self.device))
         best = score.argsort(descending=True)[:self.memory]
         self.store["exemplars"] = {"x": x[best], "y": y[best]}
 
@@ -382,9 +382,10 @@ class GLFCClient(TaughtClient):
         x, y = self.tasks[msg.meta["task"]]
         labels = y.unique()
         central = torch.cat([x[y == c][herding(unit_features(self.model, x[y == c]), 1)] for c in labels])
-        blurred = self.blur(as_float(central), labels, generator(self.seed, self.id, msg.meta["task"]))
+        random = generator(self.seed, self.id, msg.meta["task"])
+        blurred = self.blur(as_input(self.model, central), labels, random)
         make = partial(gradient_network, self.model.head.out_features, tuple(x.shape[1:]))
-        gradients = picture_gradients(build(make, msg.meta["seed"]), blurred, labels)
+        gradients = picture_gradients(build(make, msg.meta["seed"]), blurred.float(), labels)
         return Msg(gradients, {"labels": labels.tolist()})
 
     def blur(self, x: torch.Tensor, y: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

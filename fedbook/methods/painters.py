@@ -21,8 +21,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..engine.errors import UserError
-from ..engine.local import (as_pixels, distillation_loss, frozen, snapshot, build, generator, outputs,
-                                  proximal, torch_threads, train, as_float)
+from ..engine.local import (as_float, as_input, as_pixels, distillation_loss, frozen, snapshot, build,
+                                  generator, outputs, proximal, torch_threads, train)
 from ..engine.sizes import Count, Positive
 from ..engine.wire import Msg, accept_labels, part
 from .continual import (ComparisonSizes, Method, TaskClient, TaskServer, TaskSizes,
@@ -140,7 +140,7 @@ def study(student: nn.Module, images: torch.Tensor, loss: Callable, steps: int, 
     optimiser = torch.optim.SGD(student.parameters(), lr=lr, momentum=0.9, weight_decay=decay)
     places = (torch.randint(len(images), (batch,), generator=generator) for _ in range(steps))
     device = next(student.parameters()).device
-    train(student, ((as_float(images[i]).to(device),) for i in places), loss, optimiser)
+    train(student, ((as_input(student, images[i]).to(device),) for i in places), loss, optimiser)
     student.eval()
 
 # %% ../../nbs/methods/painters.ipynb #c0a80204
@@ -182,12 +182,12 @@ def target_images(teacher: Any, generator: torch.Generator, images: int = 256, b
     and `adv` never acts; here it does. Left out: the first-order meta-gradient, random crops and flips."""
     first, second = torch.randint(2**31, (2,), generator=generator).tolist()
     batch = min(batch, images)
-    device, classes = next(teacher.parameters()).device, teacher.head.out_features
-    maker = build(partial(painter, codes, teacher.shape, width), first).to(device)
+    device, classes, like = next(teacher.parameters()).device, teacher.head.out_features, teacher.head.weight
+    maker = build(partial(painter, codes, teacher.shape, width), first).to(like)
     student, statistics = untrained(teacher, second), BatchNormStatistics(teacher)
 
     def attempt(student):
-        z = torch.randn(batch, codes, generator=generator).to(device).requires_grad_()
+        z = torch.randn(batch, codes, generator=generator).to(like).requires_grad_()
         y = torch.randint(classes, (batch,), generator=generator).to(device)
         def loss(x):
             answer = teacher(x)
@@ -252,16 +252,17 @@ class TARGETClient(TaskClient):
         """Return cross-entropy on the batch among new classes, plus `strength` times KL(old || new) at
         temperature 2 on generated pictures, both means over pictures: a scalar."""
         if not self.old: return super().loss(x, y)
-        old = _random_batch(self.store["memo"], self.beside, self.generator, self.device)
+        old = _random_batch(self.store["memo"], self.beside, self.generator, self.model)
         loss, z = super().loss(x, y), self.model(old["images"])
         return loss + self.strength / 4 * distillation_loss(old["logits"], z, 2.0)
 
 def _random_batch(images: dict[str, torch.Tensor], batch: int, generator: torch.Generator,
-                 device: Any) -> dict[str, torch.Tensor]:
+                 model: nn.Module) -> dict[str, torch.Tensor]:
     """A random batch of `images` (name to tensor of n rows: pictures, and all else that is known of them), as
-    floats."""
+    `model` reads them."""
     i = torch.randint(len(next(iter(images.values()))), (batch,), generator=generator)
-    return {name: as_float(t[i]).to(device) for name, t in images.items()}
+    device = next(model.parameters()).device
+    return {name: as_input(model, t[i]).to(device) for name, t in images.items()}
 
 TARGET = Method("TARGET", TARGETClient, TARGETServer, server_takes=("synthetic",))
 
@@ -286,14 +287,14 @@ def mapped(make: Callable, classes: int, shape: tuple[int, ...], dim: int = 64) 
     """Return the network `make(classes, shape)` with one more linear layer, `mapping`, from its features to
     `dim` numbers, the latent space in which LANDER's class anchors lie. The network's output is unchanged."""
     network = make(classes, shape)
-    network.mapping = nn.Linear(network.head.in_features, dim)
+    network.mapping = nn.Linear(network.head.in_features, dim).to(network.head.weight)
     return network
 
 def anchors_of(network: Any, seed: int) -> torch.Tensor:
     """Return the anchors (classes, dim) of all classes that `network` (from `mapped`) knows so far, by
-    `seed`, on its device."""
+    `seed`, on its device and in its dtype."""
     anchors = orthogonal_anchors(network.head.out_features, network.mapping.out_features, seed)
-    return anchors.to(network.mapping.weight.device)
+    return anchors.to(network.mapping.weight)
 
 # %% ../../nbs/methods/painters.ipynb #2d06a7da
 class AnchorPainter(nn.Module):
@@ -328,13 +329,13 @@ def lander_images(teacher: Any, anchors: torch.Tensor, generator: torch.Generato
     batch = min(batch, images)
     (classes, dim), groups = anchors.shape, max(1, batch // len(anchors))
     first, second = torch.randint(2**31, (2,), generator=generator).tolist()
-    device, y = anchors.device, torch.arange(classes, device=anchors.device).repeat(groups)
-    maker = build(partial(AnchorPainter, dim, codes, teacher.shape, width), first).to(device)
+    y = torch.arange(classes, device=anchors.device).repeat(groups)
+    maker = build(partial(AnchorPainter, dim, codes, teacher.shape, width), first).to(anchors)
     student, statistics = untrained(teacher, second), BatchNormStatistics(teacher)
 
     def attempt(student):
-        noise = torch.randn(groups, dim, codes, generator=generator).to(device).requires_grad_()
-        bias = torch.zeros(groups, 1, codes, device=device, requires_grad=True)
+        noise = torch.randn(groups, dim, codes, generator=generator).to(anchors).requires_grad_()
+        bias = anchors.new_zeros(groups, 1, codes, requires_grad=True)
         def loss(x):
             f = teacher.features(x)
             answer = teacher.head(f)
@@ -399,7 +400,7 @@ class LANDERClient(TaskClient):
             loss = loss + self.bound * bounding_loss(self.model.mapping(f), anchors, self.radius)
         if not self.old: return loss
         cur, pre = self.shares()
-        old = _random_batch(self.store["memo"], self.beside, self.generator, self.device)
+        old = _random_batch(self.store["memo"], self.beside, self.generator, self.model)
         return cur * loss + pre * self.distillation(**old)
 
     def distillation(self, images: torch.Tensor, logits: torch.Tensor, latent: torch.Tensor) -> torch.Tensor:

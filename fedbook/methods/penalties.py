@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..engine.federation import Mean, Step
-from ..engine.local import distillation_loss, frozen, snapshot, sample_gradients, as_float
+from ..engine.local import distillation_loss, frozen, snapshot, sample_gradients, as_input
 from ..engine.wire import Msg, Refused, accept_count, expect, part
 from .continual import (ComparisonSizes, Method, TaskClient, TaskServer, TaskSizes,
                                        TaughtClient, logits)
@@ -153,7 +153,7 @@ class FedEWCClient(TaskClient):
         task that it names, and their number `n`."""
         self.model.load_state_dict(part(msg.tensors, "model"))
         x, y = self.tasks[msg.meta["task"]]
-        found = fisher_diagonal(self.model.eval(), as_float(x).to(self.device), y.to(self.device))
+        found = fisher_diagonal(self.model.eval(), as_input(self.model, x).to(self.device), y.to(self.device))
         return Msg(found, {"n": len(y)})
 
 # %% ../../nbs/methods/penalties.ipynb #c268a65b
@@ -245,6 +245,7 @@ def project_gradient(layer: Any, basis: torch.Tensor, mu: float = 1.0) -> None:
     where B is the orthonormal `basis` (d + 1, r) of directions to leave alone ((d, r) where there is no
     bias)."""
     g = layer_gradient(layer)
+    basis = basis.to(g.dtype)
     g = g - mu * (g @ basis) @ basis.T
     layer.weight.grad.copy_(g[:, :layer.weight[0].numel()].view_as(layer.weight))
     if layer.bias is not None: layer.bias.grad.copy_(g[:, -1])
@@ -274,7 +275,7 @@ class CGoFedClient(TaskClient):
         measure its accuracy."""
         x, y = self.tasks[self.task]
         i = torch.randperm(len(y), generator=self.generator)[:self.samples]
-        inputs = layer_inputs(self.model.eval(), as_float(x[i]).to(self.device))
+        inputs = layer_inputs(self.model.eval(), as_input(self.model, x[i]).to(self.device))
         basis, energy = self.store.get("basis", {}), self.energy + 0.003 * self.task
         self.store["basis"] = {name: extend_basis(basis.get(name), a.cpu(), energy)
                                for name, a in inputs.items()}

@@ -22,7 +22,7 @@ from torch import nn
 
 from ..engine.errors import UserError, needs
 from ..engine.federation import Client, Experiment, Server, Step, weighted_average
-from ..engine.local import snapshot, State, build, generator, passes, predict, train
+from ..engine.local import as_input, snapshot, State, build, generator, passes, predict, train
 from ..engine.sizes import Count, Positive, Profile, Share
 from ..engine.wire import Msg, Refused, accept_count, expect, labelled, part
 from ..datasets.split import dirichlet
@@ -358,7 +358,8 @@ class MaskedClient(Client):
     def batches(self) -> Iterable[tuple]:
         "Return the shuffled batches (pictures, classes) of a round."
         data, sizes = self.data, self.sizes
-        return passes(data.x, data.y, sizes.epochs, sizes.batch, self.generator, self.device)
+        ready = partial(as_input, self.model)
+        return passes(data.x, data.y, sizes.epochs, sizes.batch, self.generator, self.device, ready)
 
     def optimiser(self) -> torch.optim.Optimizer:
         "Return a new Adam optimiser, with the rate of the sizes."

@@ -19,7 +19,7 @@ from torch import nn
 from ..engine.errors import UserError
 from ..engine.federation import Wrapped
 from ..engine.local import State
-from ..engine.sizes import Bounds, Count, Profile, Share
+from ..engine.sizes import Bounds, Count, Profile, Share, whole_number
 from ..engine.wire import Msg, Refused, expect
 from ..methods.experts import mixtures
 
@@ -105,7 +105,7 @@ def in_factors(change: State, rank: int) -> State:
     """Return each matrix of `change` (a convolution is one, a row for each output) as its best approximation
     of this `rank`, two factors `left/NAME` and `right/NAME` from the SVD, where they are shorter; the rest as
     it is (equation (2)). Raises `UserError` for a rank below 1."""
-    if type(rank) is not int or rank < 1: raise UserError(f"rank={rank!r} must be a whole number, 1 or more")
+    rank = whole_number("rank", rank)
     sent: State = {}
     for name, t in change.items():
         if t.dim() < 2 or rank * sum(t.flatten(1).shape) >= t.numel():

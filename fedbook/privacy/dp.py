@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from ..engine.errors import UserError, needs
 from ..engine.federation import Wrapped, Call, Client, Mean, Server
-from ..engine.local import State, as_float, build, generator
+from ..engine.local import State, build, generator, in_dtype_of
 from ..engine.sizes import Bounds, Count, Positive, Profile, whole_number
 from ..engine.wire import Msg, Refused, expect, check_state, gather, labelled, fingerprints, pack, part, scatter
 from ..datasets.world import Pictures
@@ -582,11 +582,16 @@ class TreeServer(InTurnServer):
 # %% ../../nbs/privacy/dp.ipynb #d9000073
 def refuse_network(model: nn.Module) -> None:
     """Raise `UserError` for a network that cannot be trained privately by record (such as one with batch
-    norm), with the reason that the package Opacus gives, and where Opacus is missing."""
+    norm), with the reason that the package Opacus gives, and where Opacus is missing; also for weights in
+    half precision, whose rounding is larger than what clipping and noise are checked to."""
     needs("opacus")
     from opacus.grad_sample import GradSampleHooks
     from opacus.validators import ModuleValidator
 
+    half = {p.dtype for p in model.parameters()} & {torch.bfloat16, torch.float16}
+    if half:
+        raise UserError(f"model={type(model).__name__} has weights in {str(*half)[6:]}, which round too much "
+                        "to be trained privately by record; use model.float()")
     model.train()
     found = ModuleValidator.validate(model) + GradSampleHooks.validate(model)
     if not found: return
@@ -632,11 +637,12 @@ class _Noisily:
         return self.drawn(x.to(client.device), y.to(client.device), rate, steps)
 
     def drawn(self, x, y, rate, steps):
-        if len(y) > 1: refuse_loss(self.client, _channels_first(as_float(x[:2])), y[:2])
+        read = lambda x: _channels_first(in_dtype_of(self.client.model, x))
+        if len(y) > 1: refuse_loss(self.client, read(x[:2]), y[:2])
         for _ in range(steps):
             coins = torch.rand(len(y), generator=self.owner.generator)
             some = (coins < rate).nonzero().flatten().to(y.device)
-            yield _channels_first(as_float(x[some])), y[some]
+            yield read(x[some]), y[some]
 
     def optimiser(self):
         from opacus.optimizers import DPOptimizer

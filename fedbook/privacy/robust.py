@@ -23,7 +23,7 @@ from torch.distributions import Normal
 from ..engine.errors import UserError
 from ..engine.federation import Client, Replies, Server
 from ..engine.local import State, generator
-from ..engine.sizes import Bounds, Count, Positive
+from ..engine.sizes import Bounds, Count, Positive, whole_number
 from ..engine.wire import Msg, pack
 from ..datasets.world import Pictures
 from ..methods.fedavg import FedAvgExperiment, FedAvgSizes
@@ -183,7 +183,8 @@ def alie_z(n: int, liars: int) -> float:
     """Return how many standard deviations `liars` of `n` clients may move in the attack ALIE so that they and
     the honest clients further out are a majority; 0 where even that is too far (Baruch et al. 2019, section
     3; formula (1)). Raises `UserError` unless `liars` are fewer than half."""
-    if not 0 <= 2 * liars < n: raise UserError(f"liars={liars} of n={n} leave no z; expected fewer than half")
+    liars = whole_number("liars", liars, least=0)
+    if 2 * liars >= n: raise UserError(f"liars={liars} of n={n} leave no z; expected fewer than half")
     supporters = n // 2 + 1 - liars
     share = (n - liars - supporters) / (n - liars)
     return max(0.0, float(Normal(0.0, 1.0).icdf(torch.tensor(share))))
@@ -237,7 +238,8 @@ def trimmed_mean(x: Tensor, liars: int) -> Tensor:
     """Return the mean of each column of `x` (n, d) without its `liars` largest and `liars` smallest entries:
     (d,) (Yin et al. 2018, Definition 2, with beta n = `liars`). Raises `UserError` unless 0 <= 2 `liars` <
     n."""
-    if not 0 <= 2 * liars < len(x):
+    liars = whole_number("liars", liars, least=0)
+    if 2 * liars >= len(x):
         raise UserError(f"liars={liars} must be fewer than half of the {len(x)} clients for a trimmed mean")
     return x.sort(0).values[liars:len(x) - liars].mean(0)
 
@@ -246,10 +248,10 @@ def krum(x: Tensor, liars: int, many: int = 1) -> Tensor:
     """Return the mean (d,) of the `many` rows of `x` (n, d) with the smallest sums of squared distances to
     their n - `liars` - 2 nearest others: Krum for one (Blanchard et al. 2017, section 4), Multi-Krum for
     more. Raises `UserError` unless n > 2 `liars` + 2, and for `many` outside 1 to n - `liars`."""
-    n = len(x)
+    n, liars, many = len(x), whole_number("liars", liars, least=0), whole_number("many", many)
     if not n > 2 * liars + 2:
         raise UserError(f"liars={liars} is too large for Krum: n={n} must exceed 2 f + 2 = {2 * liars + 2}")
-    if not 1 <= many <= n - liars: raise UserError(f"many={many} must be from 1 to n - f = {n - liars}")
+    if many > n - liars: raise UserError(f"many={many} must be from 1 to n - f = {n - liars}")
     far = torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist").square()
     scores = far.sort(1).values[:, 1:n - liars - 1].sum(1)
     return x[scores.argsort(stable=True)[:many]].mean(0)

@@ -21,7 +21,7 @@ import torch
 
 from ..engine.errors import Unfit, UserError, needs
 from ..engine.federation import Wrapped, Call, Step, TooFewReplies, mean_of
-from ..engine.sizes import Bounds, Count
+from ..engine.sizes import Bounds, Count, whole_number
 from ..engine.wire import Msg, Refused, expect, check_state, gather, labelled, fingerprints, pack, part, scatter
 from ..methods.fedavg import FedAvgSizes
 
@@ -93,7 +93,7 @@ def split_secret(secret: bytes, threshold: int, count: int, key: bytes) -> np.nd
     """Split `secret` (31 bytes) into `count` shares by Shamir's scheme (Shamir 1979): uint8 (count, 32), of
     which any `threshold` give it back, and fewer say nothing about it. The polynomial's other coefficients
     are drawn from `key` (32 bytes). Raises `UserError` unless 2 <= threshold <= count."""
-    if not 2 <= threshold <= count:
+    if not whole_number("threshold", threshold, least=2) <= count:
         raise UserError(f"threshold={threshold} must be from 2 to count={count}")
     words = keystream(key, 12 * (threshold - 1)).tobytes()
     drawn = [words[i:i + 48] for i in range(0, len(words), 48)]
@@ -320,7 +320,8 @@ class SecureClient:
     def __init__(self, client: Any, threshold: int, how: Additive = Additive(), verb: str = "fit",
                  clear: tuple[str, ...] = (), book: str | None = None) -> None:
         needs("cryptography")
-        self.client, self.threshold, self.how, self.verb = client, threshold, how, verb
+        self.threshold = whole_number("threshold", threshold, least=2)
+        self.client, self.how, self.verb = client, how, verb
         self.clear, self.book = clear, book
         self.verbs = (*SecureClient.verbs, *clear)
         for name in clear: setattr(self, name, getattr(client, name))
@@ -432,8 +433,7 @@ class SecureServer:
 
     def __init__(self, server: Any, threshold: int, how: Additive = Additive(), verb: str = "fit") -> None:
         needs("cryptography")
-        if type(threshold) is not int or threshold < 2:
-            raise UserError(f"threshold={threshold!r} must be a whole number of at least 2: one is no crowd")
+        threshold = whole_number("threshold", threshold, least=2)  # one is no crowd
         self.server, self.threshold, self.how, self.verb = server, threshold, how, verb
         self.round, self.here = 0, list[int]()
         self._clear()
