@@ -43,6 +43,7 @@ from fedbook.engine.federation import Client, Federation, FedProxClient, InProce
 from fedbook.deploy.flower import (FlowerTransport, client_app, fingerprint, server_app, simulate, to_array,
                                    write_app)
 from fedbook.engine.errors import UserError
+from fedbook.engine.files import locked
 from fedbook.engine.local import build, torch_threads
 from fedbook.engine.wire import Msg, pack, unpack
 from test_fedavg import make, net, several
@@ -566,17 +567,17 @@ def test_equal_letters_go_out_together_and_other_ones_alone(monkeypatch):
 
 
 def test_what_comes_before_its_turn_waits_on_disk_and_is_gone_afterwards(clock, tmp_path):
-    came, grid = [], small_grid()
-    pull, line = grid.pull_messages, FlowerTransport(grid, range(4), folder=tmp_path)
+    came, grid = [], small_grid(range(7))
+    pull, line = grid.pull_messages, FlowerTransport(grid, range(7), folder=tmp_path)
     late = lambda ids: [] if clock.now < 2 and grid.first in ids else came.extend(ids) or pull(ids)
-    federation, server = Federation(line, 4), Server(build(net, 0))
-    line.find(range(4))
+    federation, server = Federation(line, 7), Server(build(net, 0))
+    line.find(range(7))
     grid.pull_messages, grid.first = late, f"message {next(grid.numbers) + 1}"
-    replies = federation.exchange("fit", server.send, [0, 1, 2, 3])
-    assert next(replies)[0] == 0 and came[-1] == grid.first and len(came) == 4
+    replies = federation.exchange("fit", server.send, range(7))
+    assert next(replies)[0] == 0 and came[-1] == grid.first and len(came) == 7
     [aside] = tmp_path.iterdir()
-    assert len([*aside.iterdir()]) == 1 + 4, "the letter to all, and each reply"
-    assert [id for id, _ in replies] == [1, 2, 3] and not [*tmp_path.iterdir()]
+    assert len([*aside.iterdir()]) == 1 + 7, "the letter to all, and each reply"
+    assert [id for id, _ in replies] == [*range(1, 7)] and not [*tmp_path.iterdir()]
 
 
 @pytest.mark.filterwarnings("ignore:round")
@@ -912,6 +913,14 @@ def test_a_run_that_is_done_says_the_same_again(tmp_path):
     first, again = job(), job()
     assert first["headline"] == again["headline"]
     assert first["rows"][0]["numbers"] == again["rows"][0]["numbers"]
+
+
+def test_two_runs_do_not_train_in_one_folder(clock, tmp_path):
+    plan = plan_of("fedavg", "smoke", changes={"per_round": "1", "rounds": "1"})
+    def train(): return served_by(server_app(plan), grid_of(plan.experiment, tmp_path / "nodes"), tmp_path / "runs")
+    with locked(plan.folder(tmp_path / "runs")):
+        with pytest.raises(UserError, match="another process is at work in '.*fedavg-flower"): train()
+    train()
 
 
 @pytest.mark.filterwarnings("ignore:round")

@@ -52,7 +52,7 @@ from ..engine.devices import torch_device
 from ..engine.errors import UserError
 from ..engine.federation import (Answer, Call, ClientLike, ClientPool, Experiment, Failure, Federation,
                                        run)
-from ..engine.files import run_dir, write_atomically
+from ..engine.files import locked, run_dir, write_atomically
 from ..engine.local import torch_threads
 from ..engine.rows import Rows
 from ..engine.show import bytes_text
@@ -562,17 +562,18 @@ def train_plan(plan: Plan, federation: Federation, out: str | Path = "runs", pat
     was stopped goes on. With `patience` above 0, it ends when the first float of the test has not risen for
     so many rounds.
 
-    Writes `results.json` (with a `curve`, a row per round) and the checkpoint into `plan.folder(out)`.
-    Returns the numbers of the last round, the number of `rounds`, and `envelope`, the bytes that Flower added
-    to messages."""
+    Writes `results.json` (with a `curve`, a row per round) and the checkpoint into `plan.folder(out)`; raises
+    `UserError` where another process is at work there. Returns the numbers of the last round, the number of
+    `rounds`, and `envelope`, the bytes that Flower added to messages."""
     folder, experiment, transport = plan.folder(out), plan.experiment, cast(FlowerTransport, federation.transport)
     transport.run, transport.folder = _name_of(folder), folder
     results = Rows(f"{plan.name}-flower", plan.profile, experiment.sizes, experiment.seed, out, "Flower",
                       experiment.device, plan.changes)
     checkpoint = Checkpoint(folder / "checkpoint.safetensors", {**results.facts, "stamp": ""})
     server, federation.mods = experiment.built_server(), experiment.mods
-    history = run(server, federation, experiment.rounds, checkpoint, experiment.test, plan.name,
-                  partial(_stale, patience=patience))
+    with locked(folder, wait=False):
+        history = run(server, federation, experiment.rounds, checkpoint, experiment.test, plan.name,
+                      partial(_stale, patience=patience))
     numbers = {**history.rows[-1], "rounds": len(history), "envelope": federation.ledger.envelope()}
     lost = {"absent": federation.ledger.absent, "verbs": federation.ledger.table("way", "verb"),
             "curve": history.rows}
