@@ -636,7 +636,7 @@ class FedReplayServer(Server):
         def pairs():
             for id, msg in replies:
                 states.append(classifier_rows(msg.tensors))
-                counts.append(msg.meta["counts"])
+                counts.append(_counted(msg.meta))
                 ids.append(id)
                 yield msg.tensors, msg.meta["n"]
         average = self.combine(pairs())
@@ -684,6 +684,11 @@ class FedReplayServer(Server):
         "Restore what `state` returned, in `msg`."
         scatter(self, msg)
         self.pool = pool_in(msg)
+
+def _counted(meta):
+    "The numbers of pictures by class in `meta`, cut like their sum where the federation has cut that."
+    share = meta["n"] / meta["claimed"] if "claimed" in meta else 1
+    return [share * count for count in meta["counts"]]
 
 # %% ../nbs/10_fedreplay.ipynb #0065fe7e
 @dataclass(frozen=True)

@@ -493,6 +493,144 @@ def test_what_a_network_remembers_does_not_pass_to_the_next_client_either():
     assert not hasattr(lent, "fresh")
 
 
+def weights_after(make, workers=1, kind=Client):
+    "What three rounds make of a network that three clients share."
+    lent, clients = build(make, 0), 3
+    def make_client(id): return kind(id, lent, *holding((4,), 6, id), batch=3, lr=0.1)
+    server = Server(build(make, 0))
+    with Federation(transport_for(make_client, workers), clients) as federation: run(server, federation, 3)
+    assert not federation.ledger.absent
+    return server.weights
+
+
+class Tied(nn.Module):
+    "Its second layer is the first one, turned: a view of its weights, taken once or in every pass."
+    def __init__(self, once):
+        super().__init__()
+        self.a, self.once, self.out = nn.Linear(4, 4), once, nn.Linear(4, 10)
+        if once: self.turned = self.a.weight.t()
+
+    def forward(self, x):
+        turned = self.turned if self.once else self.a.weight.t()
+        return self.out(F.relu(self.a(x.float()) / 20) @ turned)
+
+
+def test_a_view_of_a_weight_is_no_cache():
+    assert equal(weights_after(partial(Tied, True)), weights_after(partial(Tied, False)))
+
+
+class Listing(nn.Module):
+    "Remembers in groups: a list that grows, a dict, a pair that is made in the first pass."
+    def __init__(self):
+        super().__init__()
+        self.layer, self.seen, self.by = nn.Linear(4, 10), [], {"sum": torch.zeros(1)}
+
+    def forward(self, x):
+        self.seen.append(len(x))
+        self.by["sum"] += 1
+        self.pair = tuple(getattr(self, "pair", (torch.ones(1), 0)))[0] + 1, len(self.seen)
+        return self.layer(x.float()) * len(self.seen) + self.by["sum"] * self.pair[0]
+
+
+@several
+def test_what_is_remembered_in_groups_does_not_pass_to_the_next_client():
+    assert equal(weights_after(Listing, 1), weights_after(Listing, 2))
+
+
+class Sparse(nn.Module):
+    "A graph's neighbours, in forms that cannot be compared number by number."
+    def __init__(self):
+        super().__init__()
+        self.layer, self.near = nn.Linear(4, 10), torch.eye(4).to_sparse()
+        self.register_buffer("far", torch.eye(4).to_sparse_csr(), persistent=False)
+        self.shape_of = torch.empty(2, device="meta")
+
+    def forward(self, x): return self.layer((self.near @ x.float().T / 20).T)
+
+
+def test_attributes_that_cannot_be_compared_are_left_alone():
+    assert all(torch.isfinite(t).all() for t in weights_after(Sparse).values())
+
+
+class Stepping(Client):
+    "Carries a number of its own in the network: its private state has it."
+    keeps = ("generator", "steps")
+    steps = 0
+
+    def load(self, msg):
+        super().load(msg)
+        self.model.steps = self.steps
+
+    def fit(self, msg):
+        self.model.steps += 1
+        self.steps = self.model.steps
+        reply = super().fit(msg)
+        return Msg({name: t * self.model.steps for name, t in reply.tensors.items()}, reply.meta)
+
+
+class Stepped(nn.Linear):
+    def __init__(self):
+        super().__init__(4, 10)
+        self.steps = 0
+
+    def forward(self, x): return super().forward(x.float() / 20)
+
+
+@dataclass(frozen=True)
+class Steps(Brought):
+    lent = build(Stepped, 0)
+
+    def client(self, id): return Stepping(id, self.lent, *holding((4,), 6, id), self.seed, batch=3, lr=0.01)
+
+
+def test_what_load_puts_into_a_network_is_there_in_the_next_call():
+    prove(Steps(FEW, 3, make=Stepped, shape=(4,)), kills=1, kinds=("nan",))
+
+
+class Growing(Client):
+    "Its network gets a row more in its first call, in place."
+    def fit(self, msg):
+        head = self.model
+        if head.out_features == 10:
+            head.weight = nn.Parameter(torch.cat([head.weight.data, torch.zeros(1, 4)]))
+            head.bias = nn.Parameter(torch.zeros(11))
+            head.out_features += 1
+        self.model.load_state_dict({"weight": torch.zeros(11, 4), "bias": torch.zeros(11)})
+        return Msg({}, {"n": 1, "rows": head.out_features})
+
+
+def test_a_head_that_grew_stays_as_large_as_its_weights():
+    lent = nn.Linear(4, 10)
+    line = InProcess(lambda id: Growing(id, lent, *holding((4,))))
+    with Federation(line, 2) as federation:
+        for _ in range(2):
+            rows = [msg.meta["rows"] for _, msg in federation.exchange("fit", Msg(), [0, 1])]
+            assert rows == [11, 11] and lent.weight.shape == (11, 4)
+
+
+class Around:
+    "A client that passes on what the one inside answers."
+    keeps = ("client",)
+    verbs = ("fit",)
+    def __init__(self, client): self.client = client
+    def fit(self, msg): return self.client.fit(msg)
+    def state(self): return self.client.state()
+    def load(self, msg): self.client.load(msg)
+
+
+@several
+def test_a_client_inside_of_another_is_no_exception():
+    def around(*args, **options): return Around(Client(*args, **options))
+    assert equal(weights_after(Listing, 1, around), weights_after(Listing, 2, around))
+    network = build(partial(nn.Linear, 2, 2), 0)
+    def first(seed):
+        line = InProcess(lambda id: Around(Draws(id, network, torch.zeros(1, 2), torch.zeros(1).long(), seed)))
+        with Federation(line, 1) as federation:
+            [(_, msg)] = federation.exchange("fit", Msg(network.state_dict()), [0])
+        return msg.meta["drawn"]
+    assert first(1) != first(2) and first(1) == first(1)
+
+
 def test_an_experiment_in_a_process_of_a_pool_takes_one_worker():
     one_round = FedAvgSizes(clients=2, per_round=2, rounds=1)
     experiment = Brought(one_round, 3, make=partial(Words, lstm), shape=WORDS)

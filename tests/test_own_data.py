@@ -186,12 +186,19 @@ def test_what_a_chapter_cannot_take_is_refused_at_once(photos, name, changes, wh
 def test_what_is_left_out_and_resized_is_said_once(photos, capsys, monkeypatch):
     monkeypatch.setattr(command, "run_chapters", lambda *_, **__: [])
     (photos / "owl" / "3.jpg").unlink()
-    code, said = run("fedavg", capsys, data=photos)
+    code, said = run("fedavg", capsys, data=photos, alpha="inf")
     assert code == 0 and said.count("photos: left out are files that are not read as pictures (1 .heic)") == 1
     resized = "photos: 25 pictures from 40 x 40 to 60 x 80 pixels (width x height) are resized to 32 x 32 ("
     assert said.count(resized) == 1
     said = run("fedreplay", capsys, data=photos)[1]
     assert "left out are" in said and "resized" not in said
+
+
+def test_a_skew_that_cannot_be_dealt_is_refused_before_anything_starts(photos, capsys, monkeypatch):
+    monkeypatch.setattr(command, "run_chapters", lambda *_, **__: [])
+    (photos / "owl" / "3.jpg").unlink()
+    code, said = run("fedavg", capsys, data=photos, alpha=0.01)
+    assert code == 2 and "alpha=0.01 with clients=20 left a client without pictures" in said
 
 
 def test_boxes_and_people_that_fit_are_taken(streets, people, capsys, monkeypatch):

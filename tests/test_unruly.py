@@ -8,6 +8,7 @@ import sys
 import textwrap
 import time
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -46,6 +47,13 @@ def served(kind, workers=1, patience=3600.0, rounds=1, **options):
     return server, federation, time.monotonic() - begun
 
 
+def until(true, seconds=60.0):
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
 def reasons(federation): return [(row["client"], row["reason"]) for row in federation.ledger.absent]
 
 
@@ -57,9 +65,9 @@ def stop_itself(reply): os.kill(os.getpid(), signal.SIGSTOP)
 @several
 @pytest.mark.parametrize("act", [lambda reply: time.sleep(600), stop_itself], ids=["sleeps", "is stopped"])
 def test_a_client_that_hangs_is_given_up_with_its_worker(act):
-    server, federation, took = served(doing(act), 2, patience=0.3, rounds=2)
-    assert reasons(federation) == [(1, "no answer within 0.3 s, so its worker process was ended")] * 2
-    left, _, _ = served(doing(lambda reply: 1 / 0), 1, rounds=2)
+    server, federation, took = served(doing(act), 2, patience=3.0, rounds=1)
+    assert reasons(federation) == [(1, "no answer within 3 s, so its worker process was ended")]
+    left, _, _ = served(doing(lambda reply: 1 / 0), 1)
     assert equal(server.weights, left.weights) and took < 60
 
 
@@ -82,7 +90,7 @@ def test_in_this_process_a_warning_names_who_hangs():
     def about_one(): return [w for w in said if "client 1" in str(w.message)]
 
     def hang(reply):
-        while not about_one(): time.sleep(0.01)
+        until(about_one)
         return reply
 
     match = "round 0: client 1 has been at 'fit' for 0.1 s .* interrupt the run"
@@ -126,7 +134,7 @@ def test_an_interrupt_ends_a_run_that_hangs_and_leaves_a_checkpoint(workers, tmp
     script = textwrap.dedent(SCRIPT).format(tests=os.path.dirname(__file__), mark=str(mark), workers=workers,
                                             path=str(path))
     process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
-    while not mark.exists(): time.sleep(0.05)
+    until(mark.exists)
     process.send_signal(signal.SIGINT)
     assert "KeyboardInterrupt" in process.communicate(timeout=60)[1] and process.returncode
     kept, whole = Checkpoint(path), Server(build(net, 0))
@@ -134,6 +142,28 @@ def test_an_interrupt_ends_a_run_that_hangs_and_leaves_a_checkpoint(workers, tmp
     server = Server(build(net, 0))
     with Federation(InProcess(make), 4) as federation: run(server, federation, 1, kept)
     assert equal(server.weights, whole.weights)
+
+
+@several
+def test_a_worker_ends_with_a_parent_that_is_killed_while_a_client_hangs(tmp_path):
+    mark = tmp_path / "mark"
+    script = textwrap.dedent(SCRIPT).format(tests=os.path.dirname(__file__), mark=str(mark), workers=2,
+                                            path=str(tmp_path / "c"))
+    process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL)
+    until(mark.exists)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    assert len(children) == 2
+    process.kill()
+    process.wait()
+    until(lambda: not any(Path("/proc", child, "cmdline").exists() and Path("/proc", child, "cmdline").read_bytes()
+                          for child in children))
+
+
+@several
+def test_any_length_of_patience_will_do():
+    for patience in (math.inf, 1e300, sys.maxsize, 10):
+        _, federation, _ = served(Client, 2, patience=patience)
+        assert not federation.ledger.absent
 
 
 @pytest.mark.parametrize("patience", [0, -1, "long", None, math.nan])
@@ -176,8 +206,9 @@ def test_what_is_no_message_is_said(workers):
 @pytest.mark.parametrize("act, reason", [
     (lambda reply: os._exit(3), "its worker process died with exit code 3"),
     (lambda reply: os.kill(os.getpid(), signal.SIGTERM), "its worker process died of SIGTERM"),
-    (lambda reply: os.kill(os.getpid(), signal.SIGKILL), "its worker process died of SIGKILL (out of memory?)")],
-    ids=["exit", "SIGTERM", "SIGKILL"])
+    (lambda reply: os.kill(os.getpid(), signal.SIGKILL), "its worker process died of SIGKILL (out of memory?)"),
+    (lambda reply: os.kill(os.getpid(), 36), "its worker process died of signal 36")],
+    ids=["exit", "SIGTERM", "SIGKILL", "36"])
 def test_a_death_is_a_refusal_that_says_how(act, reason):
     _, federation, _ = served(doing(act), 2)
     assert reasons(federation) == [(1, reason)]
@@ -239,6 +270,15 @@ def test_honest_sizes_stay_and_the_place_of_a_liar_does_not_matter():
     assert heard([0, True, 50, "many", 10**6, 50])[:4] == [0, True, 50, "many"]
 
 
+def test_what_belongs_to_a_boast_is_cut_with_it():
+    from fedbook.fedreplay import _counted
+    assert _counted({"n": 50, "counts": [20, 30]}) == [20, 30]
+    assert _counted({"n": 50, "claimed": 10**6, "counts": [10**6, 0]}) == [50, 0]
+    reply = lambda reply: Msg(reply.tensors, {"n": 30, "claimed": 3})
+    with Federation(InProcess(lambda id: make(id, doing(reply))), 2) as federation:
+        assert all("claimed" not in msg.meta for _, msg in federation.exchange("fit", Msg(net().state_dict()), [0, 1]))
+
+
 @pytest.mark.parametrize("outweigh", [0, 0.5, -1, "all", math.nan])
 def test_outweigh_is_a_number_of_at_least_one(outweigh):
     with pytest.raises(UserError, match="outweigh=.* must be a number of at least 1"):
@@ -275,6 +315,15 @@ def test_a_reply_may_be_four_times_the_question_and_no_bomb(workers):
     with Federation(line, 2) as federation:
         exchange = federation.exchange("fit", Msg({"zeros": torch.zeros(many // 4)}), [1])
         with pytest.raises(TooFewReplies): list(exchange)
+
+
+def test_room_is_what_a_federation_says():
+    masks = doing(lambda reply: Msg({"masks": torch.zeros(90 * 10**6, dtype=torch.bool)}, {"n": 1}))
+    for room, refused in ((2**26, 1), (2 * 10**8, 0)):
+        with warnings.catch_warnings(action="ignore"), Federation(InProcess(lambda id: make(id, masks)), 2, room=room) as one:
+            list(one.exchange("fit", Msg(make(1).model.state_dict()), [0, 1]))
+        assert len(one.ledger.absent) == refused
+        assert all("Federation(room=...) allows more" in row["reason"] for row in one.ledger.absent)
 
 
 def test_invented_names_and_long_reasons_leave_no_trace_in_the_ledger():

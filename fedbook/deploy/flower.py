@@ -50,7 +50,7 @@ except ImportError as error:
 
 from ..engine.devices import torch_device
 from ..engine.errors import UserError
-from ..engine.federation import (Answer, Call, ClientLike, ClientPool, Experiment, Failure, Federation,
+from ..engine.federation import (OUTWEIGH, Answer, Call, ClientLike, ClientPool, Experiment, Failure, Federation,
                                        run)
 from ..engine.files import locked, run_dir, write_atomically
 from ..engine.local import torch_threads
@@ -550,9 +550,9 @@ def _cores(ids, side_by_side):
         raise UserError(f"ids={ids} must be 0, 1, 2 and so on: the simulation numbers its nodes so")
     return default_workers() if side_by_side is None else whole_number("side_by_side", side_by_side)
 
-def _federation(grid, ids, min_replies, timeout, wait=60.0, over=1.0, most=10**6):
+def _federation(grid, ids, min_replies, timeout, wait=60.0, over=1.0, most=10**6, outweigh=OUTWEIGH):
     least = whole_number("min_replies", min_replies)
-    return Federation(FlowerTransport(grid, ids, timeout, wait, over=over), ids, least, most=most)
+    return Federation(FlowerTransport(grid, ids, timeout, wait, over=over), ids, least, most=most, outweigh=outweigh)
 
 def _stop(*_): raise KeyboardInterrupt("the simulation has ended")
 
@@ -618,8 +618,9 @@ def server_app(plan: Plan) -> ServerApp:
 
     The run's configuration says: `timeout`, seconds for a client to answer; `wait`, seconds for its node to
     connect; `min-replies` that a round needs; `over`, of n asked n / `over` replies are enough; `most`,
-    pictures that a client may claim to have; `patience`, rounds without a better score before it ends (0:
-    never); `folder` and `device` of the server's own data; `out`, the folder for checkpoint and results."""
+    pictures that a client may claim to have, and `outweigh`, times the median of a round that it may count
+    for; `patience`, rounds without a better score before it ends (0: never); `folder` and `device` of the
+    server's own data; `out`, the folder for checkpoint and results."""
     app = ServerApp()
 
     @app.main()
@@ -628,7 +629,8 @@ def server_app(plan: Plan) -> ServerApp:
         here = plan.experiment.at(str(config.get("folder", "")), str(config.get("device", "")))
         federation = _federation(grid, here.ids, int(config["min-replies"]),
                                  float(config["timeout"]), float(config["wait"]),
-                                 float(config.get("over", 1.0)), int(config.get("most", 10**6)))
+                                 float(config.get("over", 1.0)), int(config.get("most", 10**6)),
+                                 float(config.get("outweigh", OUTWEIGH)))
         print(train_plan(plan._replace(experiment=here), federation, config["out"], int(config.get("patience", 0))))
 
     return app
@@ -660,6 +662,7 @@ wait = 60.0
 min-replies = 1
 over = 1.0
 most = 1000000
+outweigh = 10.0
 patience = 0
 folder = ""
 device = ""

@@ -16,7 +16,7 @@ import warnings
 import weakref
 from bisect import insort
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache, partial
 from itertools import chain, islice
@@ -52,6 +52,7 @@ from fedbook.engine.local import (
 from .show import one_line, progress
 from .sizes import choose, whole_number
 from fedbook.engine.wire import (
+    Bloated,
     Ledger,
     Msg,
     Refused,
@@ -405,7 +406,8 @@ class ClientPool:
 
     While a client answers, what the global generators draw depends on its `seed`, the round, its id and the
     verb alone; while it is made, on its id and on the generators' states at the `starts` of the pool (None:
-    now). Its networks hold, beside their state, what they held when they first came."""
+    now). Its networks hold, beside their state, what they held when they first came, and what `load` gives
+    them."""
 
     def __init__(
         self,
@@ -427,6 +429,7 @@ class ClientPool:
             client = self._made(id)
             seen = None
             made = fingerprints(client)
+        self.lent.put_back(client)
         if state is not None and state != seen:
             client.load(unpack(state))
         return client, made
@@ -451,7 +454,8 @@ class ClientPool:
             reply = leaving(client, unpack(call.data), reply)
         check_state(client, made, call)
         answer = Answer(pack(reply), pack(client.state()))
-        self.clients[call.id] = client, answer.state, made
+        seen = None if self.lent.put_back(client) else answer.state
+        self.clients[call.id] = client, seen, made
         if len(self.clients) > self.places:
             del self.clients[next(iter(self.clients))]
         return answer
@@ -461,7 +465,7 @@ class ClientPool:
         client, made = self.checkout(call.id, call.state)
         verb = declared_verb(client, call)
         seeds = _seed(client), call.round, call.id, *call.verb.encode()
-        with global_draws(*seeds), self.lent.to(client):
+        with global_draws(*seeds):
             reply = verb(unpack(call.data))
             return self.checkin(client, made, call, reply)
 
@@ -475,82 +479,183 @@ class ClientPool:
             return _what_came_of(error)
 
 
+def _sides(client):
+    "The `client`, and the clients that it wraps."
+    yield client
+    for value in vars(client).values():
+        if hasattr(value, "verbs") and hasattr(value, "load"):
+            yield from _sides(value)
+
+
 def _seed(client):
-    "The client's own seed; 0 for one that has none."
-    seed = getattr(client, "seed", 0)
-    return seed if isinstance(seed, int) and seed >= 0 else 0
+    "The client's own seed, or that of the client that it wraps; 0 where there is none."
+    seeds = (getattr(side, "seed", None) for side in _sides(client))
+    known = (seed for seed in seeds if isinstance(seed, int) and seed >= 0)
+    return next(known, 0)
 
 
 class _Lent:
     """What networks hold beside their state, in buffers that no state dict has and in plain attributes such as
-    a cache or a counter: of each as it was when a client first came with it."""
+    a cache or a counter: of each as it was when a client first came with it. A part whose weights have got
+    other shapes is another part."""
 
     def __init__(self):
         self.first = weakref.WeakKeyDictionary()
 
-    @contextmanager
-    def to(self, client):
-        "Inside, `client` borrows its networks: before and afterwards, what they hold is put back."
-        parts = [
-            part
-            for network in vars(client).values()
-            if isinstance(network, nn.Module)
-            for part in network.modules()
+    def put_back(self, client: ClientLike) -> bool:
+        "Put back what the networks of `client` hold. Whether anything had changed."
+        networks = [
+            value
+            for side in _sides(client)
+            for value in vars(side).values()
+            if isinstance(value, nn.Module)
         ]
-        self._put_back(parts)
-        try:
-            yield
-        finally:
-            self._put_back(parts)
+        return any([self._put_back(network) for network in networks])
 
-    def _put_back(self, parts):
-        for part in parts:
-            if part not in self.first:
-                self.first[part] = _held(part)
-            buffers, attributes, count = self.first[part]
-            _put_back(part._buffers, buffers)
-            _put_back(vars(part), attributes)
-            if len(vars(part)) > count:
-                _forget(part, attributes)
-
-
-_PLAIN = (Tensor, int, float, str, type(None))
+    def _put_back(self, network):
+        changed = False
+        for part in network.modules():
+            held = self.first.get(part)
+            if held is None or held.shapes != _shapes(part):
+                self.first[part] = _held(part, network)
+                continue
+            changed |= _restore(part._buffers, held.buffers)
+            changed |= _restore(vars(part), held.attributes)
+            if len(vars(part)) > held.size:
+                changed |= _forget(part, held.attributes, network)
+        return changed
 
 
-def _held(part):
-    "Copies of what `part` holds beside its state: buffers by name, plain attributes by name, and how many it has."
+class _Held(NamedTuple):
+    "What a part of a network holds beside its state, copied, and the shapes of its weights."
+
+    buffers: dict[str, Any]
+    attributes: dict[str, Any]
+    size: int
+    shapes: list
+
+
+_MODULES_OWN = frozenset(vars(nn.Module()))
+
+
+def _held(part, network):
+    state = _storages(network)
     loose = part._non_persistent_buffers_set
-    buffers = {name: _copied(part._buffers[name]) for name in loose}
-    attributes = {
+    buffers = _plain_values(part._buffers, state)
+    attributes = _plain_values(vars(part), state)
+    return _Held(
+        {name: kept for name, kept in buffers.items() if name in loose},
+        attributes,
+        len(vars(part)),
+        _shapes(part),
+    )
+
+
+def _shapes(part):
+    return [None if p is None else p.shape for p in part._parameters.values()]
+
+
+def _storages(network):
+    "Where the weights and buffers of `network` lie: a tensor there is no cache but a view of them."
+    tensors = list(network.parameters())
+    for part in network.modules():
+        loose = part._non_persistent_buffers_set
+        tensors += [t for name, t in part._buffers.items() if name not in loose]
+    return {_storage(t) for t in tensors if t is not None}
+
+
+def _storage(t):
+    "Where `t` lies; None for one that lies nowhere, or not in one place."
+    if t.layout != torch.strided or t.device.type == "meta":
+        return None
+    try:
+        return t.untyped_storage().data_ptr()
+    except RuntimeError:  # it was made inside of vmap
+        return -1
+
+
+def _plain_values(space, state):
+    "Copies of the plain values in `space`, by name."
+    return {
         name: _copied(value)
-        for name, value in vars(part).items()
-        if isinstance(value, _PLAIN)
+        for name, value in space.items()
+        if name not in _MODULES_OWN and _is_plain(value, state)
     }
-    return buffers, attributes, len(vars(part))
 
 
-def _put_back(space, first):
+def _is_plain(value, state):
+    "Whether `value` is a number, a text, a tensor that is no view of the `state`, or groups of these."
+    if isinstance(value, nn.Parameter):
+        return False
+    if isinstance(value, Tensor):
+        return _storage(value) not in (None, *state)
+    if type(value) in (list, tuple, set):
+        return all(_is_plain(item, state) for item in value)
+    if type(value) is dict:
+        return all(_is_plain(item, state) for item in value.values())
+    return value is None or isinstance(value, (int, float, str))
+
+
+def _copied(value: Any) -> Any:
+    "A copy of `value`, a plain one: new tensors without gradients, in new groups."
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if type(value) in (list, tuple, set):
+        return type(value)(map(_copied, value))
+    if type(value) is dict:
+        return {key: _copied(item) for key, item in value.items()}
+    return value
+
+
+def _restore(space, first):
+    "Put the values `first` back into `space`. Whether any was another."
+    changed = False
     for name, value in first.items():
         now = space.get(name, value)
-        if now is not value and not _same_numbers(now, value):
+        if now is not value and not _same(now, value):
             space[name] = _copied(value)
+            changed = True
+    return changed
 
 
-def _forget(part, attributes):
-    "Delete the plain attributes of `part` that it has besides these, of which there were none first."
-    for name, value in list(vars(part).items()):
-        if name not in attributes and isinstance(value, _PLAIN):
-            delattr(part, name)
+def _forget(part, attributes, network):
+    "Delete the plain attributes of `part` besides these, of which there were none first. Whether there were any."
+    state = _storages(network)
+    new = [
+        name
+        for name, value in vars(part).items()
+        if name not in attributes
+        and name not in _MODULES_OWN
+        and _is_plain(value, state)
+    ]
+    for name in new:
+        delattr(part, name)
+    return bool(new)
 
 
-def _copied(value):
-    return value.detach().clone() if isinstance(value, Tensor) else value
-
-
-def _same_numbers(a, b):
-    if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
+def _same(a, b):
+    "Whether two plain values are equal, to the bit."
+    if type(a) is not type(b):
         return False
-    return a.device == b.device and torch.equal(a, b)
+    if isinstance(a, Tensor):
+        return _same_tensor(a, b)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(_same, a, b))
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
+    return a == b or (a != a and b != b)
+
+
+def _same_tensor(a, b):
+    try:
+        return (
+            a.device == b.device
+            and a.dtype == b.dtype
+            and a.shape == b.shape
+            and torch.equal(a, b)
+        )
+    except RuntimeError:  # one was made inside of vmap
+        return False
 
 
 _LONGEST = 10_000  # characters of a traceback
@@ -587,11 +692,16 @@ def _watch(at_work, over, patience):
         call, begun = [(said, now), *at_work][-1]
         left = patience if call is said else begun + patience - now
         if left <= 0:
-            warnings.warn(
-                f"round {call.round}: client {call.id} has been at {call.verb!r} for {patience:g} s and cannot "
-                "be given up in this process; interrupt the run, or give it several workers"
-            )
             said, left = call, patience
+            with suppress(Warning):
+                warnings.warn(_hanging(call, patience))
+
+
+def _hanging(call, patience):
+    return (
+        f"round {call.round}: client {call.id} has been at {call.verb!r} for {patience:g} s and cannot be "
+        "given up in this process; interrupt the run, or give it several workers"
+    )
 
 # %% ../../nbs/engine/federation.ipynb #6ae84040
 class InProcess:
@@ -629,15 +739,20 @@ class InProcess:
         self, calls: Iterable[Call]
     ) -> Generator[tuple[Call, Any], None, None]:
         "Yield each of `calls` with what came of it (`Answer`, `Failure` or `Undeclared`), in their order."
-        self.open()
         for call in calls:
-            self.at_work.append((call, monotonic()))
-            try:
-                with torch_threads(self.threads):
-                    outcome = self.pool.serve(call)
-            finally:
-                self.at_work.clear()
+            with self.watched(call), torch_threads(self.threads):
+                outcome = self.pool.serve(call)
             yield call, outcome
+
+    @contextmanager
+    def watched(self, call: Call) -> Iterator[None]:
+        "Inside, the client of `call` is at work."
+        self.open()
+        self.at_work.append((call, monotonic()))
+        try:
+            yield
+        finally:
+            self.at_work.clear()
 
     def close(self) -> None:
         "End the thread; the next call would start a new one."
@@ -691,7 +806,7 @@ def _capped(heard, claims, outweigh, capped):
         return heard
     most = max(1, int(outweigh * median))
     capped.append(f"client {heard.call.id} claims {n:,} and counts for {most:,}")
-    meta = {**heard.reply.meta, "n": most}
+    meta = {**heard.reply.meta, "n": most, "claimed": n}
     return heard._replace(reply=Msg(heard.reply.tensors, meta))
 
 
@@ -703,14 +818,21 @@ def _checked_multiple(outweigh):
     )
 
 # %% ../../nbs/engine/federation.ipynb #271daca3
-_SPARE = 2**26  # bytes
+_ROOM = 2**26  # bytes
 
 
-def _room(question, reply):
-    "The bytes that the tensors of the packed `reply` to the packed `question` may take."
-    if 64 * len(reply) <= _SPARE:
-        return _SPARE
-    return len(reply) + max(_SPARE, 4 * unpacked_bytes(question))
+def _room(question, reply, least):
+    "The bytes that the tensors of the packed `reply` to the packed `question` may take, `least` beyond what was sent."
+    if 64 * len(reply) <= least:
+        return least
+    return len(reply) + max(least, 4 * unpacked_bytes(question))
+
+
+def _unpacked(data, room):
+    try:
+        return unpack(data, room)
+    except Bloated as refused:
+        raise Refused(f"{refused}; Federation(room=...) allows more") from None
 
 # %% ../../nbs/engine/federation.ipynb #271daca2
 class TooFewReplies(RuntimeError):
@@ -730,7 +852,9 @@ class Federation:
     The number of pictures is what a client says, and a large one would outweigh all others: a reply that
     claims more than `most` is refused, and one that claims more than `outweigh` times the median of its
     exchange is counted with that, and named in a warning. (The median is that of the claims so far, of five
-    at least; `outweigh=math.inf` believes all.)"""
+    at least; `outweigh=math.inf` believes all. Under secure aggregation nobody sees what one client claims.)
+
+    The tensors of a reply may take `room` bytes more than what was sent, or four times its question."""
 
     def __init__(
         self,
@@ -741,6 +865,7 @@ class Federation:
         most: int = 10**6,
         mods: Sequence[Any] = (),
         outweigh: float = OUTWEIGH,
+        room: int = _ROOM,
     ) -> None:
         if not hasattr(transport, "serve"):
             raise UserError(
@@ -753,6 +878,7 @@ class Federation:
         self.most = most
         self.mods = tuple(mods)
         self.outweigh = _checked_multiple(outweigh)
+        self.room = whole_number("room", room)
         self.ledger = Ledger()
         self.round = 0
         self._open = False
@@ -823,7 +949,9 @@ class Federation:
         return Heard(call, outcome, reply)
 
     def _checked(self, call, outcome, accept):
-        reply = unpack(outcome.data, _room(call.data, outcome.data))
+        room = _room(call.data, outcome.data, self.room)
+        reply = _unpacked(outcome.data, room)
+        reply.meta.pop("claimed", None)  # the word of `_capped`, and of nobody else
         if self.mods:
             reply = arriving(self.mods, unpack(call.data), reply)
         if accept:

@@ -162,7 +162,9 @@ class Rows:
 
     def _other_facts(self, body):
         "The facts in which `body` differs; a size that it lacks was not there yet, and counts as its default."
-        kept = dict(body, sizes={**self._defaults, **body.get("sizes", {})})
+        kept = dict(body)
+        if isinstance(body.get("sizes"), dict):
+            kept["sizes"] = {**self._defaults, **body["sizes"]}
         return [k for k, v in self.facts.items() if kept.get(k) != v]
 
     def _keep_old_rows(self):

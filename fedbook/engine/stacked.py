@@ -22,6 +22,7 @@ from torch.func import functional_call, vmap
 from torch.nn.utils.rnn import pad_sequence
 
 from fedbook.engine.federation import (
+    PATIENCE,
     Answer,
     Call,
     Client,
@@ -392,9 +393,15 @@ class Stacked:
     Messages, bytes, checks, faults and failures are those of `InProcess`, and weights up to rounding, which
     AdamW amplifies where a gradient is nearly zero. With `together=1` it serves as `InProcess` does."""
 
-    def __init__(self, make_client: Callable, together: int, threads: int = 1):
+    def __init__(
+        self,
+        make_client: Callable,
+        together: int,
+        threads: int = 1,
+        patience: float = PATIENCE,
+    ):
         self.together = whole_number("together", together)
-        self.here = InProcess(make_client, threads)
+        self.here = InProcess(make_client, threads, patience)
 
     def serve(self, calls: Iterable[Call]) -> Iterator:
         "Yield each of `calls` with what came of it, in their order. Calls are taken by the group."
@@ -409,7 +416,9 @@ class Stacked:
 
     def _answers(self, group):
         fits = [call for call in group if call.verb == "fit"]
-        with torch_threads(self.here.threads):
+        if not fits:
+            return {}
+        with self.here.watched(fits[0]), torch_threads(self.here.threads):
             return serve_stacked(self.here.pool, fits)
 
     def close(self) -> None:

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Refused', 'Msg', 'part', 'labelled', 'as_integers', 'to_bits', 'from_bits', 'encode', 'decode', 'pack', 'unpack',
-           'unpacked_bytes', 'header', 'gather', 'scatter', 'Undeclared', 'fingerprints', 'check_state',
+           'Bloated', 'unpacked_bytes', 'header', 'gather', 'scatter', 'Undeclared', 'fingerprints', 'check_state',
            'declared_verb', 'pack_each', 'expect', 'accept_count', 'check_count', 'accept_labels', 'Entry', 'Ledger']
 
 # %% ../../nbs/engine/wire.ipynb #606a14ee
@@ -232,12 +232,16 @@ def unpack(data: bytes, most: float = math.inf) -> Msg:
         ) from None
 
 # %% ../../nbs/engine/wire.ipynb #a70e1c87
+class Bloated(Refused):
+    "A message whose tensors would take more bytes than they may."
+
+
 def _check_room(tensors, notes, most):
     needed = sum(
         _unpacked(t.nbytes, notes.get(name)) for name, t in tensors.items()
     )
     if needed > most:
-        raise Refused(
+        raise Bloated(
             f"its tensors would take {bytes_text(needed)}, more than the {bytes_text(most)} allowed"
         )
 

@@ -7,6 +7,7 @@ __all__ = ['profiles', 'Workers', 'default_workers', 'transport_for', 'Faults', 
            'trial', 'kept_row', 'Unproven', 'prove', 'EngineSizes']
 
 # %% ../../nbs/engine/workers.ipynb #f9ee67bd
+import ctypes
 import hashlib
 import json
 import math
@@ -17,6 +18,7 @@ import socket
 import struct
 import sys
 import tempfile
+import threading
 import warnings
 import weakref
 from collections import Counter
@@ -57,7 +59,8 @@ from .sizes import Count, Positive, Profile
 from .wire import Ledger, Msg, Refused, pack, unpack
 
 # %% ../../nbs/engine/workers.ipynb #5bce93ed
-def _work(pipe, others, make_client, threads, starts):
+def _work(pipe, others, parent, make_client, threads, starts):
+    _end_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for other in others:
@@ -69,6 +72,16 @@ def _work(pipe, others, make_client, threads, starts):
             pipe.send(pool.serve(pipe.recv()))
         except (EOFError, OSError):
             return
+
+
+_DEATH_OF_THE_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
+
+
+def _end_with(parent):
+    "Let this process be killed when its `parent` ends, even while a client hangs."
+    ctypes.CDLL(None).prctl(_DEATH_OF_THE_PARENT, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
 
 # %% ../../nbs/engine/workers.ipynb #14780c3b
 class Workers:
@@ -113,6 +126,7 @@ class Workers:
             args=(
                 theirs,
                 others,
+                os.getpid(),
                 self.make_client,
                 self.threads,
                 self.starts,
@@ -238,7 +252,8 @@ def _stop(processes, owner):
 
 def _limit_waiting(pipe, seconds):
     "No single read or write at `pipe` waits longer than `seconds`: the other side may have been stopped."
-    limit = 0.0 if math.isinf(seconds) else max(seconds, 1e-3)
+    longest = threading.TIMEOUT_MAX
+    limit = 0.0 if seconds > longest else max(seconds, 1e-3)
     whole, part = divmod(limit, 1)
     timeval = struct.pack("ll", int(whole), int(part * 1e6))
     with socket.socket(fileno=os.dup(pipe.fileno())) as end:
@@ -251,7 +266,8 @@ def _why_it_ended(code, patience):
         return f"no answer within {patience:g} s, so its worker process was ended"
     if code >= 0:
         return f"its worker process died with exit code {code}"
-    name = signal.Signals(-code).name
+    known = {int(s): s.name for s in signal.Signals}
+    name = known.get(-code, f"signal {-code}")
     hint = " (out of memory?)" if name == "SIGKILL" else ""
     return f"its worker process died of {name}{hint}"
 

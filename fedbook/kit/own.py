@@ -1,5 +1,6 @@
 "Pictures of your own, read before a run starts as its chapter will read them, so that what is wrong comes first."
 
+import math
 import warnings
 from collections.abc import Collection, Iterable
 from pathlib import Path
@@ -9,7 +10,7 @@ import numpy as np
 
 from fedbook.datasets.folders import pictures, reid_folder
 from fedbook.datasets.reading import check_pictures
-from fedbook.datasets.split import by_class, by_group, class_stream
+from fedbook.datasets.split import by_class, by_group, class_stream, dirichlet
 from fedbook.datasets.squares import side_of
 from fedbook.datasets.streets import own_street
 from fedbook.datasets.world import Pictures, Selected
@@ -59,6 +60,8 @@ def _check_classes(path: str, sizes: Any, train: Pictures) -> None:
     split = getattr(sizes, "split", "")
     if split == "domain":
         by_group(train.domains(), sizes.clients, 0)
+    if split == "skew" and math.isfinite(sizes.alpha):
+        dirichlet(train.labels, sizes.clients, sizes.alpha, 0)
     if split == "class":
         by_class(train.labels, sizes.clients, 0)
     if hasattr(sizes, "tasks"):

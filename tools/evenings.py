@@ -1,0 +1,197 @@
+"""The evenings in numbers: words, lines, minutes and what the reader writes.
+
+`python tools/evenings.py [--write] [NAME ...]`: a table of the chapters on the path, or of those named; with `--write` their first cells
+say the minutes. A minute is 200 words or 15 lines of code, and a blank takes what its text says, as in "(10 minutes)"."""
+import argparse
+import ast
+import importlib
+import inspect
+import re
+import textwrap
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import nbformat
+
+ROOT = Path(__file__).resolve().parents[1] / "nbs"
+PATH = ("00_start", "01_drift", "02_skew", "03_messages", "10_fedreplay", "11_fedmox", "12_fedklpr", "13_fedcbdr", "14_fedgtea",
+        "20_beyond")
+WORDS_A_MINUTE, SECONDS_A_LINE = 200, 4
+PICTURES = ("image/png", "image/svg+xml", "image/webp", "image/jpeg")
+TIME = re.compile(r"\*\*Time\*\* [^\n]*?minutes?[^.\n]*\.")
+
+
+class Blank(NamedTuple):
+    "A function that the reader writes, the lines of the solution's body, and the minutes that its text gives."
+    name: str
+    lines: int
+    minutes: int
+
+
+class Evening(NamedTuple):
+    "A chapter in numbers. `figure` and `method`: lines of code up to the first picture, and to the cell tagged `method` (0: none)."
+    name: str
+    words: int
+    lines: int
+    longest: int
+    figure: int
+    method: int
+    share: float
+    blanks: list[Blank]
+    needs: list[str]
+
+    @property
+    def own(self) -> int:
+        "Minutes for what the reader writes."
+        return sum(blank.minutes for blank in self.blanks)
+
+    @property
+    def minutes(self) -> int:
+        "Minutes in all, in steps of five."
+        reading = self.words / WORDS_A_MINUTE + self.lines * SECONDS_A_LINE / 60
+        return 5 * round((reading + self.own) / 5)
+
+    def time(self) -> str:
+        "What the first cell says."
+        written = f", {self.own} of them for the {len(self.blanks)} functions that you write" if self.blanks else ""
+        return f"**Time** {self.minutes} minutes{written}."
+
+
+def words_of(text: str) -> int:
+    "Words of a markdown cell: no code, no formula, no address, no tag."
+    for pattern in (r"```.*?```", r"\$\$.*?\$\$", r"\$[^$\n]*\$", r"`[^`\n]*`", r"<[^>]+>", r"\]\([^)]*\)"):
+        text = re.sub(pattern, " ", text, flags=re.S)
+    return len(re.findall(r"[A-Za-z][\w'’-]*", text))
+
+
+def lines_of(source: str) -> list[str]:
+    "The lines of a code cell that are not empty, nor orders to nbdev."
+    return [line for line in source.splitlines() if line.strip() and not line.startswith(("#|", "%"))]
+
+
+def import_lines(source: str) -> int:
+    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, (ast.Import, ast.ImportFrom))]
+    return sum(node.end_lineno - node.lineno + 1 for node in nodes)
+
+
+def names_in(sources: list[str]) -> dict[str, Any]:
+    "What the imports of a notebook bring, by name."
+    found: dict[str, Any] = {}
+    for source in sources:
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                module = importlib.import_module(node.module)
+                for alias in node.names: found[alias.asname or alias.name] = _part(module, alias.name)
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    found[alias.asname or alias.name.partition(".")[0]] = importlib.import_module(alias.name)
+    return found
+
+
+def _part(module, name):
+    return getattr(module, name) if hasattr(module, name) else importlib.import_module(f"{module.__name__}.{name}")
+
+
+def checked(source: str) -> list[tuple[str, ast.expr]]:
+    "The functions that a cell hands out and checks: name, and the expression of the answer."
+    tree = ast.parse(source)
+    open_ = {node.name for node in tree.body if isinstance(node, ast.FunctionDef) and _is_open(node)}
+    calls = [node.value for node in tree.body if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)]
+    found = [call.args for call in calls if ast.unparse(call.func) == "check" and len(call.args) > 1]
+    return [(args[0].id, args[1]) for args in found if isinstance(args[0], ast.Name) and args[0].id in open_]
+
+
+def _is_open(function):
+    last = function.body[-1]
+    return isinstance(last, ast.Expr) and isinstance(last.value, ast.Constant) and last.value.value is ...
+
+
+def solution_lines(answer: Any) -> int:
+    "Lines of code in the body of `answer`, a function, without its docstring."
+    text = textwrap.dedent(inspect.getsource(answer))
+    function = ast.parse(text).body[0]
+    body = function.body[1:] if ast.get_docstring(function) else function.body
+    if not body: return 0
+    return sum(bool(line.split("#")[0].strip()) for line in text.splitlines()[body[0].lineno - 1:body[-1].end_lineno])
+
+
+def needs_of(sources: list[str], own: str) -> list[str]:
+    "The chapters of the path whose modules the notebook imports."
+    stems = {name.partition("_")[2]: name for name in PATH}
+    found = set()
+    for source in sources:
+        for node in ast.walk(ast.parse(source)):
+            module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
+            found |= {stems[part] for part in [module.removeprefix("fedbook.")] if part in stems}
+    return sorted(found - {own})
+
+
+def measured(path: Path) -> Evening:
+    "The numbers of the chapter at `path`."
+    cells = nbformat.read(path, 4).cells
+    code = [cell for cell in cells if cell.cell_type == "code"]
+    sources = ["\n".join(lines_of(cell.source)) for cell in code]
+    known = names_in(sources)
+    counts = [len(lines_of(cell.source)) for cell in code]
+    blanks, before = [], ""
+    for cell in cells:
+        if cell.cell_type == "markdown": before = cell.source
+        for name, answer in checked("\n".join(lines_of(cell.source))) if cell.cell_type == "code" else ():
+            minutes = re.findall(r"\((\d+) minutes?\)", before)
+            lines = solution_lines(eval(ast.unparse(answer), known)) if not isinstance(answer, ast.Lambda) else 1
+            blanks.append(Blank(name, lines, int(minutes[-1]) if minutes else 0))
+    blanks = [blank for blank in blanks if blank.minutes]
+    without_imports = sum(counts) - sum(map(import_lines, sources))
+    share = sum(blank.lines for blank in blanks) / max(1, without_imports)
+    words = sum(words_of(cell.source) for cell in cells if cell.cell_type == "markdown")
+    longest = max((n for n, source in zip(counts, sources) if "\nclass " not in f"\n{source}"), default=0)
+    return Evening(path.stem, words, sum(counts), longest, _up_to(code, counts, _shows_picture), _up_to(code, counts, _is_method),
+                   share, blanks, needs_of(sources, path.stem))
+
+
+def _up_to(code, counts, wanted):
+    for k, cell in enumerate(code):
+        if wanted(cell): return sum(counts[:k + 1])
+    return 0
+
+
+def _shows_picture(cell): return any(set(out.get("data", {})) & set(PICTURES) for out in cell.outputs)
+
+
+def _is_method(cell): return "method" in cell.metadata.get("tags", [])
+
+
+def table(evenings: list[Evening]) -> str:
+    "The numbers as text."
+    head = ("chapter", "words", "lines", "longest cell", "to a figure", "to the method", "blanks", "their lines", "share", "minutes")
+    rows = [(e.name, f"{e.words:,}", e.lines, e.longest, e.figure or "-", e.method or "-", len(e.blanks),
+             sum(b.lines for b in e.blanks), f"{e.share:.0%}", e.minutes) for e in evenings]
+    total = sum(e.minutes for e in evenings)
+    lines = [" | ".join(map(str, row)) for row in (head, *rows)]
+    return "\n".join([*lines, f"in all {total / 60:.1f} hours"])
+
+
+def write_time(path: Path) -> bool:
+    "Let the first cell of the chapter say its minutes. Whether it changed."
+    notebook = nbformat.read(path, 4)
+    first = notebook.cells[0]
+    text = TIME.sub(lambda _: measured(path).time(), first.source, count=1)
+    if text == first.source: return False
+    first.source = text
+    nbformat.write(notebook, path)
+    return True
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("names", nargs="*", default=PATH)
+    parser.add_argument("--write", action="store_true", help="let the chapters' first cells say the minutes")
+    args = parser.parse_args()
+    paths = [path for path in (ROOT / f"{name}.ipynb" for name in args.names) if path.exists()]
+    if args.write:
+        for path in paths:
+            if write_time(path): print("written:", path.name)
+    print(table([measured(path) for path in paths]))
+
+
+if __name__ == "__main__": main()
