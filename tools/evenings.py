@@ -53,7 +53,9 @@ class Evening(NamedTuple):
 
     def time(self) -> str:
         "What the first cell says."
-        written = f", {self.own} of them for the {len(self.blanks)} functions that you write" if self.blanks else ""
+        count = len(self.blanks)
+        what = "the function" if count == 1 else f"the {count} functions"
+        written = f", {self.own} of them for {what} that you write" if count else ""
         return f"**Time** {self.minutes} minutes{written}."
 
 
