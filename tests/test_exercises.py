@@ -19,6 +19,7 @@ import matplotlib.pyplot
 import pytest
 
 from books import book
+from fedbook.kit.classroom import tasks
 from fedbook.kit.runs import chapters, exported_to, module_name
 
 matplotlib.use("Agg")
@@ -27,7 +28,7 @@ ATTEMPTS = Path(__file__).parent / "attempts"
 PENDING = set()
 
 
-def has_exercises(path): return any(re.search("^## Exercises", cell.source, re.M) for cell in book(path).cells)
+def has_exercises(path): return bool(tasks(path))
 
 
 CHAPTERS = {module_name(name): path for name, path in chapters().items() if has_exercises(path)}
@@ -42,13 +43,15 @@ def is_import_cell(source):
 
 @cache
 def exercise_cells(module):
-    "The sources of the code cells of the section `## Exercises`."
+    """The sources of the code cells of the section `## Exercises`; of a chapter without it those of its blanks,
+    and its `guess`."""
     inside, sources = False, []
     for cell in book(CHAPTERS[module]).cells:
         if cell.cell_type == "markdown":
             for heading in re.findall(r"^## (.*)", cell.source, re.M): inside = heading.strip() == "Exercises"
         elif inside: sources.append(cell.source)
-    return sources
+    return sources or [cell.source for cell in book(CHAPTERS[module]).cells if cell.cell_type == "code"
+                       and (checked(cell.source) or re.search(r"^guess\(", cell.source, re.M))]
 
 
 def checked(source):

@@ -180,11 +180,17 @@ def _cells(path: Path) -> list[tuple[str, str]]:
 
 def tasks(path: Path) -> list[Task]:
     """Return the exercises of the chapter at `path` in order, without those whose cells never call
-    `check`."""
-    found, inside = list[Task](), False
-    for kind, source in _cells(path):
+    `check`: those of its section "Exercises", or, where it has none, the numbered blanks of its text."""
+    found, inside, cells = list[Task](), False, _cells(path)
+    apart = any(re.search(r"^## Exercises", source, re.M) for kind, source in cells if kind == "markdown")
+    for kind, source in cells:
         if kind == "code":
             if inside and found: found[-1].sources.append(source)
+            continue
+        if not apart:       # an evening: each blank stands in the text, under its number
+            blank = re.search(r"^\*\*\d+\. .*", source, re.M | re.S)
+            inside = bool(blank)
+            if blank: found.append(Task(blank[0].strip(), []))
             continue
         before, *titled = re.split(r"^## (.*)$", source, flags=re.M)
         texts = [before] if inside else []
