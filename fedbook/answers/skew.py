@@ -39,8 +39,9 @@ def merge(replies):
     total = sum(n for _, n in replies)
     merged = {}
     for state, n in replies:
+        share = n / total
         for name, weights in state.items():
-            merged[name] = merged.get(name, 0) + n / total * weights
+            merged[name] = merged.get(name, 0) + share * weights
     return merged
 
 # %% ../../nbs/answers/skew.ipynb #a250000e
@@ -54,8 +55,11 @@ def matrix_scores(matrix):
         best = max(matrix[i][j] for i in range(j, tasks))
         lost.append(best - final[j])
         moved.append(final[j] - matrix[j][j])
-    return {"average accuracy": float(np.mean(final)), "forgetting": float(np.mean(lost)),
-            "backward transfer": float(np.mean(moved))}
+    scores = {}
+    scores["average accuracy"] = float(np.mean(final))
+    scores["forgetting"] = float(np.mean(lost))
+    scores["backward transfer"] = float(np.mean(moved))
+    return scores
 
 # %% ../../nbs/answers/skew.ipynb #a2500011
 def distilled_step(model, teacher, x, y, old, rate, strength, temperature):

@@ -186,8 +186,9 @@ def tasks(path: Path) -> list[Task]:
     for kind, source in cells:
         if kind == "code":
             if inside and found: found[-1].sources.append(source)
+            inside = inside and (apart or "reveal(" not in source)
             continue
-        if not apart:       # an evening: each blank stands in the text, under its number
+        if not apart:       # an evening: each blank stands in the text, under its number, up to its answer
             blank = re.search(r"^\*\*\d+\. .*", source, re.M | re.S)
             inside = bool(blank)
             if blank: found.append(Task(blank[0].strip(), []))
