@@ -14,8 +14,8 @@ from ..engine.local import distillation_loss
 
 # %% ../../nbs/answers/skew.ipynb #a2500005
 def deal_class(positions, shares, held=0, fair=np.inf):
-    """`positions` (n,) of one class in pieces, one for each client, by `shares` (K,) that add up to 1; clients
-    that hold `fair` pictures or more, of `held` (K,), get none."""
+    """`positions` (n,) of one class in pieces, one for each client, by `shares` (K,) that add up to 1.
+    Clients that hold `fair` pictures or more get none; `held` (K,) says how many each holds."""
     full = np.asarray(held) >= fair
     allowed = np.where(full, 0, shares)
     running = np.cumsum(allowed / allowed.sum())
