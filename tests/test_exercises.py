@@ -1,6 +1,6 @@
-"""Exercises cannot be fooled. `tests/attempts/MODULE.py` holds, for every exercise NAME of a chapter, at
-least two wrong attempts (`NAME__wrong_<why>`), which `check` must catch, and one right attempt, written
-another way than the answer (`NAME__right_<how>`).
+"""Exercises, and blanks in the text, cannot be fooled. `tests/attempts/MODULE.py` holds, for every exercise
+NAME of a chapter, at least two wrong attempts (`NAME__wrong_<why>`), which `check` must catch, and one right
+attempt, written another way than the answer (`NAME__right_<how>`).
 
 Each is tried in the chapter's own exercise cell, after the chapter's import cells and nothing else: so
 exercises also run without the chapter's training before them."""
@@ -19,7 +19,8 @@ import matplotlib.pyplot
 import pytest
 
 from books import book
-from fedbook.kit.runs import chapters, exported_to, module_name
+from fedbook.kit.classroom import exercises_of, is_blank
+from fedbook.kit.runs import chapters, code_cells, exported_to, module_name
 
 matplotlib.use("Agg")
 ATTEMPTS = Path(__file__).parent / "attempts"
@@ -27,7 +28,10 @@ ATTEMPTS = Path(__file__).parent / "attempts"
 PENDING = set()
 
 
-def has_exercises(path): return any(re.search("^## Exercises", cell.source, re.M) for cell in book(path).cells)
+def has_exercises(path): return headed(path) or bool(exercises_of(path))
+
+
+def headed(path): return any(re.search("^## Exercises", cell.source, re.M) for cell in book(path).cells)
 
 
 CHAPTERS = {module_name(name): path for name, path in chapters().items() if has_exercises(path)}
@@ -42,12 +46,13 @@ def is_import_cell(source):
 
 @cache
 def exercise_cells(module):
-    "The sources of the code cells of the section `## Exercises`."
-    inside, sources = False, []
-    for cell in book(CHAPTERS[module]).cells:
+    "The sources of the code cells of the section `## Exercises`, and of the blanks before it."
+    inside, blank, sources, cells = False, False, [], book(CHAPTERS[module]).cells
+    for cell, after in zip(cells, [*cells[1:], cells[0]]):
         if cell.cell_type == "markdown":
             for heading in re.findall(r"^## (.*)", cell.source, re.M): inside = heading.strip() == "Exercises"
-        elif inside: sources.append(cell.source)
+            blank = is_blank(cell.source, after.source)
+        elif inside or blank: sources.append(cell.source)
     return sources
 
 
@@ -171,5 +176,6 @@ def test_exercises_run_alone_and_come_unsolved(module):
 
 @pytest.mark.parametrize("module", [m for m in CHAPTERS if m not in PENDING])
 def test_one_exercise_is_guess_then_run(module):
-    assert any(re.search(r"^guess\(", source, re.M)
-               for source in exercise_cells(module)), "no guess(...) in the exercises"
+    path = CHAPTERS[module]
+    sources = exercise_cells(module) if headed(path) else code_cells(path)
+    assert any(re.search(r"^guess\(", source, re.M) for source in sources), "no guess(...) in the exercises"

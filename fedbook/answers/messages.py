@@ -34,9 +34,9 @@ def fewest_bytes(t):
     return min(plain, mask + values)
 
 # %% ../../nbs/answers/messages.ipynb #03a0000b
-def fault(tensors, like):
-    """What is wrong with the `tensors` of a reply, name to tensor, where those of `like` are expected: "names",
-    "shape", "dtype" or "not finite"; an empty text if they can be used."""
+def fault(tensors, n, like):
+    """What is wrong with a reply of `tensors`, name to tensor, from `n` pictures, where those of `like` are expected:
+    "names", "shape", "dtype", "not finite" or "count"; an empty text if it can be used."""
     if tensors.keys() != like.keys():
         return "names"
     for name, wanted in like.items():
@@ -47,6 +47,8 @@ def fault(tensors, like):
             return "dtype"
         if not torch.isfinite(t).all():
             return "not finite"
+    if type(n) is not int or n < 1:
+        return "count"
     return ""
 
 # %% ../../nbs/answers/messages.ipynb #03a0000e

@@ -178,20 +178,32 @@ def _cells(path: Path) -> list[tuple[str, str]]:
     return [(cell["cell_type"], "".join(cell["source"])) for cell in cells]
 
 
+def is_blank(text: str, code: str) -> bool:
+    """Return whether the Markdown `text` opens a blank: it has a line that begins with `**1.` or
+    `**Blank 1.`, and `code`, the cell after it, calls `check`."""
+    return bool(_TITLE.search(text) and re.search(r"^check\(", code, re.M))
+
+
+_TITLE = re.compile(r"^\*\*(?:Blank )?\d+\.", re.M)
+
+
 def tasks(path: Path) -> list[Task]:
-    """Return the exercises of the chapter at `path` in order, without those whose cells never call
-    `check`."""
-    found, inside = list[Task](), False
-    for kind, source in _cells(path):
+    """Return the exercises of the chapter at `path` in order: the blanks in its text, and those of
+    its section "Exercises" without those whose cells never call `check`."""
+    found, inside, blank = list[Task](), False, False
+    cells = [*_cells(path), ("markdown", "")]
+    for (kind, source), (_, after) in zip(cells, cells[1:]):
         if kind == "code":
-            if inside and found: found[-1].sources.append(source)
+            if (inside or blank) and found: found[-1].sources.append(source)
             continue
         before, *titled = re.split(r"^## (.*)$", source, flags=re.M)
         texts = [before] if inside else []
         for title, text in zip(titled[::2], titled[1::2]):
             inside = title.strip() == "Exercises"
             if inside: texts.append(text)
-        found += [Task(text.strip(), []) for text in texts if re.search(r"^\*\*\d+\.", text, re.M)]
+        blank = not inside and is_blank(source, after)
+        if blank: texts = [source]
+        found += [Task(text.strip(), []) for text in texts if _TITLE.search(text)]
     return [task for task in found if task.names]
 
 
