@@ -27,7 +27,7 @@ def payload(layout):
 
 # %% ../../nbs/answers/messages.ipynb #03a00008
 def fewest_bytes(t):
-    "Bytes of tensor `t` in the shorter of two forms: all entries, or a mask of bits and the entries that are not zero."
+    "Bytes of tensor `t` in the shorter of two forms: all entries, or a mask of bits and what is not zero."
     plain = t.numel() * t.element_size()
     mask = math.ceil(t.numel() / 8)
     values = int(t.count_nonzero()) * t.element_size()
@@ -35,8 +35,8 @@ def fewest_bytes(t):
 
 # %% ../../nbs/answers/messages.ipynb #03a0000b
 def fault(tensors, n, like):
-    """What is wrong with a reply of `tensors`, name to tensor, from `n` pictures, where those of `like` are expected:
-    "names", "shape", "dtype", "not finite" or "count"; an empty text if it can be used."""
+    """What is wrong with a reply of `tensors`, name to tensor, from `n` pictures, where those of `like` are
+    expected: "names", "shape", "dtype", "not finite" or "count"; an empty text if it can be used."""
     if tensors.keys() != like.keys():
         return "names"
     for name, wanted in like.items():
@@ -53,7 +53,7 @@ def fault(tensors, n, like):
 
 # %% ../../nbs/answers/messages.ipynb #03a0000e
 def pull(sizes, batch, epochs):
-    "The share of each client in FedAvg's change, to first order; `sizes` are the clients' numbers of pictures."
+    "The share of each client in FedAvg's change, to first order; `sizes`: the clients' numbers of pictures."
     products = []
     for n in sizes:
         tau = epochs * math.ceil(n / batch)
