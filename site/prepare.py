@@ -49,8 +49,8 @@ def glossary(course: Course) -> str:
 
 
 def in_order(names: list, readme: str) -> list:
-    "Notebooks as the README lists them; those that it does not list come last."
-    listed = re.findall(r"\(nbs/([\w/]+)\.ipynb\)", readme)
+    "Notebooks as the README lists them under Chapters; those that it does not list come last."
+    listed = re.findall(r"\(nbs/([\w/]+)\.ipynb\)", readme.rpartition("## Chapters")[2])
     place = lambda name: listed.index(name) if name in listed else len(listed)
     return sorted(names, key=lambda name: (place(name), name))
 
