@@ -19,7 +19,7 @@ def evening(request): return evenings.measured(ROOT / "nbs" / f"{request.param}.
 
 def test_an_evening_is_no_longer_than_an_evening(evening):
     assert evening.words <= 2500 and evening.lines <= 500 and evening.minutes <= 150
-    assert 0 < evening.figure <= 60
+    assert 0 < evening.figure <= 40
     assert all(3 <= blank.lines <= 20 for blank in evening.blanks if evening.name != "00_start")
 
 
@@ -38,7 +38,7 @@ def test_what_is_counted(tmp_path):
     notebook = v4.new_notebook(cells=cells)
     nbformat.write(notebook, path)
     found = evenings.measured(path)
-    assert (found.words, found.lines, found.figure, found.method) == (8, 11, 6, 0)
+    assert (found.words, found.lines, found.figure, found.method) == (8, 11, 3, 0)
     [blank] = found.blanks
     assert (blank.name, blank.minutes) == ("f", 10) and blank.lines > 10
     assert found.share == pytest.approx(blank.lines / 7) and found.minutes == 10

@@ -29,7 +29,8 @@ class Blank(NamedTuple):
 
 
 class Evening(NamedTuple):
-    "A chapter in numbers. `figure` and `method`: lines of code up to the first picture, and to the cell tagged `method` (0: none)."
+    """A chapter in numbers. `figure` and `method`: lines of code, without imports and the parameters, up to the first
+    picture and to the cell tagged `method` (0: none). `share`: lines of the solutions' bodies over all but imports."""
     name: str
     words: int
     lines: int
@@ -147,7 +148,9 @@ def measured(path: Path) -> Evening:
     share = sum(blank.lines for blank in blanks) / max(1, without_imports)
     words = sum(words_of(cell.source) for cell in cells if cell.cell_type == "markdown")
     longest = max((n for n, source in zip(counts, sources) if "\nclass " not in f"\n{source}"), default=0)
-    return Evening(path.stem, words, sum(counts), longest, _up_to(code, counts, _shows_picture), _up_to(code, counts, _is_method),
+    own = [0 if "parameters" in cell.metadata.get("tags", []) else n - import_lines(source)
+           for cell, n, source in zip(code, counts, sources)]
+    return Evening(path.stem, words, sum(counts), longest, _up_to(code, own, _shows_picture), _up_to(code, own, _is_method),
                    share, blanks, needs_of(sources, path.stem))
 
 
