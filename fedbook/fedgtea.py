@@ -4,18 +4,17 @@
 
 # %% auto #0
 __all__ = ['settings', 'profiles', 'LEAST_PICTURES', 'modes', 'FedGTEA', 'NoCATE', 'NoWasserstein', 'NoAnchor', 'NoDistillation',
-           'NoTasks', 'experiment', 'RARE', 'QUESTIONS', 'FedGTEASizes', 'CATE', 'TaskDiscriminator', 'task_of',
-           'group_means', 'GTEA', 'gtea', 'server_loss', 'anchor_loss', 'pull_back', 'replayed', 'Rivals',
-           'FedGTEAClient', 'embed_all', 'ServerSteps', 'batch_moments', 'server_distillation', 'ServerLoss', 'forces',
-           'measured', 'walk', 'embeddings_at_test', 'GaussianServer', 'FedGTEAServer', 'answered_pictures',
-           'ceiling_of_one', 'question_stream']
+           'NoTasks', 'experiment', 'FedGTEASizes', 'CATE', 'TaskDiscriminator', 'task_of', 'group_means', 'GTEA',
+           'gtea', 'server_loss', 'anchor_loss', 'pull_back', 'replayed', 'Rivals', 'FedGTEAClient', 'embed_all',
+           'ServerSteps', 'batch_moments', 'server_distillation', 'ServerLoss', 'forces', 'measured', 'walk',
+           'embeddings_at_test', 'GaussianServer', 'FedGTEAServer']
 
 # %% ../nbs/14_fedgtea.ipynb #fafef6db
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -24,10 +23,9 @@ from torch import Tensor, nn
 
 from .engine.errors import UserError
 from .engine.local import distillation_loss, frozen, snapshot, dry_narrow, generator, outputs, as_float
-from .engine.sizes import Bounds, Count
+from .engine.sizes import Count
 from .engine.wire import Msg, Refused, accept_count, expect, labelled
-from .methods.continual import (Method, Stream, StreamExperiment, TaskClient, TaskServer, TaskSizes,
-                                       expandable_cnn, make_stream)
+from .methods.continual import Method, StreamExperiment, TaskClient, TaskServer, TaskSizes, expandable_cnn
 from .methods.painters import Discriminator, GANSizes, Generator, discriminator_loss, generator_loss
 from .methods.wasserstein import Gaussian, pairwise_wasserstein2, wasserstein_loss
 
@@ -39,12 +37,6 @@ class FedGTEASizes(GANSizes, TaskSizes):
     order: Literal["sorted", "random", "icarl", "superclass"] = "sorted"  # of classes; random: with the seed
     rounds: Count = 4               # rounds of a task
     iterations: Count = 15          # steps of a client's AC-GAN in a round
-    consolidation: Count = 15       # steps of FedCIL's server
-    mu: float = 0.01                # weight of FedProx's proximal term
-    memory: Count = 60              # exemplars that a client of iCaRL, DER or GLFC may keep
-    proxy_steps: Count = 200        # steps in which GLFC's proxy rebuilds pictures
-    others: int = 1                 # seeds of rows that are not the main ones
-    tries: Annotated[int, Bounds(low=0, high=3)] = 0  # rates tried for each method, on a seed that no claim uses
     length: Literal["root_d", "unit", "free"] = "root_d"  # of an embedding: the root of its entries, 1, any
     distillation: float = 0.3       # weight of the server's distillation (the paper's alpha)
     wasserstein: float = 0.3        # weight of the server's Wasserstein loss (beta)
@@ -59,7 +51,6 @@ class FedGTEASizes(GANSizes, TaskSizes):
     server_batch: Count = 32        # old pictures in a step of its distillation
     painted: Count = 64             # pictures of each task for its Wasserstein loss
     per_batch: Count = 64           # b of the covariance C / b of a batch's embedding
-    question_seeds: Count = 1       # seeds of the stream of questions, at most `seeds`
 
 # %% ../nbs/14_fedgtea.ipynb #771e7d61
 settings: dict[str, dict] = {
@@ -72,14 +63,12 @@ settings: dict[str, dict] = {
 }
 
 profiles = {
-    "smoke": FedGTEASizes(pictures=16, test_pictures=6, tasks=2, clients=2, rounds=1, epochs=1, memory=12,
-                          iterations=1, gan_batch=2, consolidation=1, proxy_steps=1, server_steps=1,
-                          server_batch=4, painted=4, tries=1),
-    "quick": FedGTEASizes(pictures=250, rounds=2, iterations=9, consolidation=6, server_steps=6, painted=32, others=0),
-    "full": FedGTEASizes(seeds=5, others=5, question_seeds=5, tries=3),
-    "paper": FedGTEASizes(seeds=3, others=3, question_seeds=3, tries=3, setting="cifar10-5x2",
-                          network="resnet18", alpha=1.0, batch=128, lr=0.01, memory=300, gan_batch=64,
-                          consolidation=50, server_steps=50, server_batch=64, painted=256),
+    "smoke": FedGTEASizes(pictures=16, test_pictures=6, tasks=2, clients=2, rounds=1, epochs=1, iterations=1,
+                          gan_batch=2, server_steps=1, server_batch=4, painted=4),
+    "quick": FedGTEASizes(pictures=250, rounds=2, iterations=9, server_steps=6, painted=32),
+    "full": FedGTEASizes(seeds=5),
+    "paper": FedGTEASizes(seeds=3, setting="cifar10-5x2", network="resnet18", alpha=1.0, batch=128, lr=0.01,
+                          gan_batch=64, server_steps=50, server_batch=64, painted=256),
 }
 
 # %% ../nbs/14_fedgtea.ipynb #b1c4d2e1
@@ -700,56 +689,3 @@ NoAnchor = _ablation("without anchor", anchor=0.0)
 NoDistillation = _ablation("without distillation", distillation=0.0)
 NoTasks = _ablation("without tasks", client=partial(FedGTEAClient, alone=1.0), wasserstein=0.0, alone=1.0)
 experiment = partial(StreamExperiment, method=FedGTEA)
-
-# %% ../nbs/14_fedgtea.ipynb #b1c4d450
-RARE, QUESTIONS = 0.2, (("what is it?", "one", "other"), ("which background?", "dark", "bright"),
-                        ("how does it lie?", "upright", "lying"), ("where is it?", "left", "right"))
-
-def answered_pictures(answers: Tensor, piles: Sequence[Tensor], generator: torch.Generator) -> Tensor:
-    """Return pictures, uint8 (n, C, H, W), with the `answers` (n, 4), 0 or 1, to `QUESTIONS`, made from two
-    `piles` of uint8 pictures (m, C, H, W), one per answer to the first: smaller, moved, turned, on a
-    background that no pixel is darker than; drawn by `generator`."""
-    which, bright, lying, right = (a[:, None, None, None].bool() for a in answers.T)
-    picks = torch.randint(min(map(len, piles)), (len(answers),), generator=generator)
-    x = torch.where(which, piles[1][picks], piles[0][picks])
-    height, width = x.shape[-2:]
-    small = F.interpolate(x.float(), (5 * height // 7, 5 * width // 7), mode="area").round().to(torch.uint8)
-    small = torch.where(lying, small.rot90(1, (2, 3)), small)
-    free, above = width - small.shape[-1], (height - small.shape[-2]) // 2
-    rows = above, height - small.shape[-2] - above
-    x = torch.where(right, F.pad(small, (free, 0, *rows)), F.pad(small, (0, free, *rows)))
-    return x.maximum(128 * bright.to(torch.uint8))
-
-# %% ../nbs/14_fedgtea.ipynb #b1c4d519
-def ceiling_of_one(rare: float = RARE, questions: int = len(QUESTIONS)) -> float:
-    """Return the highest accuracy, 0 to 1, that a classifier of single pictures can have on the stream of
-    questions, where each of `questions` attributes is 1 in a share `rare` of the pictures of other tasks."""
-    best = 0.0
-    for kind in np.ndindex(*[2] * questions):
-        chances = [math.prod(0.5 if k == q else (1 - rare, rare)[a] for k, a in enumerate(kind))
-                   for q in range(questions)]
-        best += max(chances) / questions
-    return best
-
-# %% ../nbs/14_fedgtea.ipynb #b1c4d452
-def question_stream(sizes: FedGTEASizes, seed: int) -> Stream:
-    """Return a `Stream` with a task for each of `QUESTIONS` about the same kinds of pictures, of the two
-    classes of the data in `sizes` that look least alike; drawn by `seed`. A task's own answers are equally
-    frequent, of the other attributes each is 1 in a share `RARE`; equal shares for the clients."""
-    base = make_stream(sizes, seed)
-    known = [torch.cat(parts) for parts in zip(*(task for client in base.clients for task in client))]
-    look = lambda c: as_float(known[0][known[1] == c]).mean(0).flatten()
-    average = torch.stack([look(c) for c in range(sum(base.classes))])
-    things = divmod(int(torch.cdist(average, average).argmax()), len(average))
-    piles = lambda x, y: [x[y == c] for c in things]
-    def asked(question, n, piles, g):
-        answers = (torch.rand(n, len(QUESTIONS), generator=g) < RARE).long()
-        answers[:, question] = torch.randperm(n, generator=g) % 2
-        return answered_pictures(answers, piles, g), 2 * question + answers[:, question]
-    tests = tuple(torch.cat(parts) for parts in zip(*base.test))
-    draw = lambda n, pair, part: [asked(q, 2 * n, piles(*pair), generator(seed, q, part))
-                                  for q in range(len(QUESTIONS))]
-    whole = draw(sizes.pictures, known, 0)
-    clients = [[(x[k::sizes.clients], y[k::sizes.clients]) for x, y in whole] for k in range(sizes.clients)]
-    answers = [list(question[1:]) for question in QUESTIONS]
-    return Stream(answers, clients, draw(sizes.test_pictures, tests, 1), f"{base.name}, four questions")

@@ -208,6 +208,18 @@ def test_find_takes_notebook_and_module_names():
     assert len(find("all")) >= 8
 
 
+@pytest.mark.parametrize("name, profile, runs_there", [
+    ("fedgtea", "full", "evidence/fedgtea"), ("14_fedgtea", "full", "evidence/fedgtea"), ("fedgtea", "quick", "14_fedgtea"),
+    ("evidence/fedgtea", "full", "evidence/fedgtea"), ("fedcbdr", "full", "13_fedcbdr"), ("fedavg", "full", "methods/fedavg")])
+def test_long_runs_of_an_evening_go_to_its_lab_book(name, profile, runs_there, monkeypatch, capsys, tmp_path):
+    asked = []
+    monkeypatch.setattr(command, "run_chapters", lambda paths, *_, **options: asked.extend(paths) or [])
+    main(["run", name, "--profile", profile, "--out", str(tmp_path)])
+    assert [runs.chapter_name(path) for path in asked] == [runs_there]
+    moved = f"fedbook: 14_fedgtea is for an evening; evidence/fedgtea has its runs at {profile}, and runs now\n"
+    assert (moved in capsys.readouterr().out) == (runs_there != runs.chapter_name(*find(name).values()))
+
+
 def test_the_path_comes_first_then_the_wings():
     names = list(find("all"))
     wings = [name.partition("/")[0] if "/" in name else "" for name in names]

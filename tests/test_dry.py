@@ -10,16 +10,17 @@ from conftest import ALL, AT_NIGHT
 from fedbook.kit.command import main
 from fedbook.engine.sizes import Count, Profile
 from fedbook.engine.errors import UserError
+from fedbook.engine.files import run_dir
 from fedbook.kit.report import collect
 from fedbook.kit.runs import chapter_module, chapters, encoders_of, made_up, dry_sizes, sizes_of, sizes_read
 from pretended import aside
 from walks import walk
 
-PAPERS = ("10_fedreplay", "11_fedmox", "12_fedklpr", "13_fedcbdr", "14_fedgtea")
+PAPERS = ("10_fedreplay", "11_fedmox", "12_fedklpr", "13_fedcbdr", "evidence/fedgtea")
 LOOPS = 20          # of the calibration, that a walk may take; above is a warning
 BY_DAY, AT_MOST = 2 * LOOPS, 10 * LOOPS         # above that it is red: for SHORT, and for the others
 # Those that every `make test` walks:
-SHORT = (("13_fedcbdr", "paper"), ("14_fedgtea", "paper"))
+SHORT = (("13_fedcbdr", "paper"), ("evidence/fedgtea", "paper"))
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +33,7 @@ def data(tmp_path_factory):
 def walked(name, profile, data, out, whole=()):
     ran = aside(walk, chapters()[name], profile, data, out, None, whole)
     assert not ran.failures, "\n".join(ran.failures)
-    file, = out.glob(f"{name}-{profile}-0/results.json")
-    body = json.loads(file.read_text())
+    body = json.loads((run_dir(name, profile, 0, out) / "results.json").read_text())
     assert body["claims"] and body["headline"] and body["dry"]
     assert not collect(out), "a dry run is no result"
     return ran

@@ -11,7 +11,7 @@ from fedbook.evidence.fedgtea import fedgtea_attack_claims, fedgtea_claims, fedg
 from fedbook.kit.runs import notebooks_folder
 
 ROOT = notebooks_folder().parent
-WHERE = {fedgtea_claims: "14_fedgtea-full-0-*.json", fedgtea_attack_claims: "privacy.attack-full-0-*.json",
+WHERE = {fedgtea_claims: "evidence.fedgtea-full-0-*.json", fedgtea_attack_claims: "privacy.attack-full-0-*.json",
          fedgtea_streams_claims: "evidence.streams-full-0-*.json"}
 WASSERSTEIN = "The Wasserstein loss raises accuracy"
 

@@ -24,11 +24,11 @@ from fedbook.engine.local import distillation_loss, frozen, snapshot
 from fedbook.methods.exemplars import GLFC
 from fedbook.engine.wire import Msg, Refused, pack, part, unpack
 from fedbook.engine.workers import Checkpoint, prove
-from fedbook.fedgtea import (CATE, GTEA, RARE, FedGTEA, FedGTEAClient, NoAnchor, NoCATE, NoDistillation,
-                             NoTasks, NoWasserstein, Rivals, ServerLoss, TaskDiscriminator, anchor_loss,
-                             answered_pictures, batch_moments, ceiling_of_one, embed_all, forces,
-                             group_means, measured, profiles, pull_back, question_stream, replayed,
-                             server_distillation, server_loss, settings, task_of, walk)
+from fedbook.evidence.fedgtea import RARE, answered_pictures, ceiling_of_one, profiles, question_stream
+from fedbook.fedgtea import (CATE, GTEA, FedGTEA, FedGTEAClient, NoAnchor, NoCATE, NoDistillation, NoTasks,
+                             NoWasserstein, Rivals, ServerLoss, TaskDiscriminator, anchor_loss, batch_moments,
+                             embed_all, forces, group_means, measured, pull_back, replayed, server_distillation,
+                             server_loss, settings, task_of, walk)
 from fedbook.engine.errors import UserError
 from fedbook.engine.sizes import choose
 from fedbook.engine.local import build, generator
@@ -166,6 +166,8 @@ def test_every_profile_is_sound(name):
     assert s.generator_lr > 0
     assert s.network in continual.networks and sizes_of(name, {k: str(v) for k, v in asdict(s).items()}) == s
     assert s.data == "fashion_mnist_small" or name == "paper"
+    chapters = asdict(choose(fedgtea.profiles, name, None, settings))
+    assert asdict(s) == asdict(s) | chapters, "the lab book measures with the chapter's sizes"
 
 
 # ---- CATE

@@ -34,7 +34,7 @@ def test_claims_do_not_depend_on_the_order_of_rows(path, tmp_path):
 
 
 def test_another_value_gives_another_claim(tmp_path):
-    path = next(path for path in FILES if path.name.startswith("14_fedgtea"))
+    path = next(path for path in FILES if path.name.startswith("evidence.fedgtea"))
     results = Results.read(shutil.copy(path, tmp_path))
     for row in results.rows:
         if row["what"] == "FedGTEA": row["numbers"]["accuracy"] = row["numbers"]["late"] = 0.0

@@ -313,12 +313,23 @@ def _check_sizes(module: Any, sizes: Any) -> None:
     for said in check_own(sizes, known): print(f"fedbook: {said}", file=sys.stderr, flush=True)
 
 
+def _at_its_length(found: dict[str, Path], profile: str) -> dict[str, Path]:
+    "`found`, or in place of one paper's chapter its lab book, where that has the long runs; it is said which."
+    name = next(iter(found))
+    lab = f"evidence/{module_name(name)}"
+    if len(found) > 1 or "/" in name or profile not in ("full", "paper") or lab not in chapters(): return found
+    if not getattr(chapter_module(chapters()[lab]), "profiles", None): return found
+    print(f"fedbook: {name} is for an evening; {lab} has its runs at {profile}, and runs now", flush=True)
+    return {lab: chapters()[lab]}
+
+
 def _run(args: argparse.Namespace) -> int:
     changes = _check_run(args)
     _check_looks(args, changes)
     if not re.fullmatch(r"local|flower(:[1-9]\d*)?", args.engine):
         raise UserError(f"engine={args.engine!r} is unknown; choose local, flower, or flower:N (N at once)")
     found = find(args.name)
+    if args.engine == "local": found = _at_its_length(found, args.profile)
     if args.device == "cpu": os.environ["CUDA_VISIBLE_DEVICES"] = ""
     torch_device(args.device)
     if args.dry: return _finish(_walks(args, found, changes), len(found) > 1)

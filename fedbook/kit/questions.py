@@ -76,7 +76,7 @@ def quotient(body: dict, what: str, number: str, by: str) -> list[float]:
 def step_change(body: dict, what: str, minus: str, number: str) -> list[float]:
     """Return, for each seed, how much more the setting `what` changes a `number` in one step of the
     server than the setting `minus` does from the same weights: the mean over tasks. `body` is the
-    results file of the chapter 14_fedgtea as a dict."""
+    results file of evidence/fedgtea as a dict."""
     looks = lambda task, setting: task["looks"].get(setting, {})
     seen = lambda task: number in looks(task, what) and number in looks(task, minus)
     change = lambda task: looks(task, what)[number] - looks(task, minus)[number]
