@@ -50,8 +50,8 @@ def scaffold_fit(model, batches, start, own, shared, lr):
 
 # %% ../../nbs/answers/drift.ipynb #01da000e
 def remedied_round(w, own, velocity, gradients, steps, rate, mu, beta):
-    """(next w, next own, next velocity) after a round with FedProx (`mu`), SCAFFOLD (`own`, a row for each client)
-    and server momentum (`beta`), from the server's point `w` (d,) and its `velocity` (d,)."""
+    """(next w, next own, next velocity) after a round with FedProx (`mu`), SCAFFOLD (`own`, a row for each
+    client) and server momentum (`beta`), from the server's point `w` (d,) and its `velocity` (d,)."""
     shared = np.mean(own, axis=0)
     ends = []
     renewed = []
