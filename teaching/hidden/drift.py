@@ -50,3 +50,11 @@ def control_update(g):
 
 
 def momentum_step(g): return _state(g), _state(g), _state(g), float(g.uniform(0.1, 0.95))
+
+
+def remedied_round(g):
+    d = int(g.integers(1, 4))
+    count = int(g.integers(2, 5))
+    gradients = [_gradient(g, d) for _ in range(count)]
+    knobs = float(g.uniform(0.05, 0.3)), float(g.uniform(0.1, 1)), float(g.uniform(0.1, 0.95))
+    return g.normal(size=d), g.normal(size=(count, d)), g.normal(size=d), gradients, int(g.integers(2, 9)), *knobs

@@ -203,3 +203,45 @@ def momentum_step__wrong_from_the_mean(weights, mean, velocity, beta):
 def momentum_step__wrong_old_velocity(weights, mean, velocity, beta):
     speed = {n: beta * velocity[n] + weights[n] - mean[n] for n in weights}
     return {n: mean[n] - velocity[n] for n in weights}, speed
+
+
+def remedied_round__right_by_walks(w, own, velocity, gradients, steps, rate, mu, beta):
+    ends = np.empty_like(own)
+    for k, gradient in enumerate(gradients):
+        force = lambda p: gradient(p) + mu * (p - w) - own[k] + own.mean(0)
+        ends[k] = walk__right_counted(w, force, steps, rate)[-1]
+    speed = w - ends.mean(0) + beta * velocity
+    return w - speed, own - own.mean(0) + (w - ends) / steps / rate, speed
+
+
+def _remedied(w, own, velocity, gradients, steps, rate, mu, beta, sign=1, moving=False, old=False):
+    shared = np.mean(own, axis=0)
+    ends = []
+    for gradient, c in zip(gradients, own):
+        end = w
+        for _ in range(steps):
+            anchor = end if moving else w
+            end = end - rate * (gradient(end) + mu * (end - anchor) - sign * (c - shared))
+        ends.append(end)
+    renewed = own if old else own - shared + (w - np.stack(ends)) / (steps * rate)
+    speed = beta * velocity + w - np.mean(ends, axis=0)
+    return w - speed, renewed, speed
+
+
+def remedied_round__wrong_signs_exchanged(*args): return _remedied(*args, sign=-1)
+
+
+def remedied_round__wrong_anchor_moves_along(*args): return _remedied(*args, moving=True)
+
+
+def remedied_round__wrong_old_variates(*args): return _remedied(*args, old=True)
+
+
+def remedied_round__wrong_from_the_mean(w, *args):
+    point, own, speed = _remedied(w, *args)
+    return point - speed, own, speed
+
+
+def remedied_round__wrong_old_velocity(w, own, velocity, *args):
+    _, renewed, speed = _remedied(w, own, velocity, *args)
+    return w - velocity, renewed, speed
