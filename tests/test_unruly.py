@@ -109,6 +109,8 @@ sys.path.insert(0, {tests!r})
 from test_unruly import *
 from fedbook.engine.workers import Checkpoint
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
+
 def late(reply):
     open({mark!r}, "a").close()
     time.sleep(600)

@@ -15,6 +15,7 @@ import traceback
 import warnings
 import weakref
 from bisect import insort
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
@@ -779,10 +780,10 @@ def _bounded(
     """`outcomes` in which no reply claims more than `outweigh` times the median of the claims so far, of five
     outcomes at least. What was cut is added to `capped`, in words."""
     outcomes = iter(outcomes)
-    first = list(islice(outcomes, _ENOUGH))
+    first = deque(islice(outcomes, _ENOUGH))
     claims = sorted(filter(None, map(_claim, first)))
-    for heard in first:
-        yield _capped(heard, claims, outweigh, capped)
+    while first:
+        yield _capped(first.popleft(), claims, outweigh, capped)
     for heard in outcomes:
         n = _claim(heard)
         if n:
