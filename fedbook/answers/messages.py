@@ -81,11 +81,15 @@ def train_and_count(model, weights, batches, lr):
 def normalised_average(start, states, n, tau):
     "FedNova's new weights from `start` and the clients' `states`, their pictures `n` and steps `tau`."
     total = sum(n)
-    mean_tau = sum(n_k * tau_k for n_k, tau_k in zip(n, tau)) / total
+    shares = [n_k / total for n_k in n]
+    mean_tau = 0
+    for share, tau_k in zip(shares, tau):
+        mean_tau += share * tau_k
     new = {}
     for name, w in start.items():
         direction = torch.zeros_like(w)
-        for state, n_k, tau_k in zip(states, n, tau):
-            direction += n_k / total * (state[name] - w) / tau_k
+        for state, share, tau_k in zip(states, shares, tau):
+            change = state[name] - w
+            direction += share * change / tau_k
         new[name] = w + mean_tau * direction
     return new
