@@ -716,12 +716,8 @@ class InProcess:
         threads: int = 1,
         patience: float = PATIENCE,
     ) -> None:
-        if type(threads) is not int or threads < 1:
-            raise UserError(
-                f"threads={threads!r} must be a whole number of at least 1"
-            )
         self.pool = ClientPool(make_client)
-        self.threads = threads
+        self.threads = whole_number("threads", threads)
         self.patience = check_patience(patience)
         self.at_work: list[tuple[Call, float]] = []
         self._end: Any = None
