@@ -33,7 +33,7 @@ def test_what_is_counted(tmp_path):
     cells = [v4.new_markdown_cell("# One two\n\n**Time** 3 minutes.\n`code` $x$ [three](four.md)"),
              v4.new_code_cell("#| hide\nimport math\nfrom math import (pi,\n    tau)\n\nx = 1"),
              v4.new_code_cell("y = 2\nz = 3", outputs=[v4.new_output("display_data", {"image/png": "AA=="})]),
-             v4.new_markdown_cell("Write it (10 minutes)."),
+             v4.new_markdown_cell("## Exercises\n**1.** Write (10 minutes)."),
              v4.new_code_cell("from textwrap import dedent\ndef f(text):\n    'Doc.'\n    ...\n\ncheck(f, dedent, [])")]
     notebook = v4.new_notebook(cells=cells)
     nbformat.write(notebook, path)

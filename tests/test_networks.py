@@ -425,9 +425,9 @@ class Loose(nn.Module):
 
 @dataclass(frozen=True)
 class Counted(Brought):
-    lent = build(Loose, 0)
+    lent, kind = build(Loose, 0), Client
 
-    def client(self, id): return Client(id, self.lent, *holding((4,), 6, id), self.seed, batch=3, lr=0.01)
+    def client(self, id): return self.kind(id, self.lent, *holding((4,), 6, id), self.seed, batch=3, lr=0.01)
 
 
 def test_what_a_network_holds_beside_its_state_does_not_pass_to_the_next_client():
@@ -577,10 +577,8 @@ class Stepped(nn.Linear):
 
 
 @dataclass(frozen=True)
-class Steps(Brought):
-    lent = build(Stepped, 0)
-
-    def client(self, id): return Stepping(id, self.lent, *holding((4,), 6, id), self.seed, batch=3, lr=0.01)
+class Steps(Counted):
+    lent, kind = build(Stepped, 0), Stepping
 
 
 def test_what_load_puts_into_a_network_is_there_in_the_next_call():

@@ -4,7 +4,6 @@
 say the minutes. A minute is 200 words or 15 lines of code, and a blank takes what its text says, as in "(10 minutes)"."""
 import argparse
 import ast
-import importlib
 import inspect
 import re
 import textwrap
@@ -12,6 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import nbformat
+
+from fedbook.kit.classroom import exams
 
 ROOT = Path(__file__).resolve().parents[1] / "nbs"
 PATH = ("00_start", "01_drift", "02_skew", "03_messages", "10_fedreplay", "11_fedmox", "12_fedklpr", "13_fedcbdr", "14_fedgtea",
@@ -77,40 +78,9 @@ def import_lines(source: str) -> int:
     return sum(node.end_lineno - node.lineno + 1 for node in nodes)
 
 
-def names_in(sources: list[str]) -> dict[str, Any]:
-    "What the imports of a notebook bring, by name."
-    found: dict[str, Any] = {}
-    for source in sources:
-        for node in ast.walk(ast.parse(source)):
-            if isinstance(node, ast.ImportFrom) and node.module:
-                module = importlib.import_module(node.module)
-                for alias in node.names: found[alias.asname or alias.name] = _part(module, alias.name)
-            if isinstance(node, ast.Import):
-                for alias in node.names:
-                    found[alias.asname or alias.name.partition(".")[0]] = importlib.import_module(alias.name)
-    return found
-
-
-def _part(module, name):
-    return getattr(module, name) if hasattr(module, name) else importlib.import_module(f"{module.__name__}.{name}")
-
-
-def checked(source: str) -> list[tuple[str, ast.expr]]:
-    "The functions that a cell hands out and checks: name, and the expression of the answer."
-    tree = ast.parse(source)
-    open_ = {node.name for node in tree.body if isinstance(node, ast.FunctionDef) and _is_open(node)}
-    calls = [node.value for node in tree.body if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)]
-    found = [call.args for call in calls if ast.unparse(call.func) == "check" and len(call.args) > 1]
-    return [(args[0].id, args[1]) for args in found if isinstance(args[0], ast.Name) and args[0].id in open_]
-
-
-def _is_open(function):
-    last = function.body[-1]
-    return isinstance(last, ast.Expr) and isinstance(last.value, ast.Constant) and last.value.value is ...
-
-
 def solution_lines(answer: Any) -> int:
-    "Lines of code in the body of `answer`, a function, without its docstring."
+    "Lines of code in the body of `answer`, a function, without its docstring; 1 for a lambda."
+    if answer.__name__ == "<lambda>": return 1
     text = textwrap.dedent(inspect.getsource(answer))
     function = ast.parse(text).body[0]
     body = function.body[1:] if ast.get_docstring(function) else function.body
@@ -134,16 +104,8 @@ def measured(path: Path) -> Evening:
     cells = nbformat.read(path, 4).cells
     code = [cell for cell in cells if cell.cell_type == "code"]
     sources = ["\n".join(lines_of(cell.source)) for cell in code]
-    known = names_in(sources)
     counts = [len(lines_of(cell.source)) for cell in code]
-    blanks, before = [], ""
-    for cell in cells:
-        if cell.cell_type == "markdown": before = cell.source
-        for name, answer in checked("\n".join(lines_of(cell.source))) if cell.cell_type == "code" else ():
-            minutes = re.findall(r"\((\d+) minutes?\)", before)
-            lines = solution_lines(eval(ast.unparse(answer), known)) if not isinstance(answer, ast.Lambda) else 1
-            blanks.append(Blank(name, lines, int(minutes[-1]) if minutes else 0))
-    blanks = [blank for blank in blanks if blank.minutes]
+    blanks = [Blank(exam.name, solution_lines(exam.answer), exam.points) for exam in exams(path, _unsolved)]
     without_imports = sum(counts) - sum(map(import_lines, sources))
     share = sum(blank.lines for blank in blanks) / max(1, without_imports)
     words = sum(words_of(cell.source) for cell in cells if cell.cell_type == "markdown")
@@ -152,6 +114,13 @@ def measured(path: Path) -> Evening:
            for cell, n, source in zip(code, counts, sources)]
     return Evening(path.stem, words, sum(counts), longest, _up_to(code, own, _shows_picture), _up_to(code, own, _is_method),
                    share, blanks, needs_of(sources, path.stem))
+
+
+def _unsolved(name):
+    "A stand-in for the function `name` that the reader has not written yet."
+    def unsolved(*args, **options): ...
+    unsolved.__name__ = name
+    return unsolved
 
 
 def _up_to(code, counts, wanted):

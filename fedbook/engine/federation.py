@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from itertools import chain, islice
 from numbers import Real
 from pathlib import Path
@@ -515,15 +515,16 @@ class _Lent:
 
     def _put_back(self, network):
         changed = False
+        state = cache(partial(_storages, network))
         for part in network.modules():
             held = self.first.get(part)
             if held is None or held.shapes != _shapes(part):
-                self.first[part] = _held(part, network)
+                self.first[part] = _held(part, state())
                 continue
             changed |= _restore(part._buffers, held.buffers)
             changed |= _restore(vars(part), held.attributes)
             if len(vars(part)) > held.size:
-                changed |= _forget(part, held.attributes, network)
+                changed |= _forget(part, held.attributes, state())
         return changed
 
 
@@ -539,8 +540,7 @@ class _Held(NamedTuple):
 _MODULES_OWN = frozenset(vars(nn.Module()))
 
 
-def _held(part, network):
-    state = _storages(network)
+def _held(part, state):
     loose = part._non_persistent_buffers_set
     buffers = _plain_values(part._buffers, state)
     attributes = _plain_values(vars(part), state)
@@ -619,9 +619,8 @@ def _restore(space, first):
     return changed
 
 
-def _forget(part, attributes, network):
+def _forget(part, attributes, state):
     "Delete the plain attributes of `part` besides these, of which there were none first. Whether there were any."
-    state = _storages(network)
     new = [
         name
         for name, value in vars(part).items()
@@ -717,12 +716,8 @@ class InProcess:
         threads: int = 1,
         patience: float = PATIENCE,
     ) -> None:
-        if type(threads) is not int or threads < 1:
-            raise UserError(
-                f"threads={threads!r} must be a whole number of at least 1"
-            )
         self.pool = ClientPool(make_client)
-        self.threads = threads
+        self.threads = whole_number("threads", threads)
         self.patience = check_patience(patience)
         self.at_work: list[tuple[Call, float]] = []
         self._end: Any = None
@@ -829,7 +824,7 @@ def _room(question, reply, least):
     return len(reply) + max(least, 4 * unpacked_bytes(question))
 
 
-def _unpacked(data, room):
+def _unpacked_within(room, data):
     try:
         return unpack(data, room)
     except Bloated as refused:
@@ -951,7 +946,7 @@ class Federation:
 
     def _checked(self, call, outcome, accept):
         room = _room(call.data, outcome.data, self.room)
-        reply = _unpacked(outcome.data, room)
+        reply = _unpacked_within(room, outcome.data)
         reply.meta.pop("claimed", None)  # the word of `_capped`, and of nobody else
         if self.mods:
             reply = arriving(self.mods, unpack(call.data), reply)

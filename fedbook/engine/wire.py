@@ -23,6 +23,7 @@ from torch import nn
 
 from .errors import UserError, needs
 from .show import Table, bytes_text
+from .sizes import whole_number
 
 # %% ../../nbs/engine/wire.ipynb #0cb6945b
 class Refused(ValueError):
@@ -729,11 +730,7 @@ class Ledger:
     that took part and each name of a tensor. Beyond `bound`, `absent` holds the newest misses only."""
 
     def __init__(self, bound: int = 100_000) -> None:
-        if type(bound) is not int or bound < 1:
-            raise UserError(
-                f"bound={bound!r} must be a whole number of at least 1"
-            )
-        self.bound = bound
+        self.bound = whole_number("bound", bound)
         self.missed = 0
         self.absent: list[dict] = []
         self.so_far: Counter[str] = Counter()

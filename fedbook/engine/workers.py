@@ -55,7 +55,7 @@ from .history import History
 from .local import global_draws, global_starts
 from .rows import Rows
 from .show import Table
-from .sizes import Count, Positive, Profile
+from .sizes import Count, Positive, Profile, whole_number
 from .wire import Ledger, Msg, Refused, pack, unpack
 
 # %% ../../nbs/engine/workers.ipynb #5bce93ed
@@ -274,10 +274,8 @@ def _why_it_ended(code, patience):
 
 def _check_workers(workers, threads):
     for name, value in (("workers", workers), ("threads", threads)):
-        if value is not None and (type(value) is not int or value < 1):
-            raise UserError(
-                f"{name}={value!r} must be a whole number of at least 1"
-            )
+        if value is not None:
+            whole_number(name, value)
     if (workers or 1) > 1 and not _can_fork():
         raise UserError(
             f"workers={workers} needs forked processes, which PyTorch supports on Linux without "
