@@ -261,10 +261,10 @@ def _exported(module: str) -> set[str]:
     return named | {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
 
 
-def setup_of(path: Path) -> str:
+def setup_of(path: Path, answers: bool = False) -> str:
     """Return the source of one code cell that prepares for the exercises of the chapter at `path`:
     its imports, imports of those functions of the chapter that the exercises use, and its
-    parameters."""
+    parameters; with `answers`, also the cells that import the answers."""
     cells = [source for kind, source in _cells(path) if kind == "code"]
     imports = [re.sub(r"^#\|.*\n", "", source, flags=re.M) for source in cells if _imports_only(source)]
     asked = [ast.parse(source) for task in tasks(path) for source in task.sources]
@@ -273,7 +273,7 @@ def setup_of(path: Path) -> str:
     own = sorted(name for name in used & _exported(module) if not name.startswith("_"))
     lines = [f"from fedbook.{module} import {name}" for name in own]
     parameters = [source for source in cells if source.startswith("profile = ")][:1]
-    seen = [source for source in imports if "fedbook.answers" not in source]
+    seen = [source for source in imports if answers or "fedbook.answers" not in source]
     return "\n".join([*seen, *lines, *parameters])
 
 
@@ -578,7 +578,7 @@ def exams(path: Path, attempt: Callable[[str], Callable]) -> list[Exam]:
         named = cases if isinstance(cases, dict) else {f"case {i}": c for i, c in enumerate(cases, 1)}
         pairs = [(words, _as_case(case)) for words, case in named.items()]
         found.append(Exam(f.__name__, task.points, answer, pairs, tolerance, holds))
-    exec(compile(setup_of(path), path.stem, "exec"), names)
+    exec(compile(setup_of(path, answers=True), path.stem, "exec"), names)
     names["check"] = record
     for task in tasks(path):
         names |= {name: attempt(name) for name in task.names}
