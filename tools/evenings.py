@@ -31,7 +31,8 @@ class Blank(NamedTuple):
 
 class Evening(NamedTuple):
     """A chapter in numbers. `figure` and `method`: lines of code, without imports and the parameters, up to the first
-    picture and to the cell tagged `method` (0: none). `share`: lines of the solutions' bodies over all but imports."""
+    picture and to the cell tagged `method` (0: none). `share`: lines of the solutions' bodies over all but imports,
+    neither with docstrings and comments."""
     name: str
     words: int
     lines: int
@@ -78,6 +79,14 @@ def import_lines(source: str) -> int:
     return sum(node.end_lineno - node.lineno + 1 for node in nodes)
 
 
+def told_lines(source: str) -> int:
+    "Lines of docstrings, and lines with nothing but a comment."
+    documented = (ast.FunctionDef, ast.ClassDef, ast.Module)
+    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, documented) and ast.get_docstring(node)]
+    strings = sum(len([line for line in ast.get_docstring(node, clean=False).splitlines() if line.strip()]) for node in nodes)
+    return strings + sum(line.lstrip().startswith("#") for line in source.splitlines())
+
+
 def solution_lines(answer: Any) -> int:
     "Lines of code in the body of `answer`, a function, without its docstring; 1 for a lambda."
     if answer.__name__ == "<lambda>": return 1
@@ -106,8 +115,8 @@ def measured(path: Path) -> Evening:
     sources = ["\n".join(lines_of(cell.source)) for cell in code]
     counts = [len(lines_of(cell.source)) for cell in code]
     blanks = [Blank(exam.name, solution_lines(exam.answer), exam.points) for exam in exams(path, _unsolved)]
-    without_imports = sum(counts) - sum(map(import_lines, sources))
-    share = sum(blank.lines for blank in blanks) / max(1, without_imports)
+    without = sum(map(import_lines, sources)) + sum(map(told_lines, sources))
+    share = sum(blank.lines for blank in blanks) / max(1, sum(counts) - without)
     words = sum(words_of(cell.source) for cell in cells if cell.cell_type == "markdown")
     longest = max((n for n, source in zip(counts, sources) if "\nclass " not in f"\n{source}"), default=0)
     own = [0 if "parameters" in cell.metadata.get("tags", []) else n - import_lines(source)

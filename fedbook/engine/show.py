@@ -169,3 +169,17 @@ def spread(values: Sequence[float], unit: str = "") -> str:
     squares = math.fsum((v - mean) ** 2 for v in values)
     deviation = math.sqrt(squares / (len(values) - 1))
     return f"{scale * mean:.3g} ± {scale * deviation:.2g}{unit} ({len(values)} seeds)"
+
+
+def boxes(ax: Any, places: dict[str, tuple[float, float, str]], arrows: Sequence[tuple[str, str]]) -> None:
+    """Draw texts in boxes on the matplotlib axes `ax`, at `places`, a dict from text to (x, y, colour), and arrows
+    between them: `arrows` are pairs of texts."""
+    drawn = {}
+    for text, (x, y, colour) in places.items():
+        look = {"boxstyle": "round,pad=0.4", "fc": "white", "ec": colour, "lw": 1.5}
+        drawn[text] = ax.text(x, y, text, ha="center", va="center", fontsize=9, bbox=look)
+    for start, end in arrows:
+        look = {"arrowstyle": "-|>", "lw": 1.2, "color": "grey", "shrinkA": 3, "shrinkB": 3}
+        look |= {"patchA": drawn[start].get_bbox_patch(), "patchB": drawn[end].get_bbox_patch()}
+        ax.annotate("", xy=places[end][:2], xytext=places[start][:2], arrowprops=look)
+    ax.axis("off")

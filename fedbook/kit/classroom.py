@@ -169,7 +169,7 @@ class Task(NamedTuple):
     def points(self) -> int:
         """The points that it is worth: the minutes that its text gives, as in "(15 minutes)", else
         10."""
-        found = re.search(r"\((\d+) minutes?\)", self.text)
+        found = re.search(r"\((\d+) minutes?(?: each)?\)", self.text)
         return int(found[1]) if found else 10
 
 

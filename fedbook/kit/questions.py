@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedbook.engine.errors import UserError
+from fedbook.engine.show import Table
 from fedbook.evidence.claims import claims_figure, interval_text, judged_again, judged_claim, verdict_of
 from fedbook.kit.report import collect
 from fedbook.kit.runs import chapters, notebooks_folder
@@ -174,6 +175,23 @@ def kept_results(folder: str | Path = "") -> list[dict]:
     """Return the results files in `folder` (empty: the course's own, `results/`) as dicts; an empty
     list if there is no such folder."""
     return collect(folder or notebooks_folder().parent / "results")
+
+
+def verdicts_of(book: str, also: Sequence[str] = ()) -> Table:
+    """Return a table of what the paper of the lab book `book`, such as "evidence/fedgtea", claims, and what
+    the kept rows say: claim, the paper's size, ours with its interval, verdict. `also` are the texts of own
+    checks that belong to it. Empty if nothing is kept."""
+    claims = [claim for body in kept_results() if body["name"] == book for claim in body["claims"]]
+    shown = [claim for claim in claims if not claim["own"] or claim["claim"] in also]
+    return Table({"claim": claim["claim"], "paper": _size_text(claim), "here": interval_text(claim),
+                  "verdict": claim["verdict"]} for claim in shown)
+
+
+def _size_text(claim: dict) -> str:
+    "The size that the paper of a `claim` prints, or its range."
+    scale = 100 if claim["unit"] == "%" else 1
+    sizes = " to ".join(f"{scale * size:.1f}" for size in claim["effect"] or [])
+    return f"{sizes} {claim['unit']}".strip() if sizes else "-"
 
 
 def _find(evidence: Evidence, body: dict) -> dict | None:

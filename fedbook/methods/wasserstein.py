@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['profiles', 'Gaussian', 'ellipse', 'low_rank_factors', 'pairwise_wasserstein2_factors', 'pairwise_wasserstein2',
-           'wasserstein_loss', 'pairwise_wasserstein2_diagonal']
+           'wasserstein_loss', 'wasserstein_term', 'pairwise_wasserstein2_diagonal']
 
 # %% ../../nbs/methods/wasserstein.ipynb #fe4df650
 import math
@@ -355,10 +355,16 @@ def wasserstein_loss(means: Tensor, covs: Tensor, kind: str = "inverse_sum", eps
         raise UserError(f"kind={kind!r} is unknown; choose inverse_sum or sum_inverse")
     if not eps >= 0: raise UserError(f"eps={eps} must be 0 or more")
     between = distances(means, covs)
-    if len(means) < 2: return between.sum()
+    if kind == "inverse_sum" or len(means) < 2: return wasserstein_term(between, eps)
     i, j = _pairs(means)
-    if kind == "inverse_sum": return 1 / (between[i, j].sum() + eps)
     return (1 / (between[i, j] + eps)).mean()
+
+def wasserstein_term(distances: Tensor, eps: float) -> Tensor:
+    """Return 1 / (sum over pairs of `distances` + `eps`), a scalar, from the squared distances (T, T) between
+    tasks; 0 for fewer than two."""
+    if len(distances) < 2: return distances.sum()
+    i, j = _pairs(distances)
+    return 1 / (distances[i, j].sum() + eps)
 
 # %% ../../nbs/methods/wasserstein.ipynb #090714fe
 def pairwise_wasserstein2_diagonal(means: Tensor, variances: Tensor) -> Tensor:

@@ -1,6 +1,8 @@
 "Hidden cases for the blanks of `fedbook.fedgtea`: each function draws the arguments of one case."
 import torch
 
+from fedbook.fedgtea import GTEA
+
 def _normal(g, *shape): return torch.tensor(g.normal(size=shape))
 
 def _linear(g, inputs, outputs):
@@ -13,8 +15,9 @@ def _cov(g, d):
     return a @ a.T + 0.1 * torch.eye(d).double()
 
 
-def task_embedding(g):
-    return _linear(g, 3, 2), [_normal(g, n, 3) for n in g.integers(1, 6, g.integers(2, 5))]
+def group_means(g):
+    n = int(g.integers(2, 9))
+    return _normal(g, n, 3), torch.tensor(g.integers(0, 3, n))
 
 
 def batch_gaussian(g): return _normal(g, int(g.integers(2, 9)), 3), int(g.integers(2, 65))
@@ -35,7 +38,7 @@ def wasserstein_term(g):
 
 def distillation_term(g):
     old = int(g.integers(2, 5))
-    return _linear(g, 3, old), _linear(g, 3, old + 2), _normal(g, 4, 3), old
+    return _normal(g, 4, old), _normal(g, 4, old + int(g.integers(0, 3)))
 
 
 def anchor_term(g):
@@ -43,9 +46,26 @@ def anchor_term(g):
     return draw(), draw()
 
 
-def server_step(g):
+def server_walk(g):
     size = float(g.choice([0.05, 5.0]))
     def terms(theta):
         p = theta.weight
         return size * (p - 1).square().sum(), size * theta.bias.square().sum(), (p.square().sum() + 1e-12).sqrt()
-    return _linear(g, 2, 2), terms, 0.1
+    return _linear(g, 2, 2), terms, (0.3, 0.3, 0.4), int(g.integers(1, 9)), 0.1
+
+
+def _model(g):
+    torch.manual_seed(int(g.integers(2 ** 31)))
+    return GTEA(4, (1, 8, 8), dim=4, hidden=(8,))
+
+
+def paint_old(g):
+    random = torch.Generator().manual_seed(int(g.integers(2 ** 31)))
+    return _model(g).generator, int(g.integers(2, 5)), int(g.integers(1, 4)), int(g.integers(1, 5)), random
+
+
+def train_rivals(g):
+    groups = [None, torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 1, 1])]
+    batches = [(_normal(g, 4, 1, 8, 8).clamp(-1, 1), torch.tensor(g.integers(0, 4, 4)), groups[g.integers(3)],
+                _normal(g, 4, 100)) for _ in range(int(g.integers(1, 4)))]
+    return _model(g).double(), batches, 1e-3, 2e-3
