@@ -24,11 +24,12 @@ from fedbook.engine.local import distillation_loss, frozen, snapshot
 from fedbook.methods.exemplars import GLFC
 from fedbook.engine.wire import Msg, Refused, pack, part, unpack
 from fedbook.engine.workers import Checkpoint, prove
-from fedbook.evidence.fedgtea import RARE, answered_pictures, ceiling_of_one, profiles, question_stream
-from fedbook.fedgtea import (CATE, GTEA, FedGTEA, FedGTEAClient, NoAnchor, NoCATE, NoDistillation, NoTasks,
-                             NoWasserstein, Rivals, ServerLoss, TaskDiscriminator, anchor_loss, batch_moments,
-                             embed_all, forces, group_means, measured, pull_back, replayed, server_distillation,
-                             server_loss, settings, task_of, walk)
+from fedbook.evidence.fedgtea import (RARE, NoAnchor, NoCATE, NoDistillation, NoTasks, answered_pictures,
+                                      ceiling_of_one, profiles, question_stream)
+from fedbook.fedgtea import CATE, GTEA, FedGTEA, FedGTEAClient, NoWasserstein, settings
+from fedbook.methods.alignment import (Rivals, ServerLoss, TaskDiscriminator, anchor_loss, batch_moments,
+                                       drawn_ahead, embed_all, forces, group_means, measured, modes, pull_back,
+                                       replayed, server_distillation, server_loss, task_of, walk, _likeliest)
 from fedbook.engine.errors import UserError
 from fedbook.engine.sizes import choose
 from fedbook.engine.local import build, generator
@@ -745,7 +746,7 @@ def test_what_chance_decides_is_drawn_in_the_order_of_the_steps(scene):
     "Drawing it ahead changes no number: pictures, replay, then coin and noise of each step in turn."
     client, _ = at_task_1(scene)
     state, random = client.generator.get_state(), torch.Generator()
-    steps = list(fedgtea._drawn_ahead(client))
+    steps = list(drawn_ahead(client))
     random.set_state(state)
     (x, y), old = client.data(), client.old
     picks = torch.randint(len(y), (2, 4), generator=random)
@@ -944,8 +945,8 @@ def test_the_likeliest_gaussian_minds_the_width():
     z = torch.tensor([[0.0, 0.0], [3.0, 0.0], [0.9, 0.0]])
     narrow = Gaussian(torch.zeros(2), 0.01 * torch.eye(2), 9)
     wide = Gaussian(torch.tensor([1.0, 0.0]), 4 * torch.eye(2), 9)
-    assert fedgtea._likeliest([narrow, wide], z).tolist() == [0, 1, 1]
-    assert fedgtea._likeliest([wide, narrow], z).tolist() == [1, 0, 0]
+    assert _likeliest([narrow, wide], z).tolist() == [0, 1, 1]
+    assert _likeliest([wide, narrow], z).tolist() == [1, 0, 0]
 
 
 def test_an_unknown_mode_is_refused(merged, stream):
@@ -963,7 +964,7 @@ def test_a_server_comes_back_from_its_state(scene, merged):
     assert equal(other.before, merged.before) and other.ready == merged.ready
     assert other.task == merged.task == 1
     x = scene.stream.test[1][0]
-    for mode in fedgtea.modes: assert torch.equal(other.classify(x, mode), merged.classify(x, mode))
+    for mode in modes: assert torch.equal(other.classify(x, mode), merged.classify(x, mode))
 
 
 def test_a_client_comes_back_from_its_state(scene):

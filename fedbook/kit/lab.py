@@ -87,7 +87,7 @@ def _first_unlike(got, want, tolerance, where=""):
 def _intact(before, after):
     """Whether `after` still holds what `before` holds. What is neither number, text, array nor container
     counts as intact."""
-    if hasattr(before, "shape"):
+    if hasattr(before, "shape") and hasattr(before, "dtype"):
         return before.shape == after.shape and bool(((before == after) | (before != before)).all())
     if isinstance(before, dict):
         return before.keys() == after.keys() and all(_intact(before[k], after[k]) for k in before)
