@@ -22,13 +22,10 @@ from .engine.sizes import Count
 from .engine.wire import Msg, labelled
 from .engine.workers import trial
 from .methods.alignment import (LEAST_PICTURES, GaussianServer, ServerLoss, ServerSteps, TaskGAN,
-                                       accept_entries, accept_floats, accept_shape, anchor_term,
-                                       batch_gaussian, batch_moments, distillation_term, drawn_ahead,
-                                       embed_all, group_means, noted_walk, paint_old, painted_tasks, pool,
-                                       replayed, server_walk, task_of, train_rivals)
+                                       accept_entries, accept_floats, accept_shape, batch_moments,
+                                       drawn_ahead, embed_all, noted_walk, painted_tasks, replayed)
 from .methods.continual import Method, StreamExperiment, TaskClient, TaskSizes, expandable_cnn
 from .methods.painters import GANSizes
-from .methods.wasserstein import pairwise_wasserstein2, wasserstein_term
 
 # %% ../nbs/14_fedgtea.ipynb #af0e1f7c
 class CATE(nn.Module):
@@ -85,6 +82,11 @@ def gtea(make: Callable, classes: int, shape: tuple[int, ...], dim: int = 64, le
     if make is expandable_cnn: return GTEA(classes, shape, dim, length)
     by = dry_narrow(nn.Sequential())        # 1, but in a dry run
     return GTEA(classes, shape, dim, length, (512 // by, 256 // by), 64 // by, 64 // by)
+
+# %% ../nbs/14_fedgtea.ipynb #14e00048
+from .methods.alignment import (  # noqa: F401
+    anchor_term, batch_gaussian, distillation_term, group_means, paint_old, pool, server_walk, task_of, train_rivals)
+from .methods.wasserstein import pairwise_wasserstein2, wasserstein_term  # noqa: F401
 
 # %% ../nbs/14_fedgtea.ipynb #d46b9b50
 class FedGTEAClient(TaskClient):

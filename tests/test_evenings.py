@@ -41,6 +41,6 @@ def test_what_is_counted(tmp_path):
     assert (found.words, found.lines, found.figure, found.method) == (8, 11, 3, 0)
     [blank] = found.blanks
     assert (blank.name, blank.minutes) == ("f", 10) and blank.lines > 10
-    assert found.share == pytest.approx(blank.lines / 7) and found.minutes == 10
+    assert found.share == pytest.approx(blank.lines / 6) and found.minutes == 10
     assert evenings.write_time(path) and not evenings.write_time(path)
     assert "**Time** 10 minutes, 10 of them for the function" in nbformat.read(path, 4).cells[0].source

@@ -42,6 +42,7 @@ def _tidy(outputs: list) -> list:
         if "data" in o:
             o["data"] = {kind: body for kind, body in o["data"].items()
                          if kind != "application/vnd.jupyter.widget-view+json"}
+            if "text/markdown" in o["data"]: o["data"].pop("text/plain", None)
             if "image/png" in o["data"]:
                 png = few_colours(b64decode(o["data"]["image/png"]))
                 o["data"]["image/png"] = b64encode(png).decode()

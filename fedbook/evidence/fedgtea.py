@@ -23,7 +23,7 @@ from torch import Tensor
 from ..engine.local import as_float, generator
 from ..engine.sizes import Bounds, Count
 from ..methods.continual import Stream, make_stream
-from ..fedgtea import (FedGTEAClient, FedGTEASizes, NoWasserstein, ablation, gtea,
+from ..fedgtea import (FedGTEAClient, FedGTEASizes, ablation, gtea,
                              profiles as of_the_chapter, settings as sequences)
 from .claims import Results
 

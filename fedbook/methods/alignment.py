@@ -235,7 +235,8 @@ def batch_moments(cate: Callable[[Tensor], Tensor], pictures: Sequence[Tensor],
 def pool(means: Tensor, covs: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
     """Return mean (d,) and covariance (d, d) of all pictures of K clients, from the clients' `means` (K, d),
     `covs` (K, d, d) and numbers of pictures `counts` (K,): `Gaussian.pool`."""
-    everybody = Gaussian.pool([Gaussian(*of, int(n)) for *of, n in zip(means, covs, counts)])
+    each = zip(means, covs, counts.tolist())
+    everybody = Gaussian.pool([Gaussian(mean, cov, int(n)) for mean, cov, n in each])
     return everybody.mean, everybody.cov
 
 # %% ../../nbs/methods/alignment.ipynb #b1c4d320
@@ -481,7 +482,8 @@ def server_walk(theta: nn.Module, terms: Callable[[nn.Module], Sequence[Tensor]]
     for k in range(steps):
         optimiser.param_groups[0]["lr"] = rate * (1 - k / steps)
         optimiser.zero_grad()
-        server_loss(*terms(theta), *weights).backward()
+        kd, parted, near = terms(theta)
+        server_loss(kd, parted, near, *weights).backward()
         nn.utils.clip_grad_norm_(params, 1.0)
         optimiser.step()
     return [p.detach() for p in params]
