@@ -25,13 +25,13 @@ from fedbook.evidence.claims import (headline_p_values, interval_text, looks, me
                                      message, verdict_of)
 from fedbook.kit.classroom import doctor, exercises_of, grade, progress_rows, write_assignment, write_slides
 from fedbook.kit.lab import PROGRESS, progress_file, sizes_table
-from fedbook.kit.mine import (guarded, in_place, load_mine, method_of, own_notebook, OwnError, shown_path, verdicts,
+from fedbook.kit.mine import (both_headlines, guarded, load_mine, method_of, own_notebook, shown_path, verdicts,
                               with_headline, write_mine, written_in)
 from fedbook.kit.report import (collect, failed_runs, fill, keep, read_results, result_name,
                                 row_cells, SIZES, write_report)
 from fedbook.kit.runs import (DRY, chapter_module, chapter_name, chapters, check_needs, code_cells, cores,
                               encoders_of, find, in_order, made_up, module_name, notebooks_folder, offered,
-                              out_of_memory, read_changes, run_chapter, run_chapters, run_stamp, sizes_of, walk_chapter)
+                              read_changes, run_chapter, run_chapters, run_stamp, sizes_of, walk_chapter)
 
 
 def trained() -> dict[str, Path]:
@@ -253,7 +253,8 @@ def _add_class(commands: Any) -> None:
 
 
 def _add_mine(commands: Any) -> None:
-    mine = commands.add_parser("mine", help="run a chapter's method with the functions that you wrote, and with the library's")
+    mine = commands.add_parser(
+        "mine", help="run a chapter's method with the functions that you wrote, and with the library's")
     mine.add_argument("name", help="a notebook (14_fedgtea) or a module (fedgtea)")
     _add_sizes(mine)
     mine.add_argument("--device", default="auto", help="auto (a GPU where there is one), cpu or cuda")
@@ -472,65 +473,39 @@ def _progress(args: argparse.Namespace) -> int:
 
 def _mine(args: argparse.Namespace) -> int:
     changes = _check_run(args)
-    chapter, path = _one_with_headline(args.name)
+    path = with_headline(args.name)
     module: Any = chapter_module(path)
     if args.device == "cpu": os.environ["CUDA_VISIBLE_DEVICES"] = ""
     device, sizes = torch_device(args.device), sizes_of(path, args.profile, changes)
     _check_sizes(module, sizes)
-    own = _own_functions(args, path, module)
-    method, said = method_of(path), f"{args.profile}, seed {args.seed}"
-    print(f"\n{method} at {said}: first with the library's functions, then with yours: {', '.join(own)}", flush=True)
-    run = lambda: _share(module.headline, sizes, args.seed, device)
-    try:
-        theirs, stopped = run(), ""
-        with in_place({getattr(module, name): f for name, f in own.items()}):
-            try: mine = run()
-            except OwnError as error: stopped = str(error)
-            except Exception as error: stopped = f"what they return does not fit: {type(error).__name__}: {error}"
-    except KeyboardInterrupt: raise KeyboardInterrupt("interrupted; the same command begins anew") from None
-    if not stopped: print(f"my {method} {mine}, the library's {theirs}")
+    own, method = _own_functions(args, path, module), method_of(path)
+    print(f"\n{method} at {args.profile}, seed {args.seed}: with the library's functions, then with yours in "
+          f"place of {', '.join(own)}", flush=True)
+    theirs, mine, stopped = both_headlines(module, own, sizes, args.seed, device)
+    if not stopped: print(f"my {method} {100 * mine:.1f} %, the library's {100 * theirs:.1f} %")
     else:
-        print(f"the library's {method} {theirs}", flush=True)
+        print(f"the library's {method} {100 * theirs:.1f} %", flush=True)
         print(f"fedbook: the run with your functions stopped: {stopped}", file=sys.stderr)
     return 1 if stopped else 0
 
 
-def _one_with_headline(name: str) -> tuple[str, Path]:
-    if name == "all": raise UserError("mine goes with one chapter, not with all")
-    chapter, path = next(iter(find(name).items()))
-    known = with_headline()
-    if chapter in known: return chapter, path
-    raise UserError(f"chapter {chapter} has no headline that could run with your functions; "
-                    f"{f'choose one of {', '.join(known)}' if known else 'no chapter has one yet'}")
-
-
 def _own_functions(args: argparse.Namespace, path: Path, module: Any) -> dict[str, Any]:
-    """The reader's functions that a run calls, name to function, guarded. Writes the reader's module, and says of
+    """The reader's functions that a run calls, name to function, guarded. Writes them as a module, and says of
     each blank what it is. Raises `UserError` if there is none."""
     notebook = own_notebook(path, args.notebook)
-    written = written_in(notebook, path, module)
-    blanks = exercises_of(path)
+    blanks, written = exercises_of(path), written_in(notebook, path, module)
     if not written.names and not written.broken:
-        raise UserError(f"{shown_path(notebook)} has none of your functions yet; write one of {', '.join(blanks)}")
-    file = Path(args.out or notebook.parent)
-    if file.is_dir(): file /= f"mine_{module_name(chapter_name(path))}.py"
-    write_mine(written.text, file)
-    print(f"written: {shown_path(file)}", flush=True)
+        raise UserError(f"{shown_path(notebook)} has none of your functions yet; write one of "
+                        f"{', '.join(blanks)}")
+    file = write_mine(written.text, Path(args.out or notebook.parent), path)
+    print(f"written: {shown_path(file)}\n", flush=True)
     functions = load_mine(file, written.names)
     called = [name for name in blanks if callable(getattr(module, name, None))]
-    _print_table([dict(function=name, state=said) for name, said in
-                  verdicts(path, functions, written.broken, called).items()])
+    said = verdicts(path, functions, written.broken, called)
+    _print_table([dict(function=name, state=state) for name, state in said.items()])
     own = {name: guarded(name, functions[name], file) for name in called if name in functions}
     if own: return own
     raise UserError(f"the run calls none of the functions that you wrote; write one of {', '.join(called)}")
-
-
-def _share(headline: Any, *given: Any) -> str:
-    "What a chapter's `headline` measures, in percent."
-    try: return f"{100 * headline(*given):.1f} %"
-    except Exception as error:
-        if type(error).__name__ != "OutOfMemoryError": raise
-        raise UserError(out_of_memory(given[0])) from None
 
 
 def _assignment(args: argparse.Namespace) -> int:

@@ -1,9 +1,10 @@
-"""A reader's own functions: read from a notebook, written as a module, tried, and put in the library's place for a run."""
+"""A reader's own functions: read from a notebook, written as a module, tried, and run in the library's place."""
 import ast
 import builtins
 import dis
 import functools
 import json
+import math
 import os
 import re
 import sys
@@ -18,7 +19,7 @@ from fedbook.engine.errors import Unfit, UserError
 from fedbook.engine.files import write_atomically
 from fedbook.kit.classroom import Exam, exams, exercises_of
 from fedbook.kit.lab import progress_file, tries
-from fedbook.kit.runs import chapter_name, chapters, code_cells, module_name
+from fedbook.kit.runs import chapter_name, chapters, code_cells, find, module_name, out_of_memory
 
 
 class OwnError(Unfit):
@@ -26,10 +27,21 @@ class OwnError(Unfit):
     whichever process it comes from."""
 
 
-def with_headline() -> dict[str, Path]:
-    "Return the chapters whose notebook exports a `headline`, the run of `fedbook mine`: name to path."
-    says = lambda cell: cell.startswith("#| export") and re.search(r"^(def headline\(|headline = )", cell, re.M)
-    return {name: path for name, path in chapters().items() if any(map(says, code_cells(path)))}
+def with_headline(name: str) -> Path:
+    """Return the path of the chapter `name`, whose notebook exports a `headline`: the run of `fedbook
+    mine`. Raises `UserError`, with the choices, for one that exports none, and for an unknown
+    chapter."""
+    if name == "all": raise UserError("mine goes with one chapter, not with all")
+    chapter, path = next(iter(find(name).items()))
+    known = [each for each, place in chapters().items() if _has_headline(place)]
+    if chapter in known: return path
+    choices = f"choose one of {', '.join(known)}" if known else "no chapter has one yet"
+    raise UserError(f"chapter {chapter} has no headline, which could run with your functions; {choices}")
+
+
+def _has_headline(path: Path) -> bool:
+    exported = "\n".join(cell for cell in code_cells(path) if cell.startswith("#| export"))
+    return re.search(r"^(def headline\(|headline = )", exported, re.M) is not None
 
 
 def method_of(path: Path) -> str:
@@ -50,8 +62,9 @@ def own_notebook(path: Path, named: str = "") -> Path:
     file = Path(named or copied)
     if not named or file.is_dir(): file = file / inside
     if not file.is_file():
-        raise UserError(f"there is no notebook {str(file)!r} with functions of yours; fedbook lab "
-                        f"{module_name(chapter_name(path))} makes a copy and opens it, --notebook PATH names another")
+        lab = f"fedbook lab {module_name(chapter_name(path))}"
+        raise UserError(f"there is no notebook {str(file)!r} with functions of yours; {lab} makes a copy and "
+                        "opens it, --notebook PATH names another")
     try: code_cells(file)
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(f"{str(file)!r} is not a notebook that can be read") from None
@@ -59,7 +72,7 @@ def own_notebook(path: Path, named: str = "") -> Path:
 
 
 class _Piece(NamedTuple):
-    "A statement of a notebook outside of functions: the number of its cell, the cell's source, what it binds."
+    "A statement of a notebook, outside of functions: the number and source of its cell, what it binds."
     cell: int
     source: str
     node: ast.stmt
@@ -99,8 +112,8 @@ def _hollow(node: ast.stmt) -> bool:
 
 
 def _pieces(notebook: Path) -> tuple[list[_Piece], dict[str, str]]:
-    """What the code cells consist of, in order: of exported cells the imports alone, and no hollow function. Also the
-    functions in cells that are not Python: name to what is wrong."""
+    """What the code cells consist of, in order: of exported cells the imports alone, and no hollow function.
+    Also the functions in cells that are not Python: name to what is wrong."""
     pieces, broken = list[_Piece](), dict[str, str]()
     for number, cell in enumerate(code_cells(notebook)):
         source = re.sub(r"^[%!].*$", "", cell, flags=re.M)
@@ -141,8 +154,8 @@ def _is_literal(node: ast.stmt) -> bool:
 
 
 def _sources_of(name: str, cell: int, pieces: Iterable[_Piece]) -> list[_Piece]:
-    """Where code in the cell number `cell` has `name` from: the last statement up to there that binds it, else the
-    first one after it. Of other cells, assignments count only if they assign plain numbers or texts."""
+    """Where code in the cell number `cell` has `name` from: the last statement up to there that binds it, else
+    the first one after it. Of other cells, assignments count only if they assign plain numbers or texts."""
     assigns = lambda piece: isinstance(piece.node, (ast.Assign, ast.AnnAssign))
     fits = lambda piece: piece.cell == cell or not assigns(piece) or _is_literal(piece.node)
     found = [piece for piece in pieces if name in piece.names and fits(piece)]
@@ -161,9 +174,10 @@ class Written(NamedTuple):
 
 
 def written_in(notebook: Path, path: Path, module: ModuleType) -> Written:
-    """Return what the reader of `notebook`, a copy of the chapter at `path`, has written for its blanks, as a
-    module: the imports that these functions need, what else of the reader's they call, and the functions.
-    What they have from the chapter's `module` is imported from there. Nothing comes from the answers."""
+    """Return what the reader of `notebook`, a copy of the chapter at `path`, has written for its blanks, as
+    a module: the imports that these functions need, what else of the reader's they call, and the
+    functions. What they have from the chapter's `module` is imported from there. Nothing comes from
+    the answers."""
     pieces, broken = _pieces(notebook)
     blanks = dict[str, _Piece]()
     for name in exercises_of(path):
@@ -181,14 +195,15 @@ def written_in(notebook: Path, path: Path, module: ModuleType) -> Written:
             todo += found
             if not found and hasattr(module, name) and not hasattr(builtins, name): borrowed.add(name)
     in_order = [piece for piece in pieces if piece in kept]
-    text = _module_text(notebook, path, in_order, used, [f"from {module.__name__} import {n}" for n in sorted(borrowed)])
+    from_module = [f"from {module.__name__} import {name}" for name in sorted(borrowed)]
+    text = _module_text(notebook, path, in_order, used, from_module)
     return Written([*blanks], text, {name: why for name, why in broken.items() if name not in blanks})
 
 
 _HEAD = '"""My functions of '
 
 
-def _module_text(notebook: Path, path: Path, pieces: list[_Piece], used: set[str], borrowed: list[str]) -> str:
+def _module_text(notebook: Path, path: Path, pieces: list[_Piece], used: set[str], borrowed: list) -> str:
     name = chapter_name(path)
     head = (f"{_HEAD}{name}, as `fedbook mine {module_name(name)}` found them in\n{notebook.name}. "
             'The next call writes this file anew."""')
@@ -212,18 +227,21 @@ def _text(piece: _Piece) -> str:
     return "\n".join([*lines[first - 1:node.lineno - 1], ast.get_source_segment(piece.source, node) or ""])
 
 
-def write_mine(text: str, file: Path) -> None:
-    """Write the module `text` to `file`. Raises `UserError` if `file` is there and was not written by an
-    earlier call."""
+def write_mine(text: str, target: Path, path: Path) -> Path:
+    """Write `text`, a module with functions of the chapter at `path`, to the file `target`, or to
+    `mine_NAME.py` in the folder `target`. Return the path of the file. Raises `UserError` if it is
+    there and was not written by an earlier call."""
+    file = target / f"mine_{module_name(chapter_name(path))}.py" if target.is_dir() else target
     if file.suffix != ".py": raise UserError(f"--out {file} must be a folder, or end in .py")
     if file.exists() and not file.read_text(encoding="utf-8", errors="replace").startswith(_HEAD):
         raise UserError(f"{str(file)!r} is there already, and stays as it is; choose another with --out")
     write_atomically(file, text)
+    return file
 
 
 def load_mine(file: Path, names: Iterable[str]) -> dict[str, Callable]:
-    """Execute the module `file` and return its functions `names`, name to function. Raises `UserError` if the
-    module raises an error."""
+    """Execute the module `file` and return its functions `names`, name to function. Raises `UserError` if
+    the module raises an error."""
     module = ModuleType(file.stem)
     try: exec(compile(file.read_text(encoding="utf-8"), str(file), "exec"), vars(module))
     except Exception as error:
@@ -243,9 +261,9 @@ def _error_text(error: BaseException, file: Path) -> str:
 
 def verdicts(path: Path, functions: dict[str, Callable], broken: dict[str, str],
              called: Iterable[str]) -> dict[str, str]:
-    """Try the reader's `functions` (name to function) on the cases of the chapter at `path`. Return what is to
-    be said of each blank, name to a line; `broken` says which cannot be read and why, `called` which the run
-    calls."""
+    """Try the reader's `functions` (name to function) on the cases of the chapter at `path`. Return what is
+    to be said of each blank, name to a line; `broken` says which cannot be read and why, `called` which
+    the run calls."""
     asked = exams(path, lambda name: _harmless(name, functions.get(name)))
     said = dict[str, str]()
     for name in exercises_of(path):
@@ -277,8 +295,8 @@ def _fault(name: str, f: Callable, asked: Iterable[Exam]) -> str:
 
 
 def guarded(name: str, f: Callable, file: Path) -> Callable:
-    """Return a function that does what the reader's `f` does, the blank `name` in the module `file`. Where `f`
-    raises an error, it raises `OwnError`; a GPU out of memory stays what it is."""
+    """Return a function that does what the reader's `f` does, the blank `name` in the module `file`. Where
+    `f` raises an error, it raises `OwnError`; a GPU out of memory stays what it is."""
     @functools.wraps(f)
     def own(*args: Any, **options: Any) -> Any:
         try: return f(*args, **options)
@@ -291,9 +309,10 @@ def guarded(name: str, f: Callable, file: Path) -> Callable:
 
 @contextmanager
 def in_place(own: dict[Callable, Callable]) -> Iterator[None]:
-    """Put functions in the place of others, meanwhile: `own` is a dict from the library's function to the one
-    that stands in for it in every module of fedbook that has it as a global. Each stand-in must be in use
-    nowhere else. Afterwards the library's are back, also in modules that were imported meanwhile."""
+    """Put functions in the place of others, meanwhile: `own` is a dict from the library's function to the
+    one that stands in for it in every module of fedbook that has it as a global. Each stand-in must be
+    in use nowhere else. Afterwards the library's are back, also in modules that were imported
+    meanwhile."""
     back = {mine: theirs for theirs, mine in own.items()}
     try:
         _exchange(own)
@@ -313,3 +332,32 @@ def shown_path(file: Path) -> str:
     "Return `file` as seen from the working folder, if it lies below it, else as it is."
     seen = os.path.relpath(file)
     return str(file) if seen.startswith(os.pardir) else seen
+
+
+class Both(NamedTuple):
+    """What a chapter's headline measures, numbers from 0 to 1: with the library's functions, and with the
+    reader's; there NaN if the run `stopped`, which is a sentence then, else empty."""
+    theirs: float
+    mine: float
+    stopped: str = ""
+
+
+def both_headlines(module: Any, own: dict[str, Callable], sizes: Any, seed: int, device: Any) -> Both:
+    """Run the `headline` of a chapter's `module` with the library's functions, then with `own`, a dict from
+    name to function, in their place, both in this process. `sizes`, `seed` and `device` are handed to
+    it."""
+    try:
+        theirs = _headline(module, sizes, seed, device)
+        with in_place({getattr(module, name): f for name, f in own.items()}):
+            try: return Both(theirs, _headline(module, sizes, seed, device))
+            except UserError as error: return Both(theirs, math.nan, str(error))
+            except Exception as error:
+                return Both(theirs, math.nan, f"what they return does not fit: {type(error).__name__}: {error}")
+    except KeyboardInterrupt: raise KeyboardInterrupt("interrupted; the same command begins anew") from None
+
+
+def _headline(module: Any, sizes: Any, seed: int, device: Any) -> float:
+    try: return float(module.headline(sizes, seed, device))
+    except Exception as error:
+        if type(error).__name__ != "OutOfMemoryError": raise
+        raise UserError(out_of_memory(sizes)) from None
