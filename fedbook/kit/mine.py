@@ -1,4 +1,4 @@
-"""A reader's own functions: read from a notebook, written as a module, tried, and run in the library's place."""
+"""A reader's own functions: read from a notebook, written as a module, tried, run in the library's place."""
 import ast
 import builtins
 import dis
@@ -36,7 +36,7 @@ def with_headline(name: str) -> Path:
     known = [each for each, place in chapters().items() if _has_headline(place)]
     if chapter in known: return path
     choices = f"choose one of {', '.join(known)}" if known else "no chapter has one yet"
-    raise UserError(f"chapter {chapter} has no headline, which could run with your functions; {choices}")
+    raise UserError(f"chapter {chapter} has no headline that could run with your functions; {choices}")
 
 
 def _has_headline(path: Path) -> bool:
@@ -154,8 +154,9 @@ def _is_literal(node: ast.stmt) -> bool:
 
 
 def _sources_of(name: str, cell: int, pieces: Iterable[_Piece]) -> list[_Piece]:
-    """Where code in the cell number `cell` has `name` from: the last statement up to there that binds it, else
-    the first one after it. Of other cells, assignments count only if they assign plain numbers or texts."""
+    """Where code in the cell number `cell` has `name` from: the last statement up to there that binds it,
+    else the first one after it. Of other cells, assignments count only if they assign plain numbers or
+    texts."""
     assigns = lambda piece: isinstance(piece.node, (ast.Assign, ast.AnnAssign))
     fits = lambda piece: piece.cell == cell or not assigns(piece) or _is_literal(piece.node)
     found = [piece for piece in pieces if name in piece.names and fits(piece)]
@@ -166,8 +167,8 @@ def _sources_of(name: str, cell: int, pieces: Iterable[_Piece]) -> list[_Piece]:
 
 
 class Written(NamedTuple):
-    """What a reader has written: `names` of the functions, the `text` of a module with them, and the functions
-    in cells that are not Python: `broken`, name to what is wrong."""
+    """What a reader has written: `names` of the functions, the `text` of a module with them, and the
+    functions in cells that are not Python: `broken`, name to what is wrong."""
     names: list[str]
     text: str
     broken: dict[str, str]
@@ -253,7 +254,8 @@ def load_mine(file: Path, names: Iterable[str]) -> dict[str, Callable]:
 
 def _error_text(error: BaseException, file: Path) -> str:
     "The error in words, with the line of `file` where it arose, if it arose there."
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == str(file)]
     where = f" (line {lines[-1]} of {file.name})" if lines else ""
     said = " ".join(str(error).split())
     return f"{type(error).__name__}{said and ': '}{said:.300}{where}"
@@ -352,7 +354,8 @@ def both_headlines(module: Any, own: dict[str, Callable], sizes: Any, seed: int,
             try: return Both(theirs, _headline(module, sizes, seed, device))
             except UserError as error: return Both(theirs, math.nan, str(error))
             except Exception as error:
-                return Both(theirs, math.nan, f"what they return does not fit: {type(error).__name__}: {error}")
+                said = f"what they return does not fit: {type(error).__name__}: {error}"
+                return Both(theirs, math.nan, " ".join(said.split()))
     except KeyboardInterrupt: raise KeyboardInterrupt("interrupted; the same command begins anew") from None
 
 
