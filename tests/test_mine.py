@@ -1,4 +1,4 @@
-"""A reader's own functions: found in a notebook, written as a module, tried, and run in the library's place."""
+"""A reader's own functions: found in a notebook, written as a module, tried, run in the library's place."""
 import importlib
 import inspect
 import json
@@ -55,7 +55,9 @@ def area(a, b): return a * b
 STUB = 'def {0}({1}):\n    "The {0}."\n    ...\n'
 CHECKS = {"half": 'check(half, answers.half, {"a whole number": 4, "zero": 0.0, "below zero": -3})',
           "root": "check(root, answers.root, [4.0, 9.0])", "area": "check(area, answers.area, [(2, 3)])"}
-STUBS = {"half": STUB.format("half", "x"), "root": STUB.format("root", "x"), "area": STUB.format("area", "a, b")}
+TAKES = {"half": "x", "root": "x", "area": "a, b"}
+STUBS = {name: STUB.format(name, taken) for name, taken in TAKES.items()}
+CHECKED = "only checked, the run does not call it"
 HALF, ROOT, AREA = ("def half(x):\n    return 0.5 * x\n", "def root(x):\n    return x ** 0.5\n",
                     "def area(a, b):\n    return b * a\n")
 
@@ -64,7 +66,7 @@ def cells(**written):
     "The made-up chapter, with some of its functions `written`."
     yield "markdown", "# Demo: half of a root\n\n> Made up."
     yield "code", "#| default_exp demo"
-    yield "code", "import math\n\nfrom fedbook.answers import demo as answers\nfrom fedbook.kit.lab import check"
+    yield "code", "from fedbook.answers import demo as answers\nfrom fedbook.kit.lab import check"
     yield "code", "#| export\nimport math, json\nfrom fedbook.lower import half"
     yield "code", 'profile = "quick"\nseed = 0'
     yield from (("code", source) for source in written.pop("before", ()))
@@ -86,7 +88,7 @@ def save(path, parts):
 
 @pytest.fixture
 def demo(tmp_path, monkeypatch):
-    "A course of a made-up chapter, `98_demo`, with its modules, and one without a headline; answers its path."
+    "A course of a made-up chapter, `98_demo`, with its modules, and one without a headline. Its path."
     for name, text in (("lower", LOWER), ("demo", DEMO), ("answers/demo", ANSWERS)):
         file = tmp_path / "package" / f"{name}.py"
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -122,8 +124,10 @@ def said(capsys, line="mine demo --device cpu"):
     return code, out.splitlines(), err
 
 
-def states(lines):
-    return dict(re.split(r"  +", line, maxsplit=1) for line in lines if line.split()[:1] in (["half"], ["root"], ["area"]))
+def states(lines, names=tuple(TAKES)):
+    "What is said of each function, name to text."
+    parts = [line.split(None, 1) for line in lines if line.startswith(tuple(names))]
+    return {name: state for name, state in parts}
 
 
 def test_two_of_three_are_written(demo, capsys):
@@ -131,7 +135,7 @@ def test_two_of_three_are_written(demo, capsys):
     code, lines, err = said(capsys)
     assert (code, err) == (0, "") and lines[0] == "written: course/mine_demo.py"
     assert states(lines) == {"half": "yours", "root": "still the library's (not written yet)",
-                             "area": "yours; only checked, the run does not call it"}
+                             "area": f"yours; {CHECKED}"}
     assert lines[-2].endswith("quick, seed 0: with the library's functions, then with yours in place of half")
     assert lines[-1] == "my Demo 40.0 %, the library's 40.0 %"
 
@@ -139,34 +143,36 @@ def test_two_of_three_are_written(demo, capsys):
 def test_all_are_written_and_the_run_is_the_one_asked_for(demo, capsys):
     hand_in(half=HALF, root=ROOT, area=AREA)
     code, lines, _ = said(capsys, "mine 98_demo.ipynb --device cpu --profile smoke --seed 7 -p scale=3")
-    assert code == 0 and set(states(lines).values()) == {"yours", "yours; only checked, the run does not call it"}
+    assert code == 0 and [*states(lines).values()] == ["yours", "yours", f"yours; {CHECKED}"]
     assert lines[-1] == "my Demo 67.0 %, the library's 67.0 %" and "Demo at smoke, seed 7" in lines[-2]
 
 
 def test_right_ones_that_end_elsewhere_are_told_why(demo, capsys):
     hand_in(half="def half(x):\n    return x / 2 + (x == 0.4) / 1000\n")
     code, lines, _ = said(capsys)
-    assert code == 0 and lines[-2] == "my Demo 40.2 %, the library's 40.0 %" and "right on all cases" in lines[-1]
+    assert code == 0 and lines[-2] == "my Demo 40.2 %, the library's 40.0 %"
+    assert lines[-1].startswith("Your functions are right on all cases.")
 
 
 def test_a_wrong_one_runs_too(demo, capsys):
     hand_in(half="def half(x):\n    return abs(x) / 4\n", area="def area(a, b): return a + b\n")
     code, lines, _ = said(capsys)
     assert code == 0 and lines[-1] == "my Demo 20.0 %, the library's 40.0 %"
-    assert states(lines)["half"] == "yours, but wrong: case 1 of 3 (a whole number): half(4) gave 1.0, expected 2.0"
-    assert states(lines)["area"] == ("yours, but wrong: case 1 of 1: area(2, 3) gave 5, expected 6; only checked, "
-                                     "the run does not call it")
+    said_of, wrong = states(lines), "yours, but wrong: case 1 of"
+    assert said_of["half"] == f"{wrong} 3 (a whole number): half(4) gave 1.0, expected 2.0"
+    assert said_of["area"] == f"{wrong} 1: area(2, 3) gave 5, expected 6; {CHECKED}"
 
 
 def test_one_that_raises_is_named_and_the_library_has_its_number(demo, capsys):
     hand_in(half="def half(x):\n    return deep(x)\n\ndef deep(x):\n    return 1 / (x - x)\n", root=ROOT)
     code, lines, err = said(capsys)
     assert code == 1 and lines[-1] == "the library's Demo 40.0 %"
-    assert re.fullmatch(r"fedbook: the run with your functions stopped: your half raised ZeroDivisionError: .*zero "
-                        r"\(line \d+ of mine_demo.py\)\n", err)
+    assert re.fullmatch(r"fedbook: the run with your functions stopped: your half raised ZeroDivisionError: "
+                        r".*zero \(line \d+ of mine_demo.py\)\n", err)
     line = Path("course/mine_demo.py").read_text().splitlines()[int(re.search(r"line (\d+)", err)[1]) - 1]
     assert line == "    return 1 / (x - x)"
-    assert states(lines)["half"].startswith("yours, but raises an error: case 1 of 3 (a whole number): half(4) raised")
+    case = "yours, but raises an error: case 1 of 3 (a whole number): half(4) raised ZeroDivisionError"
+    assert states(lines)["half"].startswith(case)
     module = sys.modules["fedbook.demo"]
     assert module.half is sys.modules["fedbook.lower"].half and module.half.__module__ == "fedbook.lower"
 
@@ -192,24 +198,27 @@ def test_nothing_to_run_is_said(demo, capsys, written, why):
 def test_a_function_that_is_not_python_is_said(demo, capsys):
     hand_in(half="def half(x):\n    return x /\n", root=ROOT)
     code, lines, _ = said(capsys)
-    assert code == 0 and states(lines)["half"] == "yours, but not Python yet: invalid syntax (line 2 of its cell)"
+    assert code == 0
+    assert states(lines)["half"] == "yours, but not Python yet: invalid syntax (line 2 of its cell)"
 
 
 def test_the_module_is_the_functions_with_what_they_need_and_no_answers(demo, capsys):
-    before = ["%matplotlib inline\nEPS = 1e-9\nunused = 3", "import json\nfrom math import pi, tau\nwaste = json",
+    before = ["%matplotlib inline\nEPS = 1e-9\nunused = 3",
+              "import json\nfrom math import pi, tau\nwaste = json",
               "def shift(x):\n    return x + EPS", "def half(x):\n    return 7  # an earlier try"]
-    half = ("import functools\nfrom operator import mul as times, add\n\n# Not the shortest way.\nparts = [0.5]\n\n"
-            "@functools.cache\ndef own(x): return times(parts[0], x)\n\n# All of it.\ndef half(x, more=tau):\n"
-            "    'Half.'\n    parts_ = shift(own(x)) - EPS\n    return parts_ + 0 * root(twice(4))\n")
+    parts = "# Not the shortest way.\nparts = [0.5]"
+    own = "@functools.cache\ndef own(x): return times(parts[0], x)"
+    mine = ("# All of it.\ndef half(x, more=tau):\n    'Half.'\n    found = shift(own(x)) - EPS\n"
+            "    return found + 0 * root(twice(4))\n")
+    half = "\n\n".join(["import functools\nfrom operator import mul as times, add", parts, own, mine])
     book = hand_in(half=half, root=ROOT, before=before)
     written = written_in(book, demo, chapter_module(demo))
     assert written.names == ["half", "root"] and written.broken == {}
     head, _, body = written.text.partition('"""\n')
-    assert head.startswith('"""My functions of 98_demo') and body == (
-        "from math import tau\nimport functools\nfrom operator import mul as times\nfrom fedbook.demo import twice\n\n\n"
-        "EPS = 1e-9\n\n\ndef shift(x):\n    return x + EPS\n\n\n# Not the shortest way.\nparts = [0.5]\n\n\n"
-        "@functools.cache\ndef own(x): return times(parts[0], x)\n\n\n# All of it.\ndef half(x, more=tau):\n"
-        "    'Half.'\n    parts_ = shift(own(x)) - EPS\n    return parts_ + 0 * root(twice(4))\n\n\n" + ROOT)
+    imports = ("from math import tau\nimport functools\nfrom operator import mul as times\n"
+               "from fedbook.demo import twice")
+    assert head.startswith('"""My functions of 98_demo') and body.split("\n\n\n") == [
+        imports, "EPS = 1e-9", "def shift(x):\n    return x + EPS", parts, own, mine[:-1], ROOT]
     code, lines, _ = said(capsys)
     assert code == 0 and states(lines)["half"] == "yours" and "my Demo 40.0 %" in lines[-1]
 
@@ -251,9 +260,9 @@ def test_an_error_of_the_readers_stops_a_run_from_any_process(tmp_path):
     assert isinstance(error, Unfit) and str(error) == "your inner raised ZeroDivisionError: division by zero"
 
 
-def test_the_notebook_is_found_from_inside_the_copy_and_named_from_elsewhere(demo, capsys, monkeypatch, tmp_path):
-    assert said(capsys)[::2] == (2, "fedbook: there is no notebook 'course/98_demo.ipynb' with functions of yours; "
-                                    "fedbook lab demo makes a copy and opens it, --notebook PATH names another\n")
+def test_the_notebook_is_found_from_inside_the_copy_and_named_elsewhere(demo, capsys, monkeypatch, tmp_path):
+    assert said(capsys)[2] == ("fedbook: there is no notebook 'course/98_demo.ipynb' with functions of "
+                               "yours; fedbook lab demo makes a copy and opens it, --notebook PATH names another\n")
     book = hand_in(half=HALF).resolve()
     (tmp_path / "else").mkdir()
     monkeypatch.chdir(tmp_path / "else")
@@ -275,9 +284,11 @@ def test_the_notebook_is_found_from_inside_the_copy_and_named_from_elsewhere(dem
     ("mine all", "mine goes with one chapter, not with all"), ("mine start", "choose one of 98_demo\n"),
     ("mine demo --profile full", "profile='full' is unknown; choose one of smoke, quick"),
     ("mine demo --profile huge", "profile='huge' is unknown"), ("mine demo --seed -1", "seed=-1 must be"),
-    ("mine demo --device tpu", "device='tpu' is unknown"), ("mine demo -p speed=3", "'speed' is not a parameter"),
+    ("mine demo --device tpu", "device='tpu' is unknown"),
+    ("mine demo -p speed=3", "'speed' is not a parameter"),
     ("mine demo --notebook nowhere.ipynb", "there is no notebook 'nowhere.ipynb'"),
-    ("mine demo --out notes.txt", "must be a folder, or end in .py"), ("mine", "arguments are required: name")])
+    ("mine demo --out notes.txt", "must be a folder, or end in .py"),
+    ("mine", "arguments are required: name")])
 def test_a_mistake_is_one_sentence(demo, capsys, line, why):
     hand_in(half=HALF)
     code, _, err = said(capsys, line)
@@ -303,7 +314,7 @@ def test_two_functions_of_fedgtea(tmp_path, capsys, monkeypatch, one_process):
     monkeypatch.chdir(tmp_path)
     code, lines, err = said(capsys, f"mine fedgtea --profile smoke --device cpu --notebook {path.name}")
     assert code == 0 and re.fullmatch(r"my FedGTEA [\d.]+ %, the library's [\d.]+ %", lines[-1]), err
-    assert {line.split(None, 1)[1] for line in lines if line.split()[:1] in ([name] for name in written)} == {"yours"}
+    assert states(lines, written) == dict.fromkeys(written, "yours")
 
     def counted(name, f):
         def own(*args, **options):

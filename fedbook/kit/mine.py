@@ -10,7 +10,8 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
+from io import StringIO
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, NamedTuple
@@ -33,8 +34,8 @@ def with_headline(name: str) -> Path:
     chapter."""
     if name == "all": raise UserError("mine goes with one chapter, not with all")
     chapter, path = next(iter(find(name).items()))
+    if _has_headline(path): return path
     known = [each for each, place in chapters().items() if _has_headline(place)]
-    if chapter in known: return path
     choices = f"choose one of {', '.join(known)}" if known else "no chapter has one yet"
     raise UserError(f"chapter {chapter} has no headline that could run with your functions; {choices}")
 
@@ -266,7 +267,7 @@ def verdicts(path: Path, functions: dict[str, Callable], broken: dict[str, str],
     """Try the reader's `functions` (name to function) on the cases of the chapter at `path`. Return what is
     to be said of each blank, name to a line; `broken` says which cannot be read and why, `called` which
     the run calls."""
-    asked = exams(path, lambda name: _harmless(name, functions.get(name)))
+    with redirect_stdout(StringIO()): asked = exams(path, lambda name: _harmless(name, functions.get(name)))
     said = dict[str, str]()
     for name in exercises_of(path):
         only = "" if name in called else "; only checked, the run does not call it"
