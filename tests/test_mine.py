@@ -223,6 +223,14 @@ def test_the_module_is_the_functions_with_what_they_need_and_no_answers(demo, ca
     assert code == 0 and states(lines)["half"] == "yours" and "my Demo 40.0 %" in lines[-1]
 
 
+def test_a_name_is_what_it_was_where_the_function_stands(demo):
+    before = ["def helper(x): return 1", "def helper(x): return 2\n\nheavy = open('nowhere')"]
+    book = hand_in(half="def half(x): return helper(x) + heavy\n", before=before,
+                   root=ROOT + "\ndef helper(x): return 3\n")
+    text = written_in(book, demo, chapter_module(demo)).text
+    assert "return 2" in text and "return 1" not in text and "return 3" not in text and "nowhere" not in text
+
+
 def test_the_answers_stay_closed(demo, capsys):
     hand_in(half="from fedbook.answers.demo import half as given\nimport fedbook.answers.demo\n\n"
                  "def half(x): return given(x)\n", root="def root(x): return answers.root(x)\n")

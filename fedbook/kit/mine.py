@@ -144,8 +144,7 @@ def _globals_of(code: CodeType) -> set[str]:
 
 def _read_by(piece: _Piece) -> list[str]:
     if piece.imports: return []
-    code = compile(ast.Module([piece.node], []), "cell", "exec")
-    return sorted(_globals_of(code) - set(piece.names))
+    return sorted(_globals_of(compile(ast.Module([piece.node], []), "cell", "exec")))
 
 
 def _is_literal(node: ast.stmt) -> bool:
