@@ -23,8 +23,10 @@ from fedbook.engine.rows import machine_name, results_text
 from fedbook.engine.sizes import is_path
 from fedbook.evidence.claims import (headline_p_values, interval_text, looks, measured_on, older_note,
                                      message, verdict_of)
-from fedbook.kit.classroom import doctor, grade, progress_rows, write_assignment, write_slides
+from fedbook.kit.classroom import doctor, exercises_of, grade, progress_rows, write_assignment, write_slides
 from fedbook.kit.lab import PROGRESS, progress_file, sizes_table
+from fedbook.kit.mine import (both_headlines, guarded, load_mine, method_of, own_notebook, shown_path, verdicts,
+                              with_headline, write_mine, written_in)
 from fedbook.kit.report import (collect, failed_runs, fill, keep, read_results, result_name,
                                 row_cells, SIZES, write_report)
 from fedbook.kit.runs import (DRY, chapter_module, chapter_name, chapters, check_needs, code_cells, cores,
@@ -234,6 +236,7 @@ def _add_class(commands: Any) -> None:
     lab.add_argument("name", nargs="?", default="00_start", help="a notebook or a module")
     progress = commands.add_parser("progress", help="which exercises are solved in your copy of the chapters")
     for parser in (lab, progress): parser.add_argument("--folder", default="course", help="the copy")
+    _add_mine(commands)
     work = commands.add_parser("assignment", help="write a chapter's exercises for students, and a grader")
     work.add_argument("name", help="a notebook (methods/fedavg) or a module (fedavg)")
     work.add_argument("folder", help="a new folder")
@@ -247,6 +250,18 @@ def _add_class(commands: Any) -> None:
     slides.add_argument("name", help="a notebook (methods/fedavg) or a module (fedavg)")
     slides.add_argument("--to", default="", help="the file (default: slides-NAME.html)")
     slides.add_argument("--reveal", default="", metavar="URL", help="where reveal.js is taken from")
+
+
+def _add_mine(commands: Any) -> None:
+    mine = commands.add_parser(
+        "mine", help="run a chapter's method with the functions that you wrote, and with the library's")
+    mine.add_argument("name", help="a notebook (14_fedgtea) or a module (fedgtea)")
+    _add_sizes(mine)
+    mine.add_argument("--device", default="auto", help="auto (a GPU where there is one), cpu or cuda")
+    mine.add_argument("--notebook", default="", metavar="PATH",
+                      help="where your functions are (default: the chapter in your copy, course)")
+    mine.add_argument("--out", default="", metavar="FILE",
+                      help="the module to write (default: mine_NAME.py beside the notebook)")
 
 
 def _finish(ran: Iterable[dict], several: bool = False) -> int:
@@ -456,6 +471,48 @@ def _progress(args: argparse.Namespace) -> int:
     return 0
 
 
+def _mine(args: argparse.Namespace) -> int:
+    changes = _check_run(args)
+    path = with_headline(args.name)
+    module: Any = chapter_module(path)
+    if args.device == "cpu": os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    device, sizes = torch_device(args.device), sizes_of(path, args.profile, changes)
+    _check_sizes(module, sizes)
+    own, right = _own_functions(args, path, module)
+    method = method_of(path)
+    print(f"\n{method} at {args.profile}, seed {args.seed}: with the library's functions, then with yours in "
+          f"place of {', '.join(own)}", flush=True)
+    theirs, mine, stopped = both_headlines(module, own, sizes, args.seed, device)
+    share = f"{100 * theirs:.1f} %"
+    if stopped:
+        print(f"the library's {method} {share}", flush=True)
+        print(f"fedbook: the run with your functions stopped: {stopped}", file=sys.stderr)
+        return 1
+    print(f"my {method} {100 * mine:.1f} %, the library's {share}")
+    if right and share != f"{100 * mine:.1f} %":
+        print("Your functions are right on all cases. They may round otherwise, and training magnifies that.")
+    return 0
+
+
+def _own_functions(args: argparse.Namespace, path: Path, module: Any) -> tuple[dict[str, Any], bool]:
+    """The reader's functions that a run calls, name to function, guarded, and whether all of them are right.
+    Writes them as a module, and says of each blank what it is. Raises `UserError` if there is none."""
+    notebook = own_notebook(path, args.notebook)
+    blanks, written = exercises_of(path), written_in(notebook, path, module)
+    if not written.names and not written.broken:
+        raise UserError(f"{shown_path(notebook)} has none of your functions yet; write one of "
+                        f"{', '.join(blanks)}")
+    file = write_mine(written.text, Path(args.out or notebook.parent), path)
+    print(f"written: {shown_path(file)}\n", flush=True)
+    functions = load_mine(file, written.names)
+    called = [name for name in blanks if callable(getattr(module, name, None))]
+    said = verdicts(path, functions, written.broken, called)
+    _print_table([dict(function=name, state=state) for name, state in said.items()])
+    own = {name: guarded(name, functions[name], file) for name in called if name in functions}
+    if own: return own, all(said[name] == "yours" for name in own)
+    raise UserError(f"the run calls none of the functions that you wrote; write one of {', '.join(called)}")
+
+
 def _assignment(args: argparse.Namespace) -> int:
     handed, kept = write_assignment(args.name, args.folder, args.seed, args.hidden)
     print(f"to hand out: {handed}\nto keep:     {kept}")
@@ -486,7 +543,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     its exit code: 0, or 1 if a chapter failed, 2 for a mistake of the user, which is printed, and
     130 after Ctrl-C."""
     commands = {"run": _run, "flower-app": _flower_app, "report": _report, "data": _data, "copy": _copy,
-                "doctor": _doctor, "lab": _open_lab, "progress": _progress,
+                "doctor": _doctor, "lab": _open_lab, "progress": _progress, "mine": _mine,
                 "assignment": _assignment, "grade": _grade, "slides": _slides}
     try:
         args = _parser().parse_args(argv)
@@ -494,7 +551,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (UserError, OSError) as error:
         print(f"fedbook: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stopped:
         if argv is None: signal.signal(signal.SIGINT, signal.SIG_IGN)
-        print("fedbook: interrupted; the same command goes on where this one stopped", file=sys.stderr)
+        said = str(stopped) or "interrupted; the same command goes on where this one stopped"
+        print(f"fedbook: {said}", file=sys.stderr)
         return 130

@@ -7,7 +7,7 @@ import json
 import math
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
@@ -181,6 +181,18 @@ def _note(attempt):
     return f", noted in {file.name}"
 
 
+def tries(attempt: Callable, answer: Callable | None, cases: list | dict, tolerance: float = 1e-6,
+          holds: Callable | None = None) -> Iterator[tuple[bool, str, str]]:
+    """Try a learner's function `attempt` on one case after the other; the arguments are those of `check`. Yield
+    for each what `try_case` returns, and the case in words, such as "case 2 of 3 (no step): f(1, 2)"."""
+    words = [f" ({word})" for word in cases] if isinstance(cases, dict) else [""] * len(cases)
+    for i, case in enumerate(cases.values() if isinstance(cases, dict) else cases, 1):
+        case = case if isinstance(case, tuple) else (case,)
+        gave, wrong = try_case(attempt, answer, case, tolerance, holds)
+        call = f"{attempt.__name__}({', '.join(map(_described, case))})"
+        yield gave, wrong, f"case {i} of {len(words)}{words[i - 1]}: {call}"
+
+
 def check(attempt: Callable, answer: Callable | None, cases: list | dict, tolerance: float = 1e-6,
           holds: Callable | None = None) -> None:
     """Compare the learner's function `attempt` with the right one, `answer`, on `cases`: a list of
@@ -192,14 +204,12 @@ def check(attempt: Callable, answer: Callable | None, cases: list | dict, tolera
     `holds` is given, it judges the result instead: `holds(result, *case)` returns None or "" if
     `result` is right, else what is wrong; `answer` may then be None. In a learner's own copy of the
     chapters, a solved exercise is noted in `progress.json`."""
-    words = [f" ({word})" for word in cases] if isinstance(cases, dict) else [""] * len(cases)
-    for i, case in enumerate(cases.values() if isinstance(cases, dict) else cases, 1):
-        case = case if isinstance(case, tuple) else (case,)
-        gave, wrong = try_case(attempt, answer, case, tolerance, holds)
-        if i == 1 and not gave: return print("not attempted yet")
-        call = f"{attempt.__name__}({', '.join(map(_described, case))})"
-        if wrong: return print(f"not yet: case {i} of {len(words)}{words[i - 1]}: {call} {wrong}")
-    print(f"correct on {len(words)} case{'s' if len(words) != 1 else ''}{_note(attempt)}")
+    count = 0
+    for gave, wrong, where in tries(attempt, answer, cases, tolerance, holds):
+        count += 1
+        if count == 1 and not gave: return print("not attempted yet")
+        if wrong: return print(f"not yet: {where} {wrong}")
+    print(f"correct on {count} case{'s' if count != 1 else ''}{_note(attempt)}")
 
 
 def _show(markup, text):
