@@ -93,9 +93,11 @@ def test_links_resolve(page):
         assert not anchor or anchor in anchors(target), link
 
 
-def test_the_map_names_every_chapter():
-    named = set(re.findall(r"\(nbs/([\w/]+)\.ipynb\)", README))
-    assert named == set(chapters())
+def test_the_list_of_chapters_has_every_one_in_the_order_of_the_course_and_folds_the_wings():
+    path, folded, wings = README.partition("## Chapters")[2].partition("<details>")
+    listed = [re.findall(r"\(nbs/([\w/]+)\.ipynb\)", part) for part in (path, wings.partition("</details>")[0])]
+    assert folded and listed[0] + listed[1] == list(chapters()) and all("/" in name for name in listed[1])
+    assert not [name for name in listed[0] if "/" in name]
 
 
 def test_results_are_what_the_command_writes(tmp_path):
