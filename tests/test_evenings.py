@@ -28,6 +28,41 @@ def test_the_first_cell_says_the_minutes_that_were_counted(evening):
     assert evening.time() in first, f"python tools/evenings.py --write {evening.name}"
 
 
+def test_the_first_cell_names_the_chapters_on_which_it_stands(evening):
+    unsaid = set(evening.needs) - set(evening.said)
+    assert not unsaid, f"{evening.name} imports or links to {sorted(unsaid)}: say so behind **Before this**"
+    assert all(name < evening.name for name in evening.said)
+    more = set(evening.said) - {"00_start", "01_drift"}
+    assert len(more) <= 1, f"an evening stands on 00, 01 and one more chapter, not on {sorted(more)}"
+
+
+V4 = nbformat.v4
+BEFORE = "**Before this** [00_start](00_start.ipynb).\n\nSee [02_skew](02_skew.ipynb)."
+
+
+def needs(path, first, *cells):
+    nbformat.write(V4.new_notebook(cells=[V4.new_markdown_cell(f"# One\n\n{first}"), *cells]), path)
+    found = evenings.measured(path)
+    return found.needs, found.said, evenings.needs_text(found)
+
+
+@pytest.mark.parametrize("line", [
+    "import fedbook.fedgtea", "from fedbook.fedgtea import CATE", "from fedbook import fedgtea", "import fedbook.fedgtea as paper",
+    "from fedbook.answers import fedgtea as answers", "def late():\n    from fedbook.answers.fedgtea import pooled"])
+def test_an_import_that_the_first_cell_does_not_say_is_reported(tmp_path, line):
+    found = needs(tmp_path / "03_messages.ipynb", BEFORE.partition("See")[0], V4.new_code_cell(f"#| hide\n{line}"))
+    assert found == (["00_start", "14_fedgtea"], ["00_start"], "00 (14)")
+
+
+def test_a_link_to_an_earlier_chapter_is_a_need_but_not_a_wing_a_later_one_or_a_paper_that_is_linked(tmp_path):
+    wings = V4.new_code_cell("import fedbook.evidence.fedgtea\nfrom fedbook.datasets.split import skew\n"
+                             "from fedbook.engine.local import drift\nfrom fedbook.answers import messages")
+    linked = V4.new_markdown_cell("[next](10_fedreplay.ipynb), [a wing](engine/wire.ipynb), [a site](https://a.b/01_drift.ipynb)")
+    found = needs(tmp_path / "03_messages.ipynb", BEFORE, wings, linked)
+    assert found == (["00_start", "02_skew"], ["00_start"], "00 (02)")
+    assert needs(tmp_path / "11_fedmox.ipynb", "No need.", V4.new_markdown_cell("[10](10_fedreplay.ipynb)")) == ([], [], "-")
+
+
 def test_what_is_counted(tmp_path):
     v4, path = nbformat.v4, tmp_path / "01_drift.ipynb"
     cells = [v4.new_markdown_cell("# One two\n\n**Time** 3 minutes.\n`code` $x$ [three](four.md)"),
