@@ -20,6 +20,7 @@ def evening(request): return evenings.measured(ROOT / "nbs" / f"{request.param}.
 def test_an_evening_is_no_longer_than_an_evening(evening):
     assert evening.words <= 2500 and evening.lines <= 500 and evening.minutes <= 150
     assert 0 < evening.figure <= 40
+    assert evening.share >= 0.2 or evening.name == "00_start"
     assert all(3 <= blank.lines <= 20 for blank in evening.blanks if evening.name != "00_start")
 
 
@@ -61,6 +62,26 @@ def test_a_link_to_an_earlier_chapter_is_a_need_but_not_a_wing_a_later_one_or_a_
     found = needs(tmp_path / "03_messages.ipynb", BEFORE, wings, linked)
     assert found == (["00_start", "02_skew"], ["00_start"], "00 (02)")
     assert needs(tmp_path / "11_fedmox.ipynb", "No need.", V4.new_markdown_cell("[10](10_fedreplay.ipynb)")) == ([], [], "-")
+
+
+def test_the_doors_of_the_first_evening_say_the_minutes_of_each_chapter_as_counted():
+    start = nbformat.read(ROOT / "nbs" / "00_start.ipynb", 4)
+    linked = [name for cell in start.cells for name in evenings.LINKED_TIME.findall(cell.source)]
+    others = [path.stem for path in sorted((ROOT / "nbs").glob("[0-9]*.ipynb")) if path.stem != "00_start"]
+    assert linked == others, "a door leads to each chapter of the path, in its order"
+    told = [cell.source for cell in start.cells]
+    assert evenings.with_minutes(start, ROOT / "nbs") == told, "python tools/evenings.py --write 00_start"
+
+
+def test_minutes_behind_a_link_are_filled_in(tmp_path):
+    cells = [V4.new_markdown_cell("# One\n\n**Time** 3 minutes."), V4.new_code_cell("# [01_drift](01_drift.ipynb) (1 minutes)"),
+             V4.new_markdown_cell("[01_drift](01_drift.ipynb) (999 minutes), [02_skew](02_skew.ipynb) (7 minutes), (8 minutes)")]
+    nbformat.write(V4.new_notebook(cells=cells), tmp_path / "00_start.ipynb")
+    nbformat.write(V4.new_notebook(cells=[V4.new_markdown_cell("word " * 2000)]), tmp_path / "01_drift.ipynb")
+    assert evenings.write_time(tmp_path / "00_start.ipynb")
+    _, kept, said = nbformat.read(tmp_path / "00_start.ipynb", 4).cells
+    assert kept.source == cells[1].source
+    assert said.source == "[01_drift](01_drift.ipynb) (10 minutes), [02_skew](02_skew.ipynb) (7 minutes), (8 minutes)"
 
 
 def test_what_is_counted(tmp_path):

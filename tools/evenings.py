@@ -20,6 +20,7 @@ PATH = ("00_start", "01_drift", "02_skew", "03_messages", "10_fedreplay", "11_fe
 PART_I = PATH[:4]
 WORDS_A_MINUTE, SECONDS_A_LINE = 200, 4
 PICTURES = ("image/png", "image/svg+xml", "image/webp", "image/jpeg")
+LINKED_TIME = re.compile(r"\[(\d\d_\w+)\]\(\1\.ipynb\) \(\d+ minutes\)")
 TIME = re.compile(r"\*\*Time\*\* [^\n]*?minutes?[^.\n]*\.")
 
 
@@ -180,13 +181,24 @@ def table(evenings: list[Evening]) -> str:
     return "\n".join([*lines, f"in all {total / 60:.1f} hours"])
 
 
+def with_minutes(notebook: nbformat.NotebookNode, folder: Path) -> list[str]:
+    """The texts of the cells. Behind a link to a chapter of the path, minutes in brackets are those that were counted
+    in that chapter, which lies in `folder`."""
+    def counted(match):
+        path = folder / f"{match[1]}.ipynb"
+        return f"{match[0].rpartition('(')[0]}({measured(path).minutes} minutes)" if path.exists() else match[0]
+    return [cell.source if cell.cell_type == "code" else LINKED_TIME.sub(counted, cell.source) for cell in notebook.cells]
+
+
 def write_time(path: Path) -> bool:
-    "Let the first cell of the chapter say its minutes. Whether it changed."
+    """Let the first cell of the chapter say its minutes, and each cell those of the chapters to which it links with
+    minutes in brackets. Whether a text changed."""
     notebook = nbformat.read(path, 4)
+    before = [cell.source for cell in notebook.cells]
+    for cell, text in zip(notebook.cells, with_minutes(notebook, path.parent)): cell.source = text
     first = notebook.cells[0]
-    text = TIME.sub(lambda _: measured(path).time(), first.source, count=1)
-    if text == first.source: return False
-    first.source = text
+    first.source = TIME.sub(lambda _: measured(path).time(), first.source, count=1)
+    if [cell.source for cell in notebook.cells] == before: return False
     nbformat.write(notebook, path)
     return True
 
