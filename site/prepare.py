@@ -66,7 +66,8 @@ def contents(course: Course, index: str) -> str:
 
     def part(match):
         caption, pattern = match.groups()
-        named = {name: label(name, course.books[name]) for name in in_order(fnmatch.filter(course.books, pattern))}
+        names = in_order(fnmatch.filter(course.books, pattern))
+        named = {name: label(name, course.books[name]) for name in names}
         entries = "\n".join(f"{text} <{name}>" for name, text in named.items())
         told = "\n".join(f"- [{text}]({name}.ipynb): {sentence(name)}" for name, text in named.items())
         shown = f"### {caption}\n\n{told}"

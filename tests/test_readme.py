@@ -95,9 +95,10 @@ def test_links_resolve(page):
 
 def test_the_list_of_chapters_has_every_one_in_the_order_of_the_course_and_folds_the_wings():
     path, folded, wings = README.partition("## Chapters")[2].partition("<details>")
-    listed = [re.findall(r"\(nbs/([\w/]+)\.ipynb\)", part) for part in (path, wings.partition("</details>")[0])]
-    assert folded and listed[0] + listed[1] == list(chapters()) and all("/" in name for name in listed[1])
-    assert not [name for name in listed[0] if "/" in name]
+    names = lambda part: re.findall(r"\(nbs/([\w/]+)\.ipynb\)", part)
+    listed, beside = names(path), names(wings.partition("</details>")[0])
+    assert folded and listed + beside == list(chapters())
+    assert not [name for name in listed if "/" in name] and all("/" in name for name in beside)
 
 
 def test_results_are_what_the_command_writes(tmp_path):

@@ -1,7 +1,8 @@
 """The evenings in numbers: words, lines, minutes and what the reader writes.
 
-`python tools/evenings.py [--write] [NAME ...]`: a table of the chapters on the path, or of those named; with `--write` their first cells
-say the minutes. A minute is 200 words or 15 lines of code, and a blank takes what its text says, as in "(10 minutes)"."""
+`python tools/evenings.py [--write] [NAME ...]`: a table of the chapters on the path, or of those named; with
+`--write` their first cells say the minutes, and so do links with minutes behind them. A minute is 200 words or 15
+lines of code, and a blank takes what its text says, as in "(10 minutes)". Needs in brackets are not said."""
 import argparse
 import ast
 import inspect
@@ -15,9 +16,8 @@ import nbformat
 from fedbook.kit.classroom import exams
 
 ROOT = Path(__file__).resolve().parents[1] / "nbs"
-PATH = ("00_start", "01_drift", "02_skew", "03_messages", "10_fedreplay", "11_fedmox", "12_fedklpr", "13_fedcbdr", "14_fedgtea",
-        "20_beyond")
-PART_I = PATH[:4]
+PART_I = ("00_start", "01_drift", "02_skew", "03_messages")
+PATH = (*PART_I, "10_fedreplay", "11_fedmox", "12_fedklpr", "13_fedcbdr", "14_fedgtea", "20_beyond")
 WORDS_A_MINUTE, SECONDS_A_LINE = 200, 4
 PICTURES = ("image/png", "image/svg+xml", "image/webp", "image/jpeg")
 LINKED_TIME = re.compile(r"\[(\d\d_\w+)\]\(\1\.ipynb\) \(\d+ minutes\)")
@@ -139,8 +139,8 @@ def measured(path: Path) -> Evening:
     longest = max((n for n, source in zip(counts, sources) if "\nclass " not in f"\n{source}"), default=0)
     own = [0 if "parameters" in cell.metadata.get("tags", []) else n - import_lines(source)
            for cell, n, source in zip(code, counts, sources)]
-    return Evening(path.stem, words, sum(counts), longest, _up_to(code, own, _shows_picture), _up_to(code, own, _is_method),
-                   share, blanks, needs_of(notebook, path.stem), said_needs(notebook))
+    figure, method = _up_to(code, own, _shows_picture), _up_to(code, own, _is_method)
+    return Evening(path.stem, words, sum(counts), longest, figure, method, share, blanks, needs_of(notebook, path.stem), said_needs(notebook))
 
 
 def _unsolved(name):
@@ -172,8 +172,8 @@ def needs_text(evening: Evening) -> str:
 
 def table(evenings: list[Evening]) -> str:
     "The numbers as text."
-    head = ("chapter", "words", "lines", "longest cell", "to a figure", "to the method", "blanks", "their lines", "share", "minutes",
-            "needs")
+    head = ("chapter", "words", "lines", "longest cell", "to a figure", "to the method", "blanks", "their lines",
+            "share", "minutes", "needs")
     rows = [(e.name, f"{e.words:,}", e.lines, e.longest, e.figure or "-", e.method or "-", len(e.blanks),
              sum(b.lines for b in e.blanks), f"{e.share:.0%}", e.minutes, needs_text(e)) for e in evenings]
     total = sum(e.minutes for e in evenings)
@@ -182,17 +182,19 @@ def table(evenings: list[Evening]) -> str:
 
 
 def with_minutes(notebook: nbformat.NotebookNode, folder: Path) -> list[str]:
-    """The texts of the cells. Behind a link to a chapter of the path, minutes in brackets are those that were counted
-    in that chapter, which lies in `folder`."""
+    """The texts of the cells. Minutes in brackets behind a link to a chapter of the path, which lies in `folder`,
+    are those that were counted there."""
     def counted(match):
         path = folder / f"{match[1]}.ipynb"
-        return f"{match[0].rpartition('(')[0]}({measured(path).minutes} minutes)" if path.exists() else match[0]
-    return [cell.source if cell.cell_type == "code" else LINKED_TIME.sub(counted, cell.source) for cell in notebook.cells]
+        if not path.exists(): return match[0]
+        return f"{match[0].rpartition('(')[0]}({measured(path).minutes} minutes)"
+    return [cell.source if cell.cell_type == "code" else LINKED_TIME.sub(counted, cell.source)
+            for cell in notebook.cells]
 
 
 def write_time(path: Path) -> bool:
-    """Let the first cell of the chapter say its minutes, and each cell those of the chapters to which it links with
-    minutes in brackets. Whether a text changed."""
+    """Let the first cell of the chapter say its minutes, and each cell those of the chapters to which it links
+    with minutes in brackets. Whether a text changed."""
     notebook = nbformat.read(path, 4)
     before = [cell.source for cell in notebook.cells]
     for cell, text in zip(notebook.cells, with_minutes(notebook, path.parent)): cell.source = text

@@ -39,7 +39,8 @@ def notebooks_folder() -> Path:
     return package / "nbs" if (package / "nbs").is_dir() else package.parent / "nbs"
 
 
-# The course's order, for runs, the site and the README: first the path, then these; a wing imports those above it alone.
+# The course's order, for runs, the site and the README: first the path, then these wings. A wing imports those
+# above it alone.
 WINGS = {
     "engine": ("local", "wire", "federation", "workers", "stacked"),
     "datasets": ("world", "split", "folders", "encoders", "leaves", "people", "traffic", "streets", "sensors"),
@@ -63,7 +64,8 @@ def chapters() -> dict[str, Path]:
 def in_order(names: Iterable[str]) -> list[str]:
     """Return the chapters `names` in the order of the course: the path by its numbers, then wing by wing as
     `WINGS` says. A chapter that `WINGS` does not list comes last in its wing, by name."""
-    def place(known: Sequence[str], name: str) -> int: return known.index(name) if name in known else len(known)
+    def place(known: Sequence[str], name: str) -> int:
+        return known.index(name) if name in known else len(known)
 
     def key(name: str) -> tuple:
         wing, _, chapter = name.rpartition("/")
