@@ -56,6 +56,7 @@ def test_example(capsys):
 
 def test_the_command_for_your_own_pictures_is_taken(tmp_path, monkeypatch, capsys):
     (words,) = re.findall(r"`fedbook (run methods/fedavg -p data=photos/[^`]*)`", README)
+    assert f"`fedbook {words}`" in (ROOT / "nbs" / "00_start.ipynb").read_text(), "its third door"
     for kind in ("cat", "dog"):
         (tmp_path / "photos" / kind).mkdir(parents=True)
         for i in range(5): Image.new("RGB", (40, 30 + i)).save(tmp_path / "photos" / kind / f"{i}.jpg")
