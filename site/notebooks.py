@@ -147,7 +147,8 @@ class Page:
         if self.name.startswith("answers/"):
             others = (name for name in self.course.books if name != self.name)
             chapter = next(name for name in others if module_name(name) == short)
-            return markdown(f"[Back to the exercises](../{chapter}.ipynb#exercises) · {source}")
+            place = "#exercises" if "exercises" in self.course.anchors[chapter] else ""
+            return markdown(f"[Back to the exercises](../{chapter}.ipynb{place}) · {source}")
         library = f"[fedbook.{self.module}]({self.up}api/{self.module}.rst)" if self.module else ""
         answered = f"answers/{short}" in self.course.books
         answers = f"[answers]({self.up}answers/{short}.ipynb)" if answered else ""

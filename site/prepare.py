@@ -15,6 +15,7 @@ from PIL import Image
 
 import claims
 from fedbook.kit.report import collect
+from fedbook.kit.runs import in_order
 from links import faults
 from notebooks import Course, SiteError, prose
 
@@ -48,13 +49,6 @@ def glossary(course: Course) -> str:
     return f"# Glossary\n\n{about}\n\n{table}\n"
 
 
-def in_order(names: list, readme: str) -> list:
-    "Notebooks as the README lists them under Chapters; those that it does not list come last."
-    listed = re.findall(r"\(nbs/([\w/]+)\.ipynb\)", readme.rpartition("## Chapters")[2])
-    place = lambda name: listed.index(name) if name in listed else len(listed)
-    return sorted(names, key=lambda name: (place(name), name))
-
-
 def label(name: str, book) -> str:
     "A notebook in the sidebar: its number, if it is a chapter of the course, and its title up to the colon."
     title = re.match(r"# (.+?)(?:: .*)?$", book.cells[0].source, re.M)[1].replace("`", "")
@@ -62,20 +56,24 @@ def label(name: str, book) -> str:
     return f"{number[0]} {title}" if number else title
 
 
-def contents(course: Course, index: str, readme: str = "") -> str:
-    """The start page. Where a list has a pattern of notebooks (`1?_*`), those that fit it come in its place;
-    below the list of a part stands the sentence of each of its chapters."""
+def contents(course: Course, index: str) -> str:
+    """The start page. Where a list has a pattern of notebooks (`1?_*`), those that fit it come in its place, in
+    the order of the course; below the list of a part stands the sentence of each of its chapters. The part of a
+    wing (`engine/*`) is folded."""
     def sentence(name):
         first = course.books[name].cells[0].source
         return next(iter(re.findall(r"^> (.+)$", first, re.M)), "")
 
     def part(match):
         caption, pattern = match.groups()
-        names = in_order(fnmatch.filter(course.books, pattern), readme)
+        names = in_order(fnmatch.filter(course.books, pattern))
         named = {name: label(name, course.books[name]) for name in names}
         entries = "\n".join(f"{text} <{name}>" for name, text in named.items())
         told = "\n".join(f"- [{text}]({name}.ipynb): {sentence(name)}" for name, text in named.items())
-        return f"{match[0].replace(pattern, entries)}\n\n### {caption}\n\n{told}"
+        shown = f"### {caption}\n\n{told}"
+        if "/" in pattern:
+            shown = f"<details class='wing'><summary>{caption}</summary>\n\n{told}\n\n</details>"
+        return f"{match[0].replace(pattern, entries)}\n\n{shown}"
     return re.sub(r'```\{toctree\}\n:hidden:\n:caption: "?(.+?)"?\n\n(.*\*.*)\n```', part, index)
 
 
@@ -118,9 +116,7 @@ def sources(course: Course, results: Path, pages: Path, plain: list = ()) -> dic
              if not module.startswith("answers.")}
     texts |= {f"api/{module}.rst": module_page(module, "") for module in plain}
     texts |= {page.name: page.read_text(encoding="utf-8") for page in pages.glob("*.md")}
-    readme = course.nbs.parent / "README.md"
-    order = readme.read_text(encoding="utf-8") if readme.exists() else ""
-    texts["index.md"] = contents(course, texts["index.md"], order)
+    texts["index.md"] = contents(course, texts["index.md"])
     texts["results.md"] = claims.page(collect(results), course.books)
     texts["glossary.md"] = glossary(course)
     dead = course.dead or faults(books, texts, course.built)

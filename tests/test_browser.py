@@ -227,6 +227,18 @@ def test_a_slider_of_frames_moves_and_says_its_setting(page, chapter):
     assert len({source for source, _ in seen}) == len({text for _, text in seen}) == len(seen) == 3
 
 
+def test_wings_are_folded_in_the_sidebar_but_that_of_the_page_stays_open(page):
+    part = lambda caption, item: f"<p class='caption'><span>{caption}</span></p><ul><li class='{item}'>x</li></ul>"
+    parts = part("The path, an evening each", "") + part("Engine: workers", "current-page") + part("Deploy: nodes", "")
+    page.set_content(f"<div class='sidebar-tree'>{parts}</div>")
+    page.add_script_tag(path=ROOT / "site" / "static" / "site.js")
+    folds = page.locator("details").evaluate_all("all => all.map(fold => [fold.innerText.trim(), fold.open])")
+    assert [(text.split(":")[0], opened) for text, opened in folds] == [("Engine", True), ("Deploy", False)]
+    expect(page.locator("li:visible")).to_have_count(2)
+    page.locator("summary").nth(1).click()
+    expect(page.locator("li:visible")).to_have_count(3)
+
+
 def test_a_claim_leads_to_its_cell(page):
     page.goto("/results.html")
     link = page.locator("table.claims td:first-child a[href*='#cell-']").first

@@ -225,7 +225,9 @@ def test_the_path_comes_first_then_the_wings():
     names = list(find("all"))
     wings = [name.partition("/")[0] if "/" in name else "" for name in names]
     assert list(dict.fromkeys(wings)) == ["", *runs.WINGS] and names[0] == "00_start"
-    assert all(wings[i] != wings[i + 1] or names[i] < names[i + 1] for i in range(len(names) - 1))
+    path = [name for name in names if "/" not in name]
+    assert path == sorted(path)
+    assert names == path + [f"{wing}/{each}" for wing, listed in runs.WINGS.items() for each in listed]
     assert {runs.exported_to(path) for path in find("all").values()} > {"", "fedgtea", "engine.wire"}
 
 
@@ -497,11 +499,20 @@ def test_without_a_terminal_no_bars_are_drawn(tmp_path, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_all_chapters_begin_with_the_path():
-    order = runs.in_order(reversed(runs.chapters()))
-    path = {name for name in runs.chapters() if "/" not in name}
-    assert set(order[:len(path)]) == path
-    assert sorted(order) == sorted(runs.chapters())
+def test_names_in_any_order_come_back_in_that_of_the_course():
+    known = list(runs.chapters())
+    assert runs.in_order(reversed(known)) == known
+    late = ["engine/zebra", "20_beyond", "answers/wire", "engine/stacked", "engine/local", "engine/ant"]
+    known = ["20_beyond", "engine/local", "engine/stacked", "engine/ant", "engine/zebra", "answers/wire"]
+    assert runs.in_order(late) == known
+
+
+@pytest.mark.parametrize("words", ["run", "run all", "run --profile quick"])
+def test_a_run_without_a_name_takes_all_chapters_in_the_order_of_the_course(words, monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr(command, "run_chapters", lambda paths, *_, **options: asked.extend(paths) or [])
+    main([*words.split(), "--out", str(tmp_path)])
+    assert asked == list(runs.chapters().values())
 
 
 def test_what_a_dying_kernel_writes_is_said(tmp_path):

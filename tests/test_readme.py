@@ -56,6 +56,7 @@ def test_example(capsys):
 
 def test_the_command_for_your_own_pictures_is_taken(tmp_path, monkeypatch, capsys):
     (words,) = re.findall(r"`fedbook (run methods/fedavg -p data=photos/[^`]*)`", README)
+    assert f"`fedbook {words}`" in (ROOT / "nbs" / "00_start.ipynb").read_text(), "its third door"
     for kind in ("cat", "dog"):
         (tmp_path / "photos" / kind).mkdir(parents=True)
         for i in range(5): Image.new("RGB", (40, 30 + i)).save(tmp_path / "photos" / kind / f"{i}.jpg")
@@ -93,9 +94,12 @@ def test_links_resolve(page):
         assert not anchor or anchor in anchors(target), link
 
 
-def test_the_map_names_every_chapter():
-    named = set(re.findall(r"\(nbs/([\w/]+)\.ipynb\)", README))
-    assert named == set(chapters())
+def test_the_list_of_chapters_has_every_one_in_the_order_of_the_course_and_folds_the_wings():
+    path, folded, wings = README.partition("## Chapters")[2].partition("<details>")
+    names = lambda part: re.findall(r"\(nbs/([\w/]+)\.ipynb\)", part)
+    listed, beside = names(path), names(wings.partition("</details>")[0])
+    assert folded and listed + beside == list(chapters())
+    assert not [name for name in listed if "/" in name] and all("/" in name for name in beside)
 
 
 def test_results_are_what_the_command_writes(tmp_path):

@@ -15,6 +15,7 @@ from PIL import Image, ImageChops
 from sphinx.util.inventory import InventoryFile
 
 from small_site import CHAPTER, PICTURES, code, course, prepared, text
+from fedbook.kit.runs import WINGS, chapters
 import check
 import links
 import notebooks
@@ -219,16 +220,23 @@ def test_every_link_of_the_whole_site_leads_somewhere(whole):
 
 def placed(books):
     "The notebooks on the start page of the course, with more of them or fewer, in its order."
-    readme, index = (ROOT / "README.md").read_text(), (ROOT / "site" / "pages" / "index.md").read_text()
-    start = prepare.contents(SimpleNamespace(books=books), index, readme)
+    index = (ROOT / "site" / "pages" / "index.md").read_text()
+    start = prepare.contents(SimpleNamespace(books=books), index)
     return re.findall(r"<((?:\w+/)?\w+)>$", start.partition("## Chapters")[2], re.M)
 
 
-def test_every_notebook_has_its_place_on_the_start_page_in_the_order_of_the_readme(whole):
+def test_every_notebook_has_its_place_on_the_start_page_in_the_order_of_the_course(whole):
     shown = [name for name in placed(whole.books) if name in whole.books]
-    listed = (ROOT / "README.md").read_text().partition("## Chapters")[2]
-    assert shown == re.findall(r"\(nbs/([\w/]+)\.ipynb", listed)
+    assert shown == list(chapters())
     assert sorted(shown) == sorted(name for name in whole.books if not name.startswith("answers/"))
+
+
+def test_the_wings_are_folded_below_the_path(whole):
+    index = (ROOT / "site" / "pages" / "index.md").read_text()
+    start = prepare.contents(whole, index)
+    path, *folded = start.partition("## Chapters")[2].split("<details")
+    assert all(f"]({name}.ipynb)" in path for name in chapters() if "/" not in name)
+    assert [re.search(r"\]\((\w+)/", part)[1] for part in folded] == list(WINGS)
 
 
 def test_a_new_chapter_comes_to_the_start_page_by_itself(whole):

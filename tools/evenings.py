@@ -1,7 +1,8 @@
 """The evenings in numbers: words, lines, minutes and what the reader writes.
 
-`python tools/evenings.py [--write] [NAME ...]`: a table of the chapters on the path, or of those named; with `--write` their first cells
-say the minutes. A minute is 200 words or 15 lines of code, and a blank takes what its text says, as in "(10 minutes)"."""
+`python tools/evenings.py [--write] [NAME ...]`: a table of the chapters on the path, or of those named; with
+`--write` their first cells say the minutes, and so do links with minutes behind them. A minute is 200 words or 15
+lines of code, and a blank takes what its text says, as in "(10 minutes)". Needs in brackets are not said."""
 import argparse
 import ast
 import inspect
@@ -15,10 +16,11 @@ import nbformat
 from fedbook.kit.classroom import exams
 
 ROOT = Path(__file__).resolve().parents[1] / "nbs"
-PATH = ("00_start", "01_drift", "02_skew", "03_messages", "10_fedreplay", "11_fedmox", "12_fedklpr", "13_fedcbdr", "14_fedgtea",
-        "20_beyond")
+PART_I = ("00_start", "01_drift", "02_skew", "03_messages")
+PATH = (*PART_I, "10_fedreplay", "11_fedmox", "12_fedklpr", "13_fedcbdr", "14_fedgtea", "20_beyond")
 WORDS_A_MINUTE, SECONDS_A_LINE = 200, 4
 PICTURES = ("image/png", "image/svg+xml", "image/webp", "image/jpeg")
+LINKED_TIME = re.compile(r"\[(\d\d_\w+)\]\(\1\.ipynb\) \(\d+ minutes\)")
 TIME = re.compile(r"\*\*Time\*\* [^\n]*?minutes?[^.\n]*\.")
 
 
@@ -32,7 +34,8 @@ class Blank(NamedTuple):
 class Evening(NamedTuple):
     """A chapter in numbers. `figure` and `method`: lines of code, without imports and the parameters, up to the first
     picture and to the cell tagged `method` (0: none). `share`: lines of the solutions' bodies over all but imports,
-    neither with docstrings and comments."""
+    neither with docstrings and comments. `needs`: the chapters of the path on which it stands. `said`: those that its
+    first cell names."""
     name: str
     words: int
     lines: int
@@ -42,6 +45,7 @@ class Evening(NamedTuple):
     share: float
     blanks: list[Blank]
     needs: list[str]
+    said: list[str]
 
     @property
     def own(self) -> int:
@@ -97,20 +101,43 @@ def solution_lines(answer: Any) -> int:
     return sum(bool(line.split("#")[0].strip()) for line in text.splitlines()[body[0].lineno - 1:body[-1].end_lineno])
 
 
-def needs_of(sources: list[str], own: str) -> list[str]:
-    "The chapters of the path whose modules the notebook imports."
+def needs_of(notebook: nbformat.NotebookNode, own: str) -> list[str]:
+    """The chapters of the path on which the notebook of the chapter `own` stands: those whose modules or answers
+    it imports, and the earlier ones of Part I to which it links. (The papers may be read in any order, so a link
+    to one of them is no need.)"""
     stems = {name.partition("_")[2]: name for name in PATH}
     found = set()
-    for source in sources:
-        for node in ast.walk(ast.parse(source)):
-            module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
-            found |= {stems[part] for part in [module.removeprefix("fedbook.")] if part in stems}
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            source = "\n".join(line for line in lines_of(cell.source) if not line.startswith("!"))
+            named = (re.fullmatch(r"fedbook\.(?:answers\.)?(\w+)", module) for module in imported(source))
+            found |= {stems[match[1]] for match in named if match and match[1] in stems}
+        else:
+            linked = re.findall(r"\]\((?:\./)?(\w+)\.ipynb", cell.source)
+            found |= {name for name in linked if name in PART_I and name < own}
     return sorted(found - {own})
+
+
+def imported(source: str) -> set[str]:
+    "The full names of the modules that `source` imports; `from a import b` counts as `a` and as `a.b`."
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import): found |= {alias.name for alias in node.names}
+        if isinstance(node, ast.ImportFrom) and not node.level:
+            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def said_needs(notebook: nbformat.NotebookNode) -> list[str]:
+    "The chapters of the path that the first cell names behind **Before this**."
+    text = notebook.cells[0].source.partition("**Before this**")[2].partition("\n\n")[0]
+    return sorted({name for name in re.findall(r"\]\((\w+)\.ipynb", text) if name in PATH})
 
 
 def measured(path: Path) -> Evening:
     "The numbers of the chapter at `path`."
-    cells = nbformat.read(path, 4).cells
+    notebook = nbformat.read(path, 4)
+    cells = notebook.cells
     code = [cell for cell in cells if cell.cell_type == "code"]
     sources = ["\n".join(lines_of(cell.source)) for cell in code]
     counts = [len(lines_of(cell.source)) for cell in code]
@@ -121,8 +148,8 @@ def measured(path: Path) -> Evening:
     longest = max((n for n, source in zip(counts, sources) if "\nclass " not in f"\n{source}"), default=0)
     own = [0 if "parameters" in cell.metadata.get("tags", []) else n - import_lines(source)
            for cell, n, source in zip(code, counts, sources)]
-    return Evening(path.stem, words, sum(counts), longest, _up_to(code, own, _shows_picture), _up_to(code, own, _is_method),
-                   share, blanks, needs_of(sources, path.stem))
+    figure, method = _up_to(code, own, _shows_picture), _up_to(code, own, _is_method)
+    return Evening(path.stem, words, sum(counts), longest, figure, method, share, blanks, needs_of(notebook, path.stem), said_needs(notebook))
 
 
 def _unsolved(name):
@@ -144,23 +171,45 @@ def _shows_picture(cell): return any(set(out.get("data", {})) & set(PICTURES) fo
 def _is_method(cell): return "method" in cell.metadata.get("tags", [])
 
 
+def needs_text(evening: Evening) -> str:
+    "The numbers of the chapters on which `evening` stands; those in brackets are not said in its first cell."
+    number = lambda name: name.partition("_")[0]
+    numbers = [number(name) if name in evening.said else f"({number(name)})"
+               for name in sorted({*evening.needs, *evening.said})]
+    return " ".join(numbers) or "-"
+
+
 def table(evenings: list[Evening]) -> str:
     "The numbers as text."
-    head = ("chapter", "words", "lines", "longest cell", "to a figure", "to the method", "blanks", "their lines", "share", "minutes")
+    head = ("chapter", "words", "lines", "longest cell", "to a figure", "to the method", "blanks", "their lines",
+            "share", "minutes", "needs")
     rows = [(e.name, f"{e.words:,}", e.lines, e.longest, e.figure or "-", e.method or "-", len(e.blanks),
-             sum(b.lines for b in e.blanks), f"{e.share:.0%}", e.minutes) for e in evenings]
+             sum(b.lines for b in e.blanks), f"{e.share:.0%}", e.minutes, needs_text(e)) for e in evenings]
     total = sum(e.minutes for e in evenings)
     lines = [" | ".join(map(str, row)) for row in (head, *rows)]
     return "\n".join([*lines, f"in all {total / 60:.1f} hours"])
 
 
+def with_minutes(notebook: nbformat.NotebookNode, folder: Path) -> list[str]:
+    """The texts of the cells. Minutes in brackets behind a link to a chapter of the path, which lies in `folder`,
+    are those that were counted there."""
+    def counted(match):
+        path = folder / f"{match[1]}.ipynb"
+        if not path.exists(): return match[0]
+        return f"{match[0].rpartition('(')[0]}({measured(path).minutes} minutes)"
+    return [cell.source if cell.cell_type == "code" else LINKED_TIME.sub(counted, cell.source)
+            for cell in notebook.cells]
+
+
 def write_time(path: Path) -> bool:
-    "Let the first cell of the chapter say its minutes. Whether it changed."
+    """Let the first cell of the chapter say its minutes, and each cell those of the chapters to which it links
+    with minutes in brackets. Whether a text changed."""
     notebook = nbformat.read(path, 4)
+    before = [cell.source for cell in notebook.cells]
+    for cell, text in zip(notebook.cells, with_minutes(notebook, path.parent)): cell.source = text
     first = notebook.cells[0]
-    text = TIME.sub(lambda _: measured(path).time(), first.source, count=1)
-    if text == first.source: return False
-    first.source = text
+    first.source = TIME.sub(lambda _: measured(path).time(), first.source, count=1)
+    if [cell.source for cell in notebook.cells] == before: return False
     nbformat.write(notebook, path)
     return True
 

@@ -30,7 +30,7 @@ from fedbook.kit.mine import (both_headlines, guarded, load_mine, method_of, own
 from fedbook.kit.report import (collect, failed_runs, fill, keep, read_results, result_name,
                                 row_cells, SIZES, write_report)
 from fedbook.kit.runs import (DRY, chapter_module, chapter_name, chapters, check_needs, code_cells, cores,
-                              encoders_of, find, in_order, made_up, module_name, notebooks_folder, offered,
+                              encoders_of, find, made_up, module_name, notebooks_folder, offered,
                               read_changes, run_chapter, run_chapters, run_stamp, sizes_of, walk_chapter)
 
 
@@ -211,7 +211,8 @@ def _add_run(commands: Any) -> None:
     run = commands.add_parser("run", help="execute a chapter, or all", add_help=False, epilog=_OWN)
     run.add_argument("-h", "--help", action=_SizesHelp, nargs=0,
                      help="show this; behind the name of a chapter, its sizes too")
-    run.add_argument("name", help="a notebook (methods/fedavg), a module (fedavg), or all")
+    run.add_argument("name", nargs="?", default="all",
+                     help="a notebook (methods/fedavg), a module (fedavg), or all: the path, then the wings")
     _add_sizes(run)
     run.add_argument("--device", default="auto", help="auto (a GPU where there is one), cpu or cuda")
     run.add_argument("--engine", default="local",
@@ -358,7 +359,7 @@ def _run(args: argparse.Namespace) -> int:
         return _finish(until_decided(path, budget, args.most_seeds, **options))  # type: ignore[arg-type]
     no = [dict(chapter=name, measured="FAILED", seconds=0.0, notebook="", error=why)
           for name, why in refused.items() if why]
-    paths = [found[name] for name in in_order(found) if not refused[name]]
+    paths = [found[name] for name in found if not refused[name]]
     return _finish(chain(no, run_chapters(paths, _at_once(args, len(found)), **options)), len(found) > 1)
 
 
@@ -368,7 +369,7 @@ def _walks(args: argparse.Namespace, found: dict[str, Path], changes: dict) -> I
                         (args.until_decided, "--until-decided")):
         if given: raise UserError(f"--dry does not go with {what}")
     has = lambda name: args.profile in getattr(chapter_module(found[name]), "profiles", ())
-    stems = [name for name in in_order(found) if len(found) == 1 or has(name)]
+    stems = [name for name in found if len(found) == 1 or has(name)]
     print(f"a dry run: {DRY}", flush=True)
     with TemporaryDirectory() as folder:
         data = made_up(Path(folder), {name for name in stems for name in encoders_of(found[name])})

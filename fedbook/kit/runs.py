@@ -39,15 +39,38 @@ def notebooks_folder() -> Path:
     return package / "nbs" if (package / "nbs").is_dir() else package.parent / "nbs"
 
 
-WINGS = ("engine", "datasets", "methods", "privacy", "deploy", "evidence")
+# The course's order, for runs, the site and the README: first the path, then these wings. A wing imports those
+# above it alone.
+WINGS = {
+    "engine": ("local", "wire", "federation", "workers", "stacked"),
+    "datasets": ("world", "split", "folders", "encoders", "leaves", "people", "traffic", "streets", "sensors"),
+    "methods": ("fedavg", "score", "continual", "penalties", "exemplars", "painters", "detect", "teacher", "experts",
+                "leverage", "wasserstein", "reid", "pruning"),
+    "privacy": ("secagg", "dp", "private", "attack", "robust", "compress"),
+    "deploy": ("flower", "nodes", "buffered", "scale"),
+    "evidence": ("claims", "fedreplay", "fedmox", "fedklpr", "fedcbdr", "fedgtea", "streams", "left_open"),
+}
 
 
 def chapters() -> dict[str, Path]:
-    """Return all chapters, each a notebook, as name to path: first the numbered ones (`00_start`,
+    """Return all chapters, each a notebook, as name to path, `in_order`: first the path (`00_start`,
     `10_fedreplay`), then those of each folder in `WINGS` (`engine/wire`)."""
     folder = notebooks_folder()
-    path, wings = sorted(folder.glob("[0-9]*.ipynb")), [sorted(folder.glob(f"{wing}/*.ipynb")) for wing in WINGS]
-    return {chapter_name(each): each for each in chain(path, *wings)}
+    paths = chain(folder.glob("[0-9]*.ipynb"), *(folder.glob(f"{wing}/*.ipynb") for wing in WINGS))
+    found = {chapter_name(path): path for path in paths}
+    return {name: found[name] for name in in_order(found)}
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Return the chapters `names` in the order of the course: the path by its numbers, then wing by wing as
+    `WINGS` says. A chapter that `WINGS` does not list comes last in its wing, by name."""
+    def place(known: Sequence[str], name: str) -> int:
+        return known.index(name) if name in known else len(known)
+
+    def key(name: str) -> tuple:
+        wing, _, chapter = name.rpartition("/")
+        return place(["", *WINGS], wing), place(WINGS.get(wing, ()), chapter), name
+    return sorted(names, key=key)
 
 
 def chapter_name(path: Path) -> str:
@@ -390,12 +413,6 @@ def run_chapter(path: Path, profile: str = "quick", device: str = "auto", seed: 
     except (OSError, ValueError): headline = ""
     return dict(chapter=name, measured="FAILED" if error else headline,
                 seconds=round(perf_counter() - start, 1), notebook=str(target), error=error)
-
-
-def in_order(names: Iterable[str]) -> list[str]:
-    """Return the chapter `names` in the order in which chapters run when all do: those that lie in
-    no folder first, such as the papers; otherwise as they came."""
-    return sorted(names, key=lambda name: "/" in name)
 
 
 def cores() -> int:

@@ -1,4 +1,4 @@
-// Sliders of pictures, the filters above the claims, and the keyboard for what scrolls sideways.
+// Sliders of pictures, the filters above the claims, the keyboard for what scrolls sideways, and wings that fold.
 for (const figure of document.querySelectorAll("figure.frames")) {
   const pictures = figure.querySelectorAll("img")
   const slider = figure.querySelector("input"), told = figure.querySelector("output")
@@ -37,3 +37,14 @@ const scrolling = new ResizeObserver(sized => {
 })
 const wide = "pre, .cell_output table, div.wide, .table-wrapper, .math-wrapper"
 document.querySelectorAll(wide).forEach(part => scrolling.observe(part))
+
+for (const caption of document.querySelectorAll(".sidebar-tree p.caption")) {
+  if (!/^\s*(Engine|Datasets|Methods|Privacy|Deploy|Evidence):/.test(caption.textContent)) continue
+  const wing = document.createElement("details"), title = document.createElement("summary")
+  const list = caption.nextElementSibling
+  title.className = "caption"
+  title.textContent = caption.textContent
+  wing.open = list.querySelector(".current-page") != null
+  caption.replaceWith(wing)
+  wing.append(title, list)
+}
