@@ -13,10 +13,10 @@ from torch.nn.functional import cross_entropy
 from ..engine.local import distillation_loss
 
 # %% ../../nbs/answers/skew.ipynb #a2500005
-def deal_class(positions, shares, held=0, fair=np.inf):
+def deal_class(positions, shares, held=0, limit=np.inf):
     """`positions` (n,) of one class in pieces, one for each client, by `shares` (K,) that add up to 1.
-    Clients that hold `fair` pictures or more get none; `held` (K,) says how many each holds."""
-    full = np.asarray(held) >= fair
+    Clients that hold `limit` pictures or more get none; `held` (K,) says how many each holds."""
+    full = np.asarray(held) >= limit
     allowed = np.where(full, 0, shares)
     running = np.cumsum(allowed / allowed.sum())
     cuts = np.rint(running[:-1] * len(positions)).astype(int)

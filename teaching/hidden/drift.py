@@ -35,7 +35,9 @@ def drift(g):
     return _state(g), [_state(g) for _ in range(count)], g.integers(1, 20, count).tolist()
 
 
-def proximal(g): return _tensors(g), _tensors(g), float(g.uniform(0.01, 3))
+def proximal(g):
+    parameters = [t.requires_grad_() for t in _tensors(g)]
+    return parameters, _tensors(g), float(g.uniform(0.01, 3))
 
 
 def scaffold_fit(g):

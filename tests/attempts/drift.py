@@ -111,6 +111,14 @@ def proximal__wrong_not_squared(parameters, anchor, mu):
     return mu / 2 * sum(((p - a) ** 2).sum() for p, a in zip(parameters, anchor)).sqrt()
 
 
+def proximal__wrong_a_number_without_gradient(parameters, anchor, mu):
+    return mu / 2 * sum(((p - a) ** 2).sum().item() for p, a in zip(parameters, anchor))
+
+
+def proximal__wrong_detached(parameters, anchor, mu):
+    return mu / 2 * sum(((p.detach() - a) ** 2).sum() for p, a in zip(parameters, anchor))
+
+
 def proximal__wrong_mean_over_the_tensors(parameters, anchor, mu):
     return mu / 2 * sum(((p - a) ** 2).mean() for p, a in zip(parameters, anchor))
 

@@ -59,6 +59,11 @@ def label_skew__wrong_from_equal_classes(parts, labels):
     return float(np.mean([abs(p - 1 / classes).sum() / 2 for p in own]))
 
 
+def label_skew__wrong_from_the_mean_of_the_clients(parts, labels):
+    own = np.stack([np.bincount(labels[part], minlength=labels.max() + 1) / len(part) for part in parts])
+    return float(abs(own - own.mean(0)).sum(1).mean() / 2)
+
+
 def label_skew__right_what_is_too_much(parts, labels):
     found = 0.0
     for part in parts:
@@ -217,6 +222,14 @@ def distilled_step__wrong_needs_a_teacher(model, teacher, x, y, old, rate, stren
     loss = torch.nn.functional.cross_entropy(model(x), y)
     loss = loss + strength * _apart(teacher(x).detach()[:, :old], model(x)[:, :old], temperature)
     return _stepped(model, loss, rate)
+
+
+def distilled_step__wrong_gradients_not_cleared(model, teacher, x, y, old, rate, strength, temperature):
+    loss = torch.nn.functional.cross_entropy(model(x), y)
+    if old: loss = loss + strength * _apart(teacher(x).detach()[:, :old], model(x)[:, :old], temperature)
+    loss.backward()
+    for weight in model.parameters(): weight.data -= rate * weight.grad
+    return model.state_dict()
 
 
 def distilled_step__right_with_an_optimiser(model, teacher, x, y, old, rate, strength, temperature):
