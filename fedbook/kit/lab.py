@@ -39,6 +39,7 @@ def same(a: Any, b: Any, tolerance: float = 1e-6) -> bool:
     tensors agree if their shapes are equal and each entry is within `tolerance`, relative plus
     absolute; NaN agrees with NaN. Dicts, lists and tuples are compared item by item, anything else
     by `==`."""
+    if hasattr(b, "detach") and isinstance(a, (list, tuple)) and any(hasattr(v, "detach") for v in a): return False
     if hasattr(a, "detach") or hasattr(b, "detach"):
         a, b = (v.detach().cpu().numpy() if hasattr(v, "detach") else v for v in (a, b))
     if hasattr(b, "shape") or isinstance(b, (int, float)):
@@ -60,6 +61,7 @@ def same(a: Any, b: Any, tolerance: float = 1e-6) -> bool:
 def _described(value, most=12):
     "`value` as text for a message: its kind, where it holds more than `most` numbers."
     many = lambda v: isinstance(v, (list, tuple, dict)) and len(v) > most
+    if hasattr(value, "state_dict"): return f"{type(value).__name__}(...)"
     if hasattr(value, "shape") and math.prod(value.shape) > most:
         return f"{'tensor' if hasattr(value, 'detach') else 'array'} of shape {tuple(value.shape)}"
     if many(value): return f"{type(value).__name__} of {len(value)}"
@@ -85,8 +87,9 @@ def _first_unlike(got, want, tolerance, where=""):
 
 
 def _intact(before, after):
-    """Whether `after` still holds what `before` holds. What is neither number, text, array nor container
-    counts as intact."""
+    """Whether `after` still holds what `before` holds. What is neither number, text, array, network nor
+    container counts as intact."""
+    if hasattr(before, "state_dict"): return _intact(dict(before.state_dict()), dict(after.state_dict()))
     if hasattr(before, "shape") and hasattr(before, "dtype"):
         return before.shape == after.shape and bool(((before == after) | (before != before)).all())
     if isinstance(before, dict):
@@ -100,7 +103,7 @@ def overwritten(case: tuple, given: tuple) -> int:
     """Return the position, counted from 1, of the first argument that a function changed in place;
     0 if it changed none. `case` holds its arguments as they were before the call, `given` the
     objects that it was called with, after the call. Arguments other than numbers, texts, arrays,
-    tensors and containers of these count as unchanged."""
+    tensors, networks (by their weights) and containers of these count as unchanged."""
     return next((i for i, pair in enumerate(zip(case, given), 1) if not _intact(*pair)), 0)
 
 
@@ -120,6 +123,35 @@ def _wrong(got, want, tolerance):
     return f"gave {mine}, expected {right}{more}"
 
 
+def _tensors(value):
+    "The float tensors in `value`, a nesting of lists, tuples and dicts."
+    if isinstance(value, dict): value = list(value.values())
+    if isinstance(value, (list, tuple)): return [t for v in value for t in _tensors(v)]
+    return [value] if hasattr(value, "requires_grad") and value.is_floating_point() else []
+
+
+def _slopes(result, case):
+    """The gradients of the sum of all numbers in `result`, one for each tensor in the arguments `case` that
+    requires one; None where there is none at all."""
+    import torch
+
+    inputs = [t for t in _tensors(case) if t.requires_grad and t.is_leaf]
+    ends = [t for t in _tensors(result) if t.grad_fn is not None]
+    if not inputs or not ends: return None
+    found = torch.autograd.grad(sum(t.sum() for t in ends), inputs, allow_unused=True)
+    return [torch.zeros_like(t) if slope is None else slope for t, slope in zip(inputs, found)]
+
+
+def _wrong_slope(got, given, want, case, tolerance):
+    "What is wrong with the gradient of the result `got` for the arguments `given`, or an empty text."
+    mine, right = _slopes(got, given), _slopes(want, case)
+    if right is None: return ""
+    if mine is None and any(t.requires_grad for t in _tensors(got)): return ""  # it came from another process
+    if mine is None: return "gave the right value, but PyTorch cannot compute its gradient; it must stay a tensor"
+    fault = _wrong(mine, right, tolerance)
+    return f"gave the right value, but its gradient is wrong: {fault}" if fault else ""
+
+
 def try_case(attempt: Callable, answer: Callable | None, case: tuple, tolerance: float = 1e-6,
              holds: Callable | None = None) -> tuple[bool, str]:
     """Call a learner's function `attempt` with copies of the arguments `case` and return a pair
@@ -128,15 +160,20 @@ def try_case(attempt: Callable, answer: Callable | None, case: tuple, tolerance:
     empty for a right result.
 
     A result is right if it agrees within `tolerance` with that of `answer` (see `same`), or, with
-    `holds`, if `holds(result, *case)` returns None or "". An error of `attempt` is a fault, and so
-    is an argument changed in place, unless `answer` changes its own too. Without `holds` an
-    `answer` is needed."""
+    `holds`, if `holds(result, *case)` returns None or "". Where tensors in `case` require a
+    gradient, that of the result must agree too. An error of `attempt` is a fault, and so is an
+    argument changed in place, unless `answer` changes its own too. Without `holds` an `answer` is
+    needed."""
     given = copy.deepcopy(case)
     try: got = attempt(*given)
     except NotImplementedError: return False, "is not written yet"
     except Exception as error: return True, f"raised {type(error).__name__}: {error}"
     again = copy.deepcopy(case)
-    try: wrong = (holds(got, *again) or "") if holds else _wrong(got, answer(*again), tolerance)  # type: ignore
+    try:
+        if holds: wrong = holds(got, *again) or ""
+        else:
+            want = answer(*again)  # type: ignore[misc]
+            wrong = _wrong(got, want, tolerance) or _wrong_slope(got, given, want, again, tolerance)
     except Exception as error:
         wrong = f"gave {_described(got)}, which cannot be judged ({type(error).__name__}: {error})"
     number = 0 if wrong else overwritten(case, given)

@@ -232,8 +232,10 @@ def write_mine(text: str, target: Path, path: Path) -> Path:
     """Write `text`, a module with functions of the chapter at `path`, to the file `target`, or to
     `mine_NAME.py` in the folder `target`. Return the path of the file. Raises `UserError` if it is
     there and was not written by an earlier call."""
-    file = target / f"mine_{module_name(chapter_name(path))}.py" if target.is_dir() else target
-    if file.suffix != ".py": raise UserError(f"--out {file} must be a folder, or end in .py")
+    whole = target.suffix == ".py" and not target.is_dir()
+    file = target if whole else target / f"mine_{module_name(chapter_name(path))}.py"
+    if target.suffix and not whole and not target.is_dir(): raise UserError(f"--out {target} must be a folder, or end in .py")
+    file.parent.mkdir(parents=True, exist_ok=True)
     if file.exists() and not file.read_text(encoding="utf-8", errors="replace").startswith(_HEAD):
         raise UserError(f"{str(file)!r} is there already, and stays as it is; choose another with --out")
     write_atomically(file, text)

@@ -339,8 +339,10 @@ class GaussianServer(TaskServer):
         gaussians: list[Gaussian] = []
         super().merge(_noted(replies, gaussians))
         if not gaussians: return
-        g = Gaussian.pool(gaussians)
-        self.pooled[self.task] = g.mean, g.cov, g.n
+        means = torch.stack([g.mean for g in gaussians])
+        covs = torch.stack([g.cov for g in gaussians])
+        counts = [g.n for g in gaussians]
+        self.pooled[self.task] = *pool(means, covs, torch.tensor(counts).to(means)), sum(counts)
 
     def classify(self, x: Tensor, mode: str = "per_sample", gaussians: Sequence[Gaussian] | None = None,
                  batch: int = 64) -> Tensor:

@@ -5,6 +5,8 @@ from fedbook.fedgtea import GTEA
 
 def _normal(g, *shape): return torch.tensor(g.normal(size=shape))
 
+def _variable(g, *shape): return _normal(g, *shape).requires_grad_()
+
 def _linear(g, inputs, outputs):
     layer = torch.nn.Linear(inputs, outputs).double()
     layer.load_state_dict({"weight": _normal(g, outputs, inputs), "bias": _normal(g, outputs)})
@@ -17,7 +19,7 @@ def _cov(g, d):
 
 def group_means(g):
     n = int(g.integers(2, 9))
-    return _normal(g, n, 3), torch.tensor(g.integers(0, 3, n))
+    return _variable(g, n, 3), torch.tensor(g.integers(0, 3, n))
 
 
 def batch_gaussian(g): return _normal(g, int(g.integers(2, 9)), 3), int(g.integers(2, 65))
@@ -33,16 +35,16 @@ def w2_squared(g): return _normal(g, 2), _cov(g, 2), _normal(g, 2), _cov(g, 2)
 
 def wasserstein_term(g):
     means = _normal(g, int(g.integers(1, 6)), 3)
-    return (means[:, None] - means).square().sum(2), 0.01
+    return (means[:, None] - means).square().sum(2).requires_grad_(), 0.01
 
 
 def distillation_term(g):
     old = int(g.integers(2, 5))
-    return _normal(g, 4, old), _normal(g, 4, old + int(g.integers(0, 3)))
+    return _variable(g, 4, old), _variable(g, 4, old + int(g.integers(0, 3)))
 
 
 def anchor_term(g):
-    draw = lambda: [_normal(g, 2, 3), _normal(g, 3)]
+    draw = lambda: [_variable(g, 2, 3), _variable(g, 3)]
     return draw(), draw()
 
 
@@ -68,4 +70,4 @@ def train_rivals(g):
     groups = [None, torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 1, 1])]
     batches = [(_normal(g, 4, 1, 8, 8).clamp(-1, 1), torch.tensor(g.integers(0, 4, 4)), groups[g.integers(3)],
                 _normal(g, 4, 100)) for _ in range(int(g.integers(1, 4)))]
-    return _model(g).double(), batches, 1e-3, 2e-3
+    return _model(g).double().eval(), batches, 1e-3, 2e-3

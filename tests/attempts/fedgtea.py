@@ -16,6 +16,9 @@ def group_means__wrong_sum(z, groups):
 def group_means__wrong_one_row_a_task(z, groups):
     return torch.stack([z[groups == g].mean(0) for g in groups.unique()])
 
+@torch.no_grad()
+def group_means__wrong_without_gradient(z, groups): return group_means__right_by_a_matrix(z, groups)
+
 def group_means__right_by_a_matrix(z, groups):
     alike = (groups[:, None] == groups).to(z)
     return alike @ z / alike.sum(1, keepdim=True)
@@ -73,6 +76,9 @@ def wasserstein_term__wrong_sum_of_inverses(distances, eps):
 
 def wasserstein_term__wrong_one_task(distances, eps): return 1 / (distances.triu(1).sum() + eps)
 
+def wasserstein_term__wrong_a_plain_number(distances, eps):
+    return wasserstein_term__right_triangle(distances, eps).item()
+
 def wasserstein_term__right_triangle(distances, eps):
     return 1 / (distances.triu(1).sum() + eps) if len(distances) > 1 else distances.new_zeros(())
 
@@ -94,6 +100,10 @@ def distillation_term__wrong_mean_over_entries(teacher_logits, logits):
 
 def distillation_term__right_kl_div(teacher_logits, logits):
     student = logits[:, :teacher_logits.shape[1]].log_softmax(1)
+    return F.kl_div(student, teacher_logits.detach().softmax(1), reduction="batchmean")
+
+def distillation_term__wrong_the_teacher_learns(teacher_logits, logits):
+    student = logits[:, :teacher_logits.shape[1]].log_softmax(1)
     return F.kl_div(student, teacher_logits.softmax(1), reduction="batchmean")
 
 
@@ -102,12 +112,15 @@ def anchor_term__wrong_by_tensor(params, anchor): return sum((p - a).norm() for 
 def anchor_term__wrong_squared(params, anchor):
     return sum((p - a).square().sum() for p, a in zip(params, anchor))
 
+def anchor_term__wrong_small_number_outside(params, anchor):
+    return sum((p - a).square().sum() for p, a in zip(params, anchor)).sqrt() + 1e-12
+
 def anchor_term__right_flat(params, anchor):
     return torch.cat([(p - a).flatten() for p, a in zip(params, anchor)]).norm()
 
 
-def _walk(theta, terms, weights, steps, rate, falls=True, most=1.0, make=torch.optim.Adam, **options):
-    theta = copy.deepcopy(theta)
+def _walk(theta, terms, weights, steps, rate, falls=True, most=1.0, make=torch.optim.Adam, own=True, **options):
+    theta = copy.deepcopy(theta) if own else theta
     params = list(theta.parameters())
     adam = make(params, lr=rate, **(options or {"betas": (0.5, 0.999)}))
     for k in range(steps):
@@ -132,6 +145,9 @@ def server_walk__wrong_plain_sgd(theta, terms, weights, steps, rate):
 
 def server_walk__wrong_weights_forgotten(theta, terms, weights, steps, rate):
     return _walk(theta, terms, (1, 1, 1), steps, rate)
+
+def server_walk__wrong_no_copy(theta, terms, weights, steps, rate):
+    return _walk(theta, terms, weights, steps, rate, own=False)
 
 def server_walk__right_by_a_schedule(theta, terms, weights, steps, rate):
     moved = copy.deepcopy(theta)
@@ -158,14 +174,18 @@ def paint_old__wrong_flat(painter, old, steps, batch, generator):
 def paint_old__wrong_one_class_more(painter, old, steps, batch, generator):
     return paint_old__right_by_views(painter, old + 1, steps, batch, generator)
 
+def paint_old__wrong_tuples(painter, old, steps, batch, generator):
+    x, y = paint_old__right_by_views(painter, old, steps, batch, generator)
+    return tuple(x), tuple(y)
+
 def paint_old__right_by_views(painter, old, steps, batch, generator):
     y = torch.randint(0, old, (steps * batch,), generator=generator)
     x = painter.sample(y, generator)
     return torch.stack(x.split(batch)), torch.stack(y.split(batch))
 
 
-def _rivals(model, batches, critic_lr, generator_lr, train=True, betas=(0.5, 0.999), both=True, cate=True):
-    model = copy.deepcopy(model)
+def _rivals(model, batches, critic_lr, generator_lr, train=True, betas=(0.5, 0.999), both=True, cate=True, own=True):
+    model = copy.deepcopy(model) if own else model
     model.train(train)
     sides = {"generator": [], "critic": []}
     for name, p in model.named_parameters():
@@ -198,6 +218,12 @@ def train_rivals__wrong_generator_left(model, batches, critic_lr, generator_lr):
 
 def train_rivals__wrong_each_picture_alone(model, batches, critic_lr, generator_lr):
     return _rivals(model, [(x, y, None, noise) for x, y, _, noise in batches], critic_lr, generator_lr)
+
+def train_rivals__wrong_no_copy(model, batches, critic_lr, generator_lr):
+    return _rivals(model, batches, critic_lr, generator_lr, own=False)
+
+def train_rivals__wrong_not_in_training_mode(model, batches, critic_lr, generator_lr):
+    return _rivals(model, batches, critic_lr, generator_lr, train=False)
 
 def train_rivals__right_in_a_loop(model, batches, critic_lr, generator_lr):
     return _rivals(model, batches, critic_lr, generator_lr)
