@@ -1,12 +1,14 @@
 """The claims of FedGTEA's lab book: at most eight, from rows in any order, and able to turn."""
 import copy
+import itertools
 import json
 import random
 
+import nbformat
 import pytest
 
 from fedbook.evidence import fedgtea
-from fedbook.evidence.claims import Results
+from fedbook.evidence.claims import Results, interval
 from fedbook.evidence.fedgtea import fedgtea_attack_claims, fedgtea_claims, fedgtea_streams_claims
 from fedbook.kit.runs import notebooks_folder
 
@@ -96,3 +98,23 @@ def test_moments_that_tell_nothing_turn_the_word(tmp_path):
 
 def test_without_rows_there_is_no_claim(tmp_path):
     for judge in WHERE: assert judged(read(judge) | dict(rows=[]), tmp_path, judge) == {}
+
+
+def test_the_evenings_short_runs_come_in_the_order_of_the_long_ones():
+    "Where five seeds at `full` tell two methods apart, 14's table has them in the same order."
+    book = nbformat.read(ROOT / "nbs" / "14_fedgtea.ipynb", 4)
+    shown = [out["data"]["text/markdown"] for cell in book.cells for out in cell.get("outputs", [])
+             if "text/markdown" in out.get("data", {})]
+    [table] = [text for text in shown if "| forgetting |" in text]
+    short = {line.split(" | ")[0].strip("| "): float(line.split(" | ")[1].split()[0])
+             for line in table.splitlines()[2:]}
+    [path] = (ROOT / "results").glob(WHERE[fedgtea_claims])
+    kept = Results.read(path)
+    told = 0
+    for one, other in itertools.permutations(short, 2):
+        gains = kept.difference(one, other, "accuracy")
+        mean, half = interval(gains)
+        if mean - half <= 0: continue
+        told += 1
+        assert short[one] > short[other], f"{one} is ahead of {other} at full"
+    assert told >= 3 and len(short) == 4

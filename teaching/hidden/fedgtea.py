@@ -17,6 +17,11 @@ def _cov(g, d):
     return a @ a.T + 0.1 * torch.eye(d).double()
 
 
+def task_of(g):
+    classes = g.integers(1, 5, int(g.integers(1, 5))).tolist()
+    return torch.tensor(g.integers(0, sum(classes), 6)), classes
+
+
 def group_means(g):
     n = int(g.integers(2, 9))
     return _variable(g, n, 3), torch.tensor(g.integers(0, 3, n))

@@ -8,6 +8,13 @@ from torch.nn import functional as F
 from fedbook.methods.painters import discriminator_loss, generator_loss
 
 
+def task_of__wrong_as_many_in_each(y, classes): return y // classes[0]
+
+def task_of__wrong_one_late(y, classes): return torch.bucketize(y, torch.tensor(classes).cumsum(0))
+
+def task_of__right_by_bucketize(y, classes): return torch.bucketize(y, torch.tensor(classes).cumsum(0), right=True)
+
+
 def group_means__wrong_over_all(z, groups): return z.mean(0).expand_as(z)
 
 def group_means__wrong_sum(z, groups):
