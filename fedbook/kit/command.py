@@ -479,7 +479,7 @@ def _mine(args: argparse.Namespace) -> int:
     if args.device == "cpu": os.environ["CUDA_VISIBLE_DEVICES"] = ""
     device, sizes = torch_device(args.device), sizes_of(path, args.profile, changes)
     _check_sizes(module, sizes)
-    own, right = _own_functions(args, path, module)
+    own, wrong = _own_functions(args, path, module)
     method = method_of(path)
     print(f"\n{method} at {args.profile}, seed {args.seed}: with the library's functions, then with yours in "
           f"place of {', '.join(own)}", flush=True)
@@ -490,13 +490,14 @@ def _mine(args: argparse.Namespace) -> int:
         print(f"fedbook: the run with your functions stopped: {stopped}", file=sys.stderr)
         return 1
     print(f"my {method} {100 * mine:.1f} %, the library's {share}")
-    if right and share != f"{100 * mine:.1f} %":
+    if wrong: print(f"Wrong, as the table says: {', '.join(wrong)}. The accuracy alone need not show it.")
+    elif share != f"{100 * mine:.1f} %":
         print("Your functions are right on all cases. They may round otherwise, and training magnifies that.")
     return 0
 
 
-def _own_functions(args: argparse.Namespace, path: Path, module: Any) -> tuple[dict[str, Any], bool]:
-    """The reader's functions that a run calls, name to function, guarded, and whether all of them are right.
+def _own_functions(args: argparse.Namespace, path: Path, module: Any) -> tuple[dict[str, Any], list[str]]:
+    """The reader's functions that a run calls, name to function, guarded, and the names of those that are wrong.
     Writes them as a module, and says of each blank what it is. Raises `UserError` if there is none."""
     notebook = own_notebook(path, args.notebook)
     blanks, written = exercises_of(path), written_in(notebook, path, module)
@@ -510,7 +511,7 @@ def _own_functions(args: argparse.Namespace, path: Path, module: Any) -> tuple[d
     said = verdicts(path, functions, written.broken, called)
     _print_table([dict(function=name, state=state) for name, state in said.items()])
     own = {name: guarded(name, functions[name], file) for name in called if name in functions}
-    if own: return own, all(said[name] == "yours" for name in own)
+    if own: return own, [name for name in own if said[name] != "yours"]
     raise UserError(f"the run calls none of the functions that you wrote; write one of {', '.join(called)}")
 
 

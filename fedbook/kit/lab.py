@@ -139,17 +139,37 @@ def _slopes(result, case):
     ends = [t for t in _tensors(result) if t.grad_fn is not None]
     if not inputs or not ends: return None
     found = torch.autograd.grad(sum(t.sum() for t in ends), inputs, allow_unused=True)
-    return [torch.zeros_like(t) if slope is None else slope for t, slope in zip(inputs, found)]
+    return [torch.zeros_like(t) if slope is None else _as_far_as_free(slope, t) for t, slope in zip(inputs, found)]
+
+
+def _as_far_as_free(slope, t):
+    "A symmetric matrix `t` stays one, so only the symmetric part of its gradient counts."
+    symmetric = t.dim() == 2 and t.shape[0] == t.shape[1] and bool((t == t.mT).all())
+    return (slope + slope.mT) / 2 if symmetric else slope
 
 
 def _wrong_slope(got, given, want, case, tolerance):
     "What is wrong with the gradient of the result `got` for the arguments `given`, or an empty text."
     mine, right = _slopes(got, given), _slopes(want, case)
-    if right is None: return ""
+    if right is None:
+        kept = [t for t in (*_tensors(want), *_tensors(case)) if t.requires_grad]
+        extra = not kept and any(t.grad_fn is not None for t in _tensors(got))
+        return "gave the right value, but with a gradient behind it; detach it" if extra else ""
     if mine is None and any(t.requires_grad for t in _tensors(got)): return ""  # it came from another process
     if mine is None: return "gave the right value, but PyTorch cannot compute its gradient; it must stay a tensor"
     fault = _wrong(mine, right, tolerance)
     return f"gave the right value, but its gradient is wrong: {fault}" if fault else ""
+
+
+def _live(result, case):
+    "Whether `result` has a tensor of a network in `case`, and no copy of it."
+    own = {t.data_ptr() for v in case if hasattr(v, "state_dict") for t in v.state_dict().values()}
+    return any(t.data_ptr() in own for t in _tensors(result))
+
+
+def _wrong_memory(got, given, want, case):
+    if not _live(got, given) or _live(want, case): return ""
+    return "returned the network's own tensors, which its next step changes; return copies"
 
 
 def try_case(attempt: Callable, answer: Callable | None, case: tuple, tolerance: float = 1e-6,
@@ -173,7 +193,8 @@ def try_case(attempt: Callable, answer: Callable | None, case: tuple, tolerance:
         if holds: wrong = holds(got, *again) or ""
         else:
             want = answer(*again)  # type: ignore[misc]
-            wrong = _wrong(got, want, tolerance) or _wrong_slope(got, given, want, again, tolerance)
+            wrong = (_wrong(got, want, tolerance) or _wrong_slope(got, given, want, again, tolerance)
+                     or _wrong_memory(got, given, want, again))
     except Exception as error:
         wrong = f"gave {_described(got)}, which cannot be judged ({type(error).__name__}: {error})"
     number = 0 if wrong else overwritten(case, given)
