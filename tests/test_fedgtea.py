@@ -167,7 +167,7 @@ def test_every_profile_is_sound(name):
     assert s.generator_lr > 0
     assert s.network in continual.networks and sizes_of(name, {k: str(v) for k, v in asdict(s).items()}) == s
     assert s.data == "fashion_mnist_small" or name == "paper"
-    chapters = asdict(choose(fedgtea.profiles, name, None, settings))
+    chapters = asdict(choose(fedgtea.profiles, name, None, settings)) | dict(seeds=s.seeds)
     assert asdict(s) == asdict(s) | chapters, "the lab book measures with the chapter's sizes"
 
 

@@ -378,11 +378,11 @@ settings = sequences
 
 def _with_rivals(profile: str, **more: Any) -> FedGTEALabSizes:
     "The sizes of the chapter's `profile`, with `more` of the lab book's."
-    return FedGTEALabSizes(**vars(of_the_chapter[profile]), **more)
+    return FedGTEALabSizes(**vars(of_the_chapter[profile]) | more)
 
 profiles = {
     "smoke": _with_rivals("smoke", memory=12, consolidation=1, proxy_steps=1, tries=1),
-    "quick": _with_rivals("quick", consolidation=6, others=0),
+    "quick": _with_rivals("quick", seeds=1, consolidation=6, others=0),
     "full": _with_rivals("full", others=5, question_seeds=5, tries=3),
     "paper": _with_rivals("paper", others=3, question_seeds=3, tries=3, memory=300, consolidation=50),
 }
