@@ -376,11 +376,13 @@ def anchor_term(params: Iterable[Tensor], anchor: Iterable[Tensor]) -> Tensor:
     """Return L_anchor, a scalar: the Euclidean distance of all of `params` (iterable of tensors) from
     `anchor` (as many, alike). 1e-12 under the root makes the gradient at the anchor 0 instead of not a
     number."""
-    return (anchor_loss(params, anchor, squared=True) + 1e-12).sqrt()
+    return (_squares(params, anchor) + 1e-12).sqrt()
 
 def anchor_loss(params: Iterable[Tensor], anchor: Iterable[Tensor], squared: bool = False) -> Tensor:
     "Return `anchor_term` of `params` and `anchor`, a scalar; `squared`: the squared distance."
-    if not squared: return anchor_term(params, anchor)
+    return _squares(params, anchor) if squared else anchor_term(params, anchor)
+
+def _squares(params: Iterable[Tensor], anchor: Iterable[Tensor]) -> Tensor:
     return cast(Tensor, sum((p - a).square().sum() for p, a in zip(params, anchor, strict=True)))
 
 # %% ../../nbs/methods/alignment.ipynb #a119001a
@@ -480,15 +482,27 @@ def server_walk(theta: nn.Module, terms: Callable[[nn.Module], Sequence[Tensor]]
     first step to 0 after the last; gradients are cut at length 1, all together."""
     theta = copy.deepcopy(theta)
     params = list(theta.parameters())
-    optimiser = torch.optim.Adam(params, rate, betas=(0.5, 0.999), fused=True)
-    for k in range(steps):
-        optimiser.param_groups[0]["lr"] = rate * (1 - k / steps)
-        optimiser.zero_grad()
+    def loss() -> Tensor:
         kd, parted, near = terms(theta)
-        server_loss(kd, parted, near, *weights).backward()
+        return server_loss(kd, parted, near, *weights)
+    for _ in _steps(loss, params, _adam(params, rate), steps, falls=True): pass
+    return [p.detach() for p in params]
+
+def _adam(params: list, rate: float) -> torch.optim.Optimizer:
+    return torch.optim.Adam(params, rate, betas=(0.5, 0.999), fused=True)
+
+def _steps(loss: Callable[[], Tensor], params: list, optimiser: torch.optim.Optimizer, steps: int,
+           falls: bool) -> Iterator[None]:
+    """Take `steps` steps of `optimiser` down `loss()`, with the gradient of `params` cut at length 1, at a rate
+    that falls on a line to 0 if it `falls`; yields after each step."""
+    rate = optimiser.param_groups[0]["lr"]
+    for k in range(steps):
+        if falls: optimiser.param_groups[0]["lr"] = rate * (1 - k / steps)
+        optimiser.zero_grad()
+        loss().backward()
         nn.utils.clip_grad_norm_(params, 1.0)
         optimiser.step()
-    return [p.detach() for p in params]
+        yield
 
 # %% ../../nbs/methods/alignment.ipynb #b1c4d2f2
 @torch.no_grad()
@@ -533,7 +547,7 @@ def _optimiser(how: ServerSteps, params: list) -> torch.optim.Optimizer:
     if how.walk not in ("falling", "constant", "proximal"):
         raise UserError(f"walk={how.walk!r} is unknown; choose falling, constant or proximal")
     if how.walk == "proximal": return torch.optim.SGD(params, how.proximal_lr)
-    return torch.optim.Adam(params, how.critic_lr, betas=(0.5, 0.999), fused=True)
+    return _adam(params, how.critic_lr)
 
 # %% ../../nbs/methods/alignment.ipynb #b1c4d317
 def walk(loss: ServerLoss, theta: TaskGAN, generator: torch.Generator,
@@ -543,14 +557,10 @@ def walk(loss: ServerLoss, theta: TaskGAN, generator: torch.Generator,
     then `pull_back`); gradients are cut at length 1. Pictures are drawn by `generator`; `seen()`
     is called after each step."""
     how, proximal, here = loss.how, loss.how.walk == "proximal", [*theta.parameters()]
-    optimiser = _optimiser(how, here)
-    for k in range(how.server_steps):
-        if how.walk == "falling": optimiser.param_groups[0]["lr"] = how.critic_lr * (1 - k / how.server_steps)
-        optimiser.zero_grad()
+    def weighted() -> Tensor:
         kd, parted, near = loss.terms(theta, generator)
-        loss.of(kd, parted, torch.zeros_like(near) if proximal else near).backward()
-        nn.utils.clip_grad_norm_(here, 1.0)
-        optimiser.step()
+        return loss.of(kd, parted, torch.zeros_like(near) if proximal else near)
+    for _ in _steps(weighted, here, _optimiser(how, here), how.server_steps, how.walk == "falling"):
         if proximal:
             pull_back(here, loss.average.parameters(), how.proximal_lr * how.anchor, how.norm == "squared")
         seen()
