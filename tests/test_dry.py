@@ -16,7 +16,7 @@ from fedbook.kit.runs import chapter_module, chapters, encoders_of, made_up, dry
 from pretended import aside
 from walks import walk
 
-PAPERS = ("10_fedreplay", "11_fedmox", "12_fedklpr", "13_fedcbdr", "evidence/fedgtea")
+PAPERS = ("10_fedreplay", "11_fedmox", "evidence/fedklpr", "13_fedcbdr", "evidence/fedgtea")
 LOOPS = 20          # of the calibration, that a walk may take; above is a warning
 BY_DAY, AT_MOST = 2 * LOOPS, 10 * LOOPS         # above that it is red: for SHORT, and for the others
 # Those that every `make test` walks:
@@ -49,7 +49,7 @@ def test_a_paper_is_walked(name, profile, data, tmp_path):
 
 @AT_NIGHT
 def test_people_are_walked_at_full_picture_size(data, tmp_path):
-    walked("12_fedklpr", "paper", data, tmp_path, ("height", "width"))
+    walked("evidence/fedklpr", "paper", data, tmp_path, ("height", "width"))
 
 
 def test_the_command_walks_in_a_folder_of_its_own(tmp_path, capsys):

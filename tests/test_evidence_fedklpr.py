@@ -1,4 +1,4 @@
-"""The headline claims of FedKLPR, from the kept rows of its chapter."""
+"""The headline claims of FedKLPR, from the kept rows of its lab book."""
 
 import json
 import random
@@ -9,7 +9,7 @@ import pytest
 from fedbook.evidence.claims import Results
 from fedbook.evidence.fedklpr import fedklpr_claims
 
-FILE = Path(__file__).parents[1] / "results" / "12_fedklpr-full-0-people.json"
+FILE = Path(__file__).parents[1] / "results" / "evidence.fedklpr-full-0-people.json"
 GATE = "CRR keeps accuracy: Rank-1 with the gate minus as much pruning without"
 SAS = "SAS undoes dilution: Rank-1 of FedKLPR minus a plain average in it"
 COSTS = "Pruning without SAS, PRAW and CRR costs the smaller sites Rank-1"

@@ -23,11 +23,11 @@ from fedbook.engine.sizes import choose
 from fedbook.engine.local import snapshot
 from fedbook.engine.workers import Checkpoint, prove, trial
 from fedbook.engine.federation import Federation, InProcess, LocalOnly, TooFewReplies, run, weighted_average
-from fedbook.fedklpr import (DIGIT_SIZES, METHODS, CrossRoundRecovery, DigitsExperiment, FedKLPRClient,
-                             FedKLPRExperiment, FedKLPRServer, FedKLPRSizes, LotteryFLClient,
-                             SubFedAvgClient, combine_weights, cosine_change, drop_channels,
-                             kl_regularization, kl_weight, last_rounds, make_sites, profiles, pruning_weight,
-                             world_of)
+from fedbook.evidence.fedklpr import (DIGIT_SIZES, METHODS, DigitsExperiment, FedKLPRLabExperiment, FedKLPRLabSizes,
+                                      LotteryFLClient, SubFedAvgClient, drop_channels, profiles)
+from fedbook.fedklpr import FedKLPRClient, FedKLPRServer
+from fedbook.methods.recovery import (CrossRoundRecovery, combine_weights, cosine_change, kl_regularization, kl_weight,
+                                      last_rounds, make_sites, pace_of, pruning_weight, world_of)
 from fedbook.engine.errors import UserError
 from fedbook.engine.local import build, outputs
 from fedbook.methods.pruning import (compress, magnitude_prune, masked, prunable, pruning_ratio, restore,
@@ -50,14 +50,14 @@ def queries(share):
     "How many control queries make up this share of accuracy."
     return share * len(world()[0].data.x_val)
 
-def tiny(pruned=0.0, **changes): return FedKLPRExperiment(replace(TINY, **changes), 0, pruned=pruned)
+def tiny(pruned=0.0, **changes): return FedKLPRLabExperiment(replace(TINY, **changes), 0, pruned=pruned)
 
 def tried(checkpoint=None, faults=None, **changes): return trial(tiny(**changes), checkpoint, faults=faults)
 
-def federated(sizes=TINY, faults=None, client=FedKLPRExperiment.client):
+def federated(sizes=TINY, faults=None, client=FedKLPRLabExperiment.client):
     """A run whose clients and rounds can be looked at: server, clients by id, federation, and (weights, masks,
     reports) after each round."""
-    experiment, clients, seen = FedKLPRExperiment(sizes, 0), {}, []
+    experiment, clients, seen = FedKLPRLabExperiment(sizes, 0), {}, []
     def make(id): return clients.setdefault(id, client(experiment, id))
     def look(server):
         masks = {id: copied(mask) for id, mask in server.masks.items()}
@@ -367,7 +367,7 @@ def test_the_rate_drops_and_the_last_round_is_longer(monkeypatch):
 def test_the_rate_falls_by_a_cosine():
     client = client_of(lr_drop=0, rounds=4)
     paces = []
-    for client._round in range(4): paces.append(client.pace())
+    for client._round in range(4): paces.append(pace_of(client.sizes, client._round))
     half = lambda share: 0.02 + 0.98 * (1 + math.cos(math.pi * share)) / 2
     assert paces == pytest.approx([half(r / 4) for r in range(4)]) and paces[0] == 1
 
@@ -693,7 +693,7 @@ def test_a_client_lost_twice_gets_its_mask_twice():
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_runs(method):
     sizes = replace(TINY, clients=3, rounds=2, margin=queries(1), **METHODS[method])
-    server, history, federation = trial(FedKLPRExperiment(sizes, 0))
+    server, history, federation = trial(FedKLPRLabExperiment(sizes, 0))
     row = history.rows[-1]
     assert not federation.ledger.absent and len(history.rows) == 2
     assert all(0 <= row[name] <= 1 for name in ("rank1", "mAP", "shared", "ratio"))
@@ -708,7 +708,7 @@ def test_every_method_runs(method):
 
 def test_the_smoke_profile_runs():
     sizes = profiles["smoke"]
-    server, history, federation = trial(FedKLPRExperiment(sizes, 0))
+    server, history, federation = trial(FedKLPRLabExperiment(sizes, 0))
     assert len(history.rows) == sizes.rounds and not federation.ledger.absent
     assert 0 <= history.last("rank1") <= 1
 
@@ -728,7 +728,7 @@ def test_test_every_so_many_rounds_and_in_the_last():
     assert all(len(row["clients"]) == 2 for row in rows)
 
 def test_a_run_depends_on_the_seed():
-    a, b = (trial(FedKLPRExperiment(replace(TINY, rounds=1), seed)).server.weights for seed in (0, 1))
+    a, b = (trial(FedKLPRLabExperiment(replace(TINY, rounds=1), seed)).server.weights for seed in (0, 1))
     assert not equal(a, b)
 
 PROVEN = {"FedKLPR": {}, "always": dict(pruning="always"), "begun pruned": dict(pruned=0.5),
@@ -747,8 +747,8 @@ def test_a_run_is_a_function_of_sizes_and_seed(name):
 @AT_NIGHT
 def test_so_is_one_of_a_vit_whose_positions_are_never_pruned():
     sizes = replace(TINY, network="vit", blocks=1, rounds=2, warmup=0, steps=1, pruning="always")
-    prove(FedKLPRExperiment(sizes, 0), kills=1)
-    server = trial(FedKLPRExperiment(sizes, 0)).server
+    prove(FedKLPRLabExperiment(sizes, 0), kills=1)
+    server = trial(FedKLPRLabExperiment(sizes, 0)).server
     for mask in server.masks.values():
         assert 0 < pruning_ratio(mask) and {"body.0.cls_token", "body.0.pos_embed"}.isdisjoint(mask)
         assert "body.0.blocks.0.attn.qkv.weight" in mask
@@ -779,7 +779,7 @@ def test_a_run_leaves_the_start_alone():
     assert equal(snapshot(first()), before)
 
 def test_an_experiment_travels_and_may_be_on_some_sites_only():
-    experiment = FedKLPRExperiment(replace(TINY, clients=3, rounds=1), 0, sites=(0, 2))
+    experiment = FedKLPRLabExperiment(replace(TINY, clients=3, rounds=1), 0, sites=(0, 2))
     other = pickle.loads(pickle.dumps(experiment))
     assert other == experiment and other.ids == [0, 1]
     assert all(torch.equal(other.world[id].data.x, world(3)[site].data.x) for id, site in ((0, 0), (1, 2)))
@@ -817,7 +817,7 @@ def test_at_least_one_channel_stays():
 def test_a_thin_network_is_trained_by_the_same_federation():
     thin = drop_channels(first(), 0.5)
     sizes = replace(TINY, rounds=2, pruning="never")
-    server, history, federation = trial(FedKLPRExperiment(sizes, 0, start=thin))
+    server, history, federation = trial(FedKLPRLabExperiment(sizes, 0, start=thin))
     assert server.weights.keys() == snapshot(thin).keys() and not federation.ledger.absent
     assert federation.ledger.total() < 0.7 * tried(rounds=2, pruning="never")[2].ledger.total()
 
@@ -872,18 +872,18 @@ BAD = dict(data="cifar", network="vgg", regulariser="l2", kind="laplace", prunin
 
 @pytest.mark.parametrize("name", BAD)
 def test_sizes_that_cannot_be(name):
-    with pytest.raises(UserError, match=f"^{name}=") as error: FedKLPRSizes(**{name: BAD[name]})
+    with pytest.raises(UserError, match=f"^{name}=") as error: FedKLPRLabSizes(**{name: BAD[name]})
     assert "\n" not in str(error.value)
 
 @pytest.mark.parametrize("name, sizes", {"rounds": dict(rounds=7, warmup=2, rest=6),
                                          "clients": dict(data="reid", sets=("duke", "viper"), clients=3),
                                          "sets": dict(sets=("duke", "viper"))}.items())
 def test_sizes_that_do_not_go_together(name, sizes):
-    with pytest.raises(UserError, match=f"^{name}=") as error: FedKLPRSizes(**sizes)
+    with pytest.raises(UserError, match=f"^{name}=") as error: FedKLPRLabSizes(**sizes)
     assert "\n" not in str(error.value)
 
 def test_a_dense_run_may_be_as_short_as_it_likes():
-    assert FedKLPRSizes(rounds=5, rest=6, pruning="never").rounds == 5
+    assert FedKLPRLabSizes(rounds=5, rest=6, pruning="never").rounds == 5
 
 def test_pruning_without_a_server_is_refused_or_runs():
     try: federation = tried(weighting="alone", pruning="always", rounds=3)[2]
@@ -943,7 +943,7 @@ def test_the_papers_profile_runs_on_folders(folders, monkeypatch):
     for h in held:
         assert h.data.x.shape == (24, 3, 32, 16) and len(h.data.val_ids.unique()) == 2
         assert len(h.query[0]) == 3 and len(h.gallery[0]) == 6
-    want = trial(FedKLPRExperiment(PAPER, 0))
+    want = trial(FedKLPRLabExperiment(PAPER, 0))
     assert all("rank1" in row for row in want[1].rows) and not want[2].ledger.absent
     assert "body.7.0.conv2.weight" in want[0].masks[0]
     assert all(pruning_ratio(want[0].masks[id]) == pytest.approx(1 - (1 - PAPER.step)**2, abs=0.01)

@@ -78,7 +78,7 @@ def test_two_differences_that_were_taken_by_the_order_of_rows():
 
 
 def test_the_start_is_taken_from_the_same_seed(tmp_path):
-    path = next(path for path in FILES if path.name.startswith("12_fedklpr"))
+    path = next(path for path in FILES if path.name.startswith("evidence.fedklpr"))
     results = Results.read(shutil.copy(path, tmp_path))
     [claim] = [claim for claim in results.claims if claim["claim"].startswith("FedCAPR (dense) minus")]
     assert claim["values"] == pytest.approx(results.difference("FedCAPR", "start", "rank1"))

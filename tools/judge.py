@@ -18,7 +18,7 @@ from fedbook.kit.report import read_results
 HEADLINES: dict[str, Sequence[Callable[[Results], object]]] = {
     "10_fedreplay": [fedreplay_claims],
     "11_fedmox": [fedmox_claims],
-    "12_fedklpr": [fedklpr_claims],
+    "evidence/fedklpr": [fedklpr_claims],
     "13_fedcbdr": [fedcbdr_claims],
     "evidence/fedgtea": [fedgtea_claims],
     "evidence/streams": [fedcbdr_streams_claims, fedgtea_streams_claims],

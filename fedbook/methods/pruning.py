@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['profiles', 'Mask', 'experiment', 'PruningSizes', 'DigitsData', 'digits_world', 'digits_net', 'prunable', 'masked',
-           'pruning_ratio', 'mask_distance', 'magnitude_prune', 'drop_hidden', 'drop_heads', 'with_fewer_tokens',
-           'to_shares', 'sparse_average', 'compress', 'restore', 'MaskedClient', 'MaskedServer', 'digits_scores',
-           'PruningExperiment']
+           'pruning_ratio', 'mask_distance', 'magnitude_prune', 'magnitude_mask', 'drop_hidden', 'drop_heads',
+           'with_fewer_tokens', 'to_shares', 'sparse_average', 'sparse_mean', 'compress', 'restore', 'MaskedClient',
+           'MaskedServer', 'digits_scores', 'PruningExperiment']
 
 # %% ../../nbs/methods/pruning.ipynb #291c4964
 import copy
@@ -124,9 +124,11 @@ def magnitude_prune(state: State, mask: Mask, step: float, target: float) -> Mas
         if not 0 <= value <= 1: raise UserError(f"{name}={value} must be from 0 to 1")
     mask = mask or {name: torch.ones_like(state[name], dtype=torch.bool) for name in prunable(state)}
     _check_mask(state, mask)
-    return {name: _prune_layer(state[name], m, step, target) for name, m in mask.items()}
+    return {name: magnitude_mask(state[name], m, step, target) for name, m in mask.items()}
 
-def _prune_layer(weights, mask, step, target):
+def magnitude_mask(weights: torch.Tensor, mask: torch.Tensor, step: float, target: float) -> torch.Tensor:
+    """Return the new mask of one layer, bool as `mask`: of the `weights` that it keeps, the share `step` with
+    the smallest magnitudes goes, but never more of the layer than the share `target`."""
     alive, most = int(mask.sum()), math.floor(target * mask.numel() + 1e-9)
     # A hair more before rounding down: 0.3 * 10 is a little less than 3 in floats.
     out = min(math.floor(step * alive + 1e-9), most - (mask.numel() - alive))
@@ -280,20 +282,27 @@ def sparse_average(states: list[State], masks: list[Mask], weights: Iterable[flo
         if state.keys() != states[0].keys():
             raise UserError(f"states must have the same names; those of state {k} differ from the first's")
         _check_mask(state, mask, f" {k}")
-    return {name: _sparse_mean([s[name] for s in states], [m.get(name) for m in masks], shares)
+    return {name: _mean_over_keepers([s[name] for s in states], [m.get(name) for m in masks], shares)
             for name in states[0]}
 
-def _sparse_mean(tensors, masks, shares):
+def _mean_over_keepers(tensors, masks, shares):
     if all(m is None for m in masks): return weighted_average([{"": t} for t in tensors], shares)[""]
+    there = [torch.ones_like(t, dtype=torch.bool) if m is None else m for t, m in zip(tensors, masks)]
+    mean = sparse_mean(tensors, there, shares)
+    if 0 not in shares: return mean
+    weighed = torch.stack([m for m, share in zip(there, shares) if share > 0]).any(0)
+    return torch.where(weighed, mean, sparse_mean(tensors, there, [1] * len(shares)))
+
+def sparse_mean(tensors: list[torch.Tensor], masks: list[torch.Tensor], shares: list[float]) -> torch.Tensor:
+    """Return the average of one layer over the clients: at each position the mean of those `tensors` whose
+    bool mask in `masks` keeps it, weighted by `shares`; 0 where the keepers have no weight. All have one
+    shape."""
     total, weight = (torch.zeros_like(tensors[0], dtype=torch.float64) for _ in range(2))
     for t, m, share in zip(tensors, masks, shares):
-        there = torch.ones_like(t, dtype=torch.bool) if m is None else m
-        total.add_(torch.where(there, t, 0), alpha=share)
-        weight.add_(there, alpha=share)
+        total.add_(torch.where(m, t, 0), alpha=share)
+        weight.add_(m, alpha=share)
     mean = torch.where(weight > 0, total / weight, 0)
-    mean = (mean if tensors[0].is_floating_point() else mean.round()).to(tensors[0].dtype)
-    if 0 not in shares: return mean
-    return torch.where(weight > 0, mean, _sparse_mean(tensors, masks, [1] * len(shares)))
+    return (mean if tensors[0].is_floating_point() else mean.round()).to(tensors[0].dtype)
 
 # %% ../../nbs/methods/pruning.ipynb #5eca1cb2
 def compress(state: State, mask: Mask) -> State:

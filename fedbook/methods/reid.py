@@ -6,7 +6,7 @@
 __all__ = ['profiles', 'SiteSizes', 'ranking', 'cmc_map', 'ranked_strip', 'cmc_curve', 'plot_cmc', 'ReIDData', 'hold_out',
            'as_tensor', 'Shots', 'Holding', 'own_sites', 'real_sites', 'site_of', 'Residual', 'ReIDNet', 'small_net',
            'resnet', 'augment', 'make_network', 'start_of', 'embed', 'retrieve', 'nearest', 'expanded', 'cluster',
-           'ProxyMemory', 'camera_contrastive_loss', 'proxy_batches', 'remember', 'learn', 'adam']
+           'camera_proxies', 'ProxyMemory', 'camera_contrastive_loss', 'proxy_batches', 'remember', 'learn', 'adam']
 
 # %% ../../nbs/methods/reid.ipynb #091efe61
 import math
@@ -622,6 +622,18 @@ def cluster(features: _Rows, k1: int = 20, k2: int = 6, eps: float = 0.5,
     return torch.arange(len(labels)) if (labels < 0).all() else torch.from_numpy(labels.astype(np.int64))
 
 # %% ../../nbs/methods/reid.ipynb #820f7308
+def camera_proxies(features: torch.Tensor, clusters: torch.Tensor,
+                   cameras: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the proxies of pictures with `features` (n, d), `clusters` (n,), -1 for noise, and `cameras`
+    (n,), all int64 but the features: `pairs` (P, 2) of cluster and camera, in ascending order; `proxies`
+    (P, d), the mean of the features of each pair, of length 1; and `member` (n,), the proxy of each picture,
+    -1 for noise."""
+    found = clusters >= 0
+    pairs, own = torch.stack([clusters[found], cameras[found]], 1).unique(dim=0, return_inverse=True)
+    member = torch.full_like(clusters, -1).masked_scatter(found, own)
+    sums = torch.zeros(len(pairs), features.shape[1], dtype=features.dtype)
+    return pairs, F.normalize(sums.index_add_(0, own, features[found])), member
+
 class ProxyMemory:
     """A memory of proxies for contrastive learning, one for each cluster and camera: the mean of their
     features, of length 1.
@@ -632,14 +644,11 @@ class ProxyMemory:
 
     def __init__(self, features: torch.Tensor, clusters: torch.Tensor, cameras: torch.Tensor,
                  momentum: float = 0.2):
-        found = clusters >= 0
-        if not found.any():
+        if not (clusters >= 0).any():
             raise UserError("clusters holds nothing but noise (-1); a memory needs at least one cluster")
-        pairs, member = torch.stack([clusters[found], cameras[found]], 1).unique(dim=0, return_inverse=True)
+        pairs, self.proxies, self.member = camera_proxies(features, clusters, cameras)
         self.cluster, self.camera = pairs.T
-        self.member = torch.full_like(clusters, -1).masked_scatter(found, member)
-        sums = torch.zeros(len(pairs), features.shape[1], dtype=features.dtype)
-        self.proxies, self.momentum = F.normalize(sums.index_add_(0, member, features[found])), momentum
+        self.momentum = momentum
 
     def __len__(self) -> int: return len(self.proxies)
 
