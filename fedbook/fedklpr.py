@@ -25,11 +25,11 @@ from .engine.wire import Msg
 from .engine.workers import trial
 from .methods.pruning import MaskedClient, MaskedServer, magnitude_prune, masked
 from .methods.recovery import (CrossRoundRecovery, RoundSizes, Weighting, accept_report, control_rank1,
-                                      cosine_change, fixed_batch, kl_regularization, last_rounds, make_sites,
+                                      cosine_change, kl_regularization, last_rounds, make_sites, moved_features,
                                       pace_of, score_round, world_of)
 from .methods.reid import adam, learn, make_network, start_of
 
-# %% ../nbs/12_fedklpr.ipynb #12e00035
+# %% ../nbs/12_fedklpr.ipynb #12e00041
 from .methods.pruning import magnitude_mask, sparse_average, sparse_mean  # noqa: F401
 from .methods.recovery import (  # noqa: F401
     combine_weights, kl_divergence, kl_weight, may_prune, pruning_weight, try_mask)
@@ -171,13 +171,7 @@ class FedKLPRClient(MaskedClient):
 
     def moves(self) -> dict[str, float]:
         "Return how far the features of a fixed batch moved in this round: `kl` and `cosine`."
-        x = fixed_batch(self.data)
-        now, then = (outputs(network, x) for network in (self.model, self.reference))
-        moved = {"kl": float(self.divergence(now, then)), "cosine": float(cosine_change(now, then))}
-        if not all(map(math.isfinite, moved.values())):
-            raise UserError(f"features are not finite after training (moved: {moved}); lower the learning rate")
-        # Rounding may leave a number a little below 0, which the server would refuse.
-        return {name: max(0.0, distance) for name, distance in moved.items()}
+        return moved_features(self.model, self.reference, self.data, self.divergence)
 
 # %% ../nbs/12_fedklpr.ipynb #6126f0ac
 class FedKLPRServer(MaskedServer):
@@ -249,11 +243,8 @@ class FedKLPRExperiment(Experiment):
 
     def made(self, kind: Callable[..., Any], id: int) -> Any:
         "Return client number `id` of a `kind`."
-        return kind(id, *self.lent, self.world[id].data, self.sizes, self.seed, self.baseline(id))
-
-    def baseline(self, id: int) -> float | None:
-        "Return the accuracy for CRR's threshold of client `id`, if the sizes have one, else None."
-        return self.sizes.baselines[id] if self.sizes.baselines else None
+        level = self.sizes.baselines[id] if self.sizes.baselines else None
+        return kind(id, *self.lent, self.world[id].data, self.sizes, self.seed, level)
 
     def server(self) -> Server:
         "Return the server that the sizes name, with pruned weights if `pruned` is positive."

@@ -1006,7 +1006,7 @@ def test_the_fixed_batch_is_of_all_control_identities(monkeypatch):
     def look(network, x):
         seen.append(x[:, 0, 0, 0].tolist())
         return torch.ones(len(x), 3)
-    monkeypatch.setattr("fedbook.fedklpr.outputs", look)
+    monkeypatch.setattr("fedbook.methods.recovery.outputs", look)
     client.moves()
     assert seen[0] == seen[1] and len(seen[0]) == 32 and seen[0][0] == 0 and seen[0][-1] == 99
 

@@ -483,7 +483,8 @@ class DigitsExperiment(FedKLPRExperiment):
 
     def client(self, id: int) -> DigitsClient:
         "Return client number `id`."
-        return DigitsClient(id, *self.lent, self.world[id], self.sizes, self.seed, self.baseline(id))
+        level = self.sizes.baselines[id] if self.sizes.baselines else None
+        return DigitsClient(id, *self.lent, self.world[id], self.sizes, self.seed, level)
 
     def test(self, server: Any) -> dict:
         "Return the `digits_scores` of `server`, and what became of pruning at each client."

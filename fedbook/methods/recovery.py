@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['profiles', 'Weighting', 'EVENTS', 'RecoverySizes', 'kl_divergence', 'kl_regularization', 'cosine_change', 'kl_weight',
            'pruning_weight', 'combine_weights', 'may_prune', 'try_mask', 'CrossRoundRecovery', 'RoundSizes',
-           'make_sites', 'world_of', 'control_rank1', 'fixed_batch', 'pace_of', 'last_rounds', 'score_round',
-           'accept_report']
+           'make_sites', 'world_of', 'control_rank1', 'fixed_batch', 'moved_features', 'pace_of', 'last_rounds',
+           'score_round', 'accept_report']
 
 # %% ../../nbs/methods/recovery.ipynb #e1200003
 import math
@@ -22,7 +22,7 @@ from torch import nn
 
 from ..datasets.people import rendered_sizes
 from ..engine.errors import UserError
-from ..engine.local import State, annealed_rate, snapshot
+from ..engine.local import State, annealed_rate, outputs, snapshot
 from ..engine.sizes import Count, Positive, Profile, Share
 from ..engine.wire import Msg, Refused
 from .pruning import Mask, masked, pruning_ratio, to_shares
@@ -222,6 +222,18 @@ def control_rank1(model: nn.Module, data: ReIDData) -> float:
 def fixed_batch(data: ReIDData, most: int = 32) -> torch.Tensor:
     "Return at most `most` control pictures of `data`, (b, 3, H, W), evenly chosen, the same in every round."
     return data.x_val[torch.linspace(0, len(data.x_val) - 1, min(most, len(data.x_val))).long()]
+
+def moved_features(model: nn.Module, reference: nn.Module, data: ReIDData,
+                   divergence: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> dict[str, float]:
+    """Return how far the features of the `fixed_batch` of `data` by `model` are from those by `reference`: `kl`
+    (`divergence` of both, (b, d)) and `cosine`, 0 or more. Raises `UserError` where they are not finite."""
+    x = fixed_batch(data)
+    now, then = (outputs(network, x) for network in (model, reference))
+    moved = {"kl": float(divergence(now, then)), "cosine": float(cosine_change(now, then))}
+    if not all(map(math.isfinite, moved.values())):
+        raise UserError(f"features are not finite after training (moved: {moved}); lower the learning rate")
+    # Rounding may leave a number a little below 0, which the server would refuse.
+    return {name: max(0.0, distance) for name, distance in moved.items()}
 
 def pace_of(sizes: RoundSizes, r: int) -> float:
     "Return the learning rate of round `r` (0 is the first), as a share of `sizes.lr`."
