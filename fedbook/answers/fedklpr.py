@@ -86,8 +86,9 @@ def may_prune(accuracy, before, threshold, fall):
     "Whether a client may try to prune: good enough, and not fallen by more than `fall` since `before`."
     if before is None:
         return False
-    fallen = before - accuracy
-    return accuracy >= threshold and fallen <= fall + 1e-9
+    recovered = accuracy >= threshold
+    steady = before - accuracy <= fall + 1e-9
+    return recovered and steady
 
 # %% ../../nbs/answers/fedklpr.ipynb #a1200016
 def try_mask(state, candidate, accuracy, fall, score):
@@ -109,7 +110,8 @@ def train_pruned(model, reference, batches, loss, mask, delta, lr):
         with torch.no_grad():
             sent = reference(x)
         optimiser.zero_grad()
-        (loss(out, y) + delta * kl_divergence(out, sent)).backward()
+        full = loss(out, y) + delta * kl_divergence(out, sent)
+        full.backward()
         optimiser.step()
         with torch.no_grad():
             for name, p in model.named_parameters():
@@ -128,6 +130,7 @@ def next_model(states, masks, divergences, gamma):
     average = {}
     for name, tensor in states[0].items():
         whole = torch.ones_like(tensor, dtype=torch.bool)
+        layers = [state[name] for state in states]
         own = [mask.get(name, whole) for mask in masks]
-        average[name] = sparse_mean([state[name] for state in states], own, shares)
+        average[name] = sparse_mean(layers, own, shares)
     return average
