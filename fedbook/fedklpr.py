@@ -7,7 +7,6 @@ __all__ = ['experiment', 'ROWS', 'profiles', 'FedKLPRSizes', 'FedKLPRClient', 'F
 
 # %% ../nbs/12_fedklpr.ipynb #43cf1793
 import copy
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -24,8 +23,9 @@ from .engine.sizes import Share
 from .engine.wire import Msg
 from .engine.workers import trial
 from .methods.pruning import MaskedClient, MaskedServer, magnitude_prune, masked
+from .methods.recovery import make_sites  # noqa: F401
 from .methods.recovery import (CrossRoundRecovery, RoundSizes, Weighting, accept_report, control_rank1,
-                                      cosine_change, kl_regularization, last_rounds, make_sites, moved_features,
+                                      cosine_change, kl_regularization, last_rounds, moved_features,
                                       pace_of, score_round, world_of)
 from .methods.reid import adam, learn, make_network, start_of
 

@@ -9,7 +9,6 @@ __all__ = ['profiles', 'METHODS', 'DIGIT_SIZES', 'fedklpr_claims', 'FedKLPRLabSi
 # %% ../../nbs/evidence/fedklpr.ipynb #1b120001
 import copy
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
