@@ -177,11 +177,13 @@ def kept_results(folder: str | Path = "") -> list[dict]:
     return collect(folder or notebooks_folder().parent / "results")
 
 
-def verdicts_of(book: str, also: Sequence[str] = ()) -> Table:
+def verdicts_of(book: str, also: Sequence[str] = (), data: str = "") -> Table:
     """Return a table of what the paper of the lab book `book`, such as "evidence/fedgtea", claims, and what
     the kept rows say: claim, the paper's size, ours with its interval, verdict. `also` are the texts of own
-    checks that belong to it. Empty if nothing is kept."""
-    claims = [claim for body in kept_results() if body["name"] == book for claim in body["claims"]]
+    checks that belong to it; `data` names the set of pictures, where rows of several are kept. Empty if nothing
+    is kept."""
+    kept = [body for body in kept_results() if body["name"] == book]
+    claims = [claim for body in kept if not data or body["sizes"]["data"] == data for claim in body["claims"]]
     shown = [claim for claim in claims if not claim["own"] or claim["claim"] in also]
     return Table({"claim": claim["claim"], "paper": _size_text(claim), "here": interval_text(claim),
                   "verdict": claim["verdict"]} for claim in shown)
