@@ -79,11 +79,6 @@ class FedReplayServer(PoolServer):
     classes begin as `prototypes`, or at random. Li et al. 2025."""
     prototypes = True
 
-    def __init__(self, head: ReplayHead, joins: dict[int, int], sizes: Any, *args: Any, **options: Any):
-        super().__init__(head, joins, sizes, *args, **options)
-        if sizes.gate == "always" or sizes.gate == "after_join" and any(self.joins.values()):
-            self.refuses = {"aggregate": "its gate averages rows of the classifier by their owners; set gate=never"}
-
     def steps(self, ids: list, r: int) -> list:
         """Return the exchanges of round `r`: training by the clients `ids`; before it, when clients come,
         their donations and the new pool to everybody who is there."""

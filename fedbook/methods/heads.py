@@ -295,7 +295,7 @@ def train_on_pool(head: ReplayHead, z: Tensor, y: Tensor, steps: int, batch: int
     """Return the weights of a copy of `head` after `steps` of AdamW (rate `lr`, `weight_decay`) on cross-entropy,
     each on `batch` of the features `z` (M, ...) with labels `y` (M,), drawn with replacement by `generator`. It
     is the server's training before the first round, and the whole of the baseline "pool only"."""
-    head, device = copy.deepcopy(head), head.classifier.weight.device
+    head, device = copy.deepcopy(head), next(head.parameters()).device
     drawn = (torch.randint(len(y), (batch,), generator=generator) for _ in range(steps))
     train(head, ((z[i].to(device), y[i].to(device)) for i in drawn), lambda z, y: F.cross_entropy(head(z), y),
           fused_adamw(head.parameters(), lr, weight_decay))
@@ -482,7 +482,7 @@ class HeadClient(Client):
 class PoolServer(Server):
     """A server that collects a pool of features for its clients. `head`: a `ReplayHead` with a row for each class
     known at the start. `joins[id]` is the round in which client `id` comes (0: from the start). Labels of
-    latecomers must be below `most_classes`. Of `sizes` it takes `per_round`. It keeps the `pool`, the
+    latecomers must be below `most_classes`. Of `sizes` it takes `per_round` and `gate`. It keeps the `pool`, the
     `teacher`'s logits on it, and the `holders`: the clients that have both."""
     keeps: tuple[str, ...] = ("weights", "teacher", "holders", "pool")
 
@@ -493,6 +493,8 @@ class PoolServer(Server):
         self.pool: ReplayPool | None = None
         self.teacher: Tensor | None = None
         self.holders: set[int] = set()
+        if sizes.gate == "always" or sizes.gate == "after_join" and any(self.joins.values()):
+            self.refuses = {"aggregate": "its gate averages rows of the classifier by their owners; set gate=never"}
 
     @property
     def shared_pool(self) -> ReplayPool:

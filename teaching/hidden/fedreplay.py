@@ -61,6 +61,8 @@ def lda_classifier(g):
     return hot.sum(0), hot.T @ z, z.T @ z, float(g.uniform(0.05, 1))
 
 
-def in_pool(g):
-    pool = _normal(g, 6, 4) * 50
-    return torch.cat([pool[:int(g.integers(0, 6))] * (1 + 1e-5), _normal(g, 3, 4) * 50]), pool
+def replayed_epoch(g):
+    head = build(partial(ReplayHead, 6, 3, 4, layers=1, heads=1, ff=4), int(g.integers(9))).double()
+    batches = [(_normal(g, 2, 6), _labels(g, 2, 3), _normal(g, 3, 6), _labels(g, 3, 3))
+               for _ in range(int(g.integers(1, 4)))]
+    return head, batches, float(g.uniform(0.1, 0.4)), 0.01, 0.1

@@ -189,13 +189,27 @@ def lda_classifier__wrong_bias_not_halved(counts, sums, second, shrink):
 def lda_classifier__right_by_the_inverse(counts, sums, second, shrink): return _lda(counts, sums, second, shrink)
 
 
-def in_pool__wrong_equal_numbers(features, pool): return (features[:, None] == pool).all(2).any(1)
+def _epoch(head, batches, lam, optimiser_of):
+    head = copy.deepcopy(head)
+    optimiser = optimiser_of(head.parameters())
+    for z, y, pool_z, pool_y in batches:
+        optimiser.zero_grad()
+        ((1 - lam) * F.cross_entropy(head(z), y) + lam * F.cross_entropy(head(pool_z), pool_y)).backward()
+        optimiser.step()
+    return head.state_dict()
 
-def in_pool__wrong_distance_of_all_kinds(features, pool): return torch.cdist(features, pool).min(1).values < 1e-3
+def replayed_epoch__wrong_weights_exchanged(head, batches, lam, lr, weight_decay):
+    return replayed_epoch__right_in_two_passes(head, batches, 1 - lam, lr, weight_decay)
 
-def in_pool__wrong_similar_direction(features, pool):
-    return (F.normalize(features, dim=1) @ F.normalize(pool, dim=1).T).max(1).values > 0.999
+def replayed_epoch__wrong_sgd(head, batches, lam, lr, weight_decay):
+    return _epoch(head, batches, lam, lambda p: torch.optim.SGD(p, lr, weight_decay=weight_decay))
 
-def in_pool__right_by_a_loop(features, pool):
-    near = [(pool - z).norm(dim=1).min() < z.norm() / 1000 for z in features]
-    return torch.stack(near)
+def replayed_epoch__wrong_without_decay(head, batches, lam, lr, weight_decay):
+    return _epoch(head, batches, lam, lambda p: torch.optim.AdamW(p, lr, weight_decay=0.0))
+
+def replayed_epoch__wrong_in_place(head, batches, lam, lr, weight_decay):
+    head.load_state_dict(replayed_epoch__right_in_two_passes(head, batches, lam, lr, weight_decay))
+    return head.state_dict()
+
+def replayed_epoch__right_in_two_passes(head, batches, lam, lr, weight_decay):
+    return _epoch(head, batches, lam, lambda p: torch.optim.AdamW(p, lr, weight_decay=weight_decay))
