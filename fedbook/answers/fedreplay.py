@@ -15,8 +15,12 @@ import torch.nn.functional as F
 # %% ../../nbs/answers/fedreplay.ipynb #10a00003
 def saved(full, head):
     "The share of bytes, 0 to 1, that a message with the tensors `head` saves, compared with one with `full`."
-    whole = sum(t.numel() * t.element_size() for t in full.values())
-    small = sum(t.numel() * t.element_size() for t in head.values())
+    whole = 0
+    for t in full.values():
+        whole += t.numel() * t.element_size()
+    small = 0
+    for t in head.values():
+        small += t.numel() * t.element_size()
     return 1 - small / whole
 
 # %% ../../nbs/answers/fedreplay.ipynb #10a00005
@@ -35,8 +39,9 @@ def donate(features, labels, rate, generator):
 def mixed_loss(local, logits, y, pool_y, lam):
     "(1 - `lam`) times the loss on the own pictures, plus `lam` times the loss on the pool's features."
     own, shared = logits.split([len(y), len(pool_y)])
+    mine = local(own, y)
     replay = F.cross_entropy(shared, pool_y)
-    return (1 - lam) * local(own, y) + lam * replay
+    return (1 - lam) * mine + lam * replay
 
 # %% ../../nbs/answers/fedreplay.ipynb #10a00009
 def train_on_pool(head, z, y, steps, batch, generator, lr, weight_decay):
