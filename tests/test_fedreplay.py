@@ -18,10 +18,10 @@ from fedbook.datasets.encoders import image_encoder
 from fedbook.engine.workers import Checkpoint, Faults, prove, trial
 from fedbook.engine.federation import (Federation, InProcess, LocalOnly, Server, TooFewReplies, run,
                                        weighted_average)
-from fedbook.fedreplay import (FedReplayClient, FedReplayExperiment, FedReplayServer, FedReplaySizes,
-                               ReplayHead, ReplayPool, World, class_prototypes, classifier_rows,
-                               cross_entropy, crops, deal, donate, expand_classifier, fedprox, fedrs,
-                               replay_loss, restricted_softmax, row_gated_average, warm_start)
+from fedbook.methods.heads import (ReplayHead, ReplayPool, World, class_prototypes, classifier_rows, crops,
+                                   cross_entropy, deal, donate, expand_classifier, fedprox, fedrs,
+                                   replay_loss, restricted_softmax, row_gated_average, warm_start)
+from fedbook.fedreplay import FedReplayClient, FedReplayExperiment, FedReplayServer, FedReplaySizes
 from fedbook.engine.errors import UserError
 from fedbook.engine.local import build, outputs
 from fedbook.engine.wire import Msg, Refused, pack, unpack

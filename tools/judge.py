@@ -16,7 +16,7 @@ from fedbook.evidence.fedreplay import fedreplay_attack_claims, fedreplay_claims
 from fedbook.kit.report import read_results
 
 HEADLINES: dict[str, Sequence[Callable[[Results], object]]] = {
-    "10_fedreplay": [fedreplay_claims],
+    "evidence/fedreplay": [fedreplay_claims],
     "11_fedmox": [fedmox_claims],
     "12_fedklpr": [fedklpr_claims],
     "13_fedcbdr": [fedcbdr_claims],

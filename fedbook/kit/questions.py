@@ -192,7 +192,7 @@ def verdicts_of(book: str, also: Sequence[str] = (), data: str = "") -> Table:
 def _size_text(claim: dict) -> str:
     "The size that the paper of a `claim` prints, or its range."
     scale = 100 if claim["unit"] == "%" else 1
-    sizes = " to ".join(f"{scale * size:.1f}" for size in claim["effect"] or [])
+    sizes = " to ".join(dict.fromkeys(f"{scale * size:.1f}" for size in claim["effect"] or []))
     return f"{sizes} {claim['unit']}".strip() if sizes else "-"
 
 
