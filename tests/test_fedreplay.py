@@ -23,6 +23,7 @@ from fedbook.methods.heads import (ReplayHead, ReplayPool, World, class_prototyp
                                    replay_loss, restricted_softmax, row_gated_average, warm_start)
 from fedbook.fedreplay import FedReplayClient, FedReplayExperiment, FedReplayServer, FedReplaySizes
 from fedbook.engine.errors import UserError
+from fedbook.evidence.fedreplay import FedReplayLabSizes
 from fedbook.engine.local import build, outputs
 from fedbook.engine.wire import Msg, Refused, pack, unpack
 
@@ -1009,4 +1010,4 @@ def test_a_subclass_of_the_server_gets_what_the_server_gets():
                                  dict(late_join=30, late_rounds=20), dict(heads=3), dict(split="odd"),
                                  dict(lam=1.5), dict(temperature=0.0), dict(clients=0)))
 def test_sizes_that_cannot_be(bad):
-    with pytest.raises(UserError, match=next(iter(bad))): FedReplaySizes(**bad)
+    with pytest.raises(UserError, match=next(iter(bad))): FedReplayLabSizes(**bad)
