@@ -12,7 +12,6 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from .engine.errors import UserError
@@ -22,8 +21,8 @@ from .engine.sizes import Bounds, Count, Positive, Share
 from .engine.wire import Msg
 from .engine.workers import trial
 from .methods.continual import widen
-from .methods.heads import (HeadClient, HeadExperiment, HeadSizes, PoolServer, ReplayHead, ReplayPool,
-                                   classifier_rows, noted)
+from .methods.heads import (HeadClient, HeadExperiment, HeadSizes, PoolServer, ReplayPool, classifier_rows,
+                                   noted)
 
 # %% ../nbs/10_fedreplay.ipynb #10e00023
 from .methods.heads import (  # noqa: F401
@@ -31,9 +30,9 @@ from .methods.heads import (  # noqa: F401
 
 # %% ../nbs/10_fedreplay.ipynb #aee8359e
 class FedReplayClient(HeadClient):
-    """FedReplay's client, a `HeadClient`: gives a share `rate` of its features to the pool, once, and trains its head
-    on its own features and, with the weight `lam`, on the pool. While a fit message has a weight `mu`, the old
-    head's (teacher's) logits on the pool are distilled at `sizes.temperature`. Li et al. 2025."""
+    """FedReplay's client, a `HeadClient`: gives a share `rate` of its features to the pool, once, and trains
+    its head on its own features and, with the weight `lam`, on the pool. While a fit message has a weight
+    `mu`, the old head's (teacher's) logits on the pool are distilled at `sizes.temperature`. Li et al. 2025."""
     verbs: tuple[str, ...] = ("donate", "pool", "fit")
 
     def donate(self, msg: Msg) -> Msg:
@@ -45,9 +44,8 @@ class FedReplayClient(HeadClient):
     def pool(self, msg: Msg) -> Msg:
         """Keep the pool in `msg`, and with it the teacher's logits, where there are any; return the number of
         entries `kept`."""
-        self.replay = ReplayPool([(msg.tensors["z"], msg.tensors["y"])])
-        self.teacher = msg.tensors.get("teacher")
-        return Msg({}, {"kept": len(self.replay)})
+        self.store_pool(msg.tensors)
+        return Msg({}, {"kept": len(msg.tensors["y"])})
 
     def fit(self, msg: Msg) -> Msg:
         """Train from the weights in `msg`; return the new weights, the number of pictures `n` and of each
@@ -56,8 +54,8 @@ class FedReplayClient(HeadClient):
         return self.answer(super().fit(Msg(self.start)).tensors)
 
     def loss(self, z: Tensor, y: Tensor, *pool: Tensor) -> Tensor:
-        """Return the loss of a batch, a scalar: equation (2) on its own features `z` with labels `y` (b,) and on
-        those in `pool`; with the teacher's logits in `pool` also `mu` times the distillation."""
+        """Return the loss of a batch, a scalar: equation (2) on its own features `z` with labels `y` (b,) and
+        on those in `pool`; with the teacher's logits in `pool` also `mu` times the distillation."""
         local = partial(self.local_loss, self)
         if not pool: return local(self.model(z), y)
         shared_z, shared_y, *teacher = pool
@@ -72,10 +70,10 @@ class FedReplayClient(HeadClient):
 
 # %% ../nbs/10_fedreplay.ipynb #2e291ad3
 class FedReplayServer(PoolServer):
-    """FedReplay's server, a `PoolServer`: collects a pool of features once and hands it to all clients; then FedAvg. A
-    client that comes later brings its part of the pool, and perhaps new classes. Of `sizes` it takes
-    `warm_steps`, `warm_batch`, `lr` and `weight_decay` of the first training; `balance` of the pool; and how a
-    latecomer is taken in: `gate`, and for `kd_rounds` rounds the weight `mu` of the distillation. Rows of new
+    """FedReplay's server, a `PoolServer`: collects a pool of features once and hands it to all clients; then
+    FedAvg. A client that comes later brings its part of the pool, and perhaps new classes. Of `sizes` it takes
+    `warm_steps`, `warm_batch`, `lr` and `weight_decay` of the first training; `balance` of the pool; and how
+    a latecomer is taken in: `gate`, and for `kd_rounds` rounds the weight `mu` of the distillation. Rows of new
     classes begin as `prototypes`, or at random. Li et al. 2025."""
     prototypes = True
 
@@ -103,12 +101,13 @@ class FedReplayServer(PoolServer):
     def warm_up(self) -> None:
         "Train the head on the pool."
         pool, how, drawn = self.shared_pool, self.sizes, generator(self.seed, 0, 0, 2)
-        self.head.load_state_dict(train_on_pool(self.head, pool.z, pool.y, how.warm_steps, how.warm_batch, drawn,
-                                                how.lr, how.weight_decay))
+        trained = train_on_pool(self.head, pool.z, pool.y, how.warm_steps, how.warm_batch, drawn, how.lr,
+                                how.weight_decay)
+        self.head.load_state_dict(trained)
 
     def expand(self, donated: ReplayPool) -> None:
-        """Add a row for each label in `donated` from the present number of classes up, by equation (3), or at random
-        without `prototypes`. Where the sizes ask for distillation, store the old head's logits on the pool first."""
+        """Add a row for each label in `donated` from the present number of classes up, by equation (3), or at
+        random without `prototypes`. Where the sizes ask for distillation, store the old head's logits first."""
         old = self.head.classifier
         if self.sizes.mu and self.sizes.kd_rounds: self.teacher = outputs(self.head, self.shared_pool.z)
         new = donated.y >= self.classes
@@ -143,7 +142,7 @@ class FedReplayServer(PoolServer):
 @dataclass(frozen=True)
 class FedReplaySizes(HeadSizes):
     "Settings of FedReplay's runs."
-    rate: Annotated[float, Bounds(above=0, high=1)] = 0.01       # share of its features that a farm gives away
+    rate: Annotated[float, Bounds(above=0, high=1)] = 0.01      # share of its features that a farm gives away
     balance: Literal["own", "equal"] = "own"    # the pool as donated, or equally many of each class
     lam: Share = 0.5             # the pool's weight in a farm's loss
     warm_steps: int = 400        # steps of the server's first training on the pool
@@ -160,20 +159,20 @@ class FedReplaySizes(HeadSizes):
 
 # %% ../nbs/10_fedreplay.ipynb #298e1a23
 profiles = {
-    "smoke": FedReplaySizes(classes=8, largest=3, smallest=2, test_pictures=2, size=32, dim=16, layers=1, ff=32,
-                            heads=2, clients=2, warm_steps=2, rounds=1),
-    "quick": FedReplaySizes(seeds=3, classes=20, largest=50, smallest=20, test_pictures=15, size=96, warm_steps=80,
-                            rounds=8, lr=2e-3),
+    "smoke": FedReplaySizes(classes=8, largest=3, smallest=2, test_pictures=2, size=32, dim=16, layers=1,
+                            ff=32, heads=2, clients=2, warm_steps=2, rounds=1),
+    "quick": FedReplaySizes(seeds=3, classes=20, largest=50, smallest=20, test_pictures=15, size=96,
+                            warm_steps=80, rounds=8, lr=2e-3),
     "full": FedReplaySizes(seeds=5),
-    "paper": FedReplaySizes(seeds=3, data="cwd30", size=224, encoder="clip-vit-b32", dim=256, heads=8, ff=1024,
-                            batch=64, rounds=100),
+    "paper": FedReplaySizes(seeds=3, data="cwd30", size=224, encoder="clip-vit-b32", dim=256, heads=8,
+                            ff=1024, batch=64, rounds=100),
 }
 
 # %% ../nbs/10_fedreplay.ipynb #0065fe7e
 @dataclass(frozen=True)
 class FedReplayExperiment(HeadExperiment):
-    """An `Experiment` with FedReplay on the clients of `sizes`. With the plain `Server` as `server_kind` it is
-    FedAvg of the heads without a pool (the paper's StdFed). Raises `UserError` where another server than
+    """An `Experiment` with FedReplay on the clients of `sizes`. With the plain `Server` as `server_kind` it
+    is FedAvg of the heads without a pool (the paper's StdFed). Raises `UserError` where another server than
     `FedReplayServer` should take in a late client."""
     server_kind: type[Server] = FedReplayServer
 

@@ -25,7 +25,7 @@ def saved(full, head):
 
 # %% ../../nbs/answers/fedreplay.ipynb #10a00005
 def donate(features, labels, rate, generator):
-    "A share `rate` of the features (n, ...) of each class in `labels` (n,), at least one: features and labels."
+    "A share `rate` of the features (n, ...) of each class in `labels` (n,), at least one."
     chosen = []
     for c in labels.unique():
         own = (labels == c).nonzero().flatten()
@@ -58,7 +58,7 @@ def train_on_pool(head, z, y, steps, batch, generator, lr, weight_decay):
 
 # %% ../../nbs/answers/fedreplay.ipynb #10a00015
 def replayed_epoch(head, batches, lam, lr, weight_decay):
-    "The state dict of a copy of `head` after a step of AdamW on each of `batches`, with the pool's weight `lam`."
+    "The state dict of a copy of `head` after a step of AdamW on each of `batches`; the pool has weight `lam`."
     head = copy.deepcopy(head).train()
     optimiser = torch.optim.AdamW(head.parameters(), lr, weight_decay=weight_decay)
     for z, y, pool_z, pool_y in batches:
@@ -87,7 +87,7 @@ def expand_rows(weight, bias, prototypes):
 
 # %% ../../nbs/answers/fedreplay.ipynb #10a0000e
 def row_gated_average(states, counts, previous):
-    "Row c of `weight` and `bias` averaged over the clients that own class c, by their numbers of its pictures."
+    "Row c of `weight` and `bias`, averaged over the owners of class c by their numbers of its pictures."
     averaged = {name: old.clone() for name, old in previous.items()}
     for c in range(len(previous["bias"])):
         total = sum(own[c] for own in counts)

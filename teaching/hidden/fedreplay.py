@@ -13,13 +13,16 @@ def _labels(g, n, classes): return torch.tensor(g.integers(0, classes, n))
 
 
 def saved(g):
-    def tensors(n): return {"a": _normal(g, int(g.integers(1, n))), "b": torch.zeros(int(g.integers(1, n)), dtype=torch.int8)}
+    def tensors(n):
+        small = torch.zeros(int(g.integers(1, n)), dtype=torch.int8)
+        return {"a": _normal(g, int(g.integers(1, n))), "b": small}
     return tensors(90), tensors(9)
 
 
 def donate(g):
     n = int(g.integers(3, 40))
-    return _normal(g, n, 3), _labels(g, n, 4), float(g.uniform(0.01, 1)), torch.Generator().manual_seed(int(g.integers(99)))
+    drawn = torch.Generator().manual_seed(int(g.integers(99)))
+    return _normal(g, n, 3), _labels(g, n, 4), float(g.uniform(0.01, 1)), drawn
 
 
 def mixed_loss(g):

@@ -29,7 +29,8 @@ def donate__wrong_rare_classes_give_nothing(features, labels, rate, generator):
     return features[chosen], labels[chosen]
 
 def donate__wrong_share_of_all(features, labels, rate, generator):
-    chosen = torch.randperm(len(labels), generator=generator)[:max(1, round(rate * len(labels)))].sort().values
+    many = max(1, round(rate * len(labels)))
+    chosen = torch.randperm(len(labels), generator=generator)[:many].sort().values
     return features[chosen], labels[chosen]
 
 def donate__wrong_the_first_ones(features, labels, rate, generator):
@@ -85,7 +86,8 @@ def train_on_pool__wrong_one_batch_for_all(head, z, y, steps, batch, generator, 
     return _trained(head, z, y, steps, batch, generator, adam, once=True)
 
 def train_on_pool__wrong_in_place(head, z, y, steps, batch, generator, lr, weight_decay):
-    head.load_state_dict(train_on_pool__right_by_log_softmax(head, z, y, steps, batch, generator, lr, weight_decay))
+    trained = train_on_pool__right_by_log_softmax(head, z, y, steps, batch, generator, lr, weight_decay)
+    head.load_state_dict(trained)
     return head.state_dict()
 
 def train_on_pool__right_by_log_softmax(head, z, y, steps, batch, generator, lr, weight_decay):
@@ -136,8 +138,9 @@ def row_gated_average__wrong_plain_average(states, counts, previous):
 def row_gated_average__wrong_zero_without_owner(states, counts, previous):
     shares = torch.tensor(counts, dtype=torch.float64)
     shares = shares / shares.sum(0).clamp(min=1)
-    return {name: sum(share.view(-1, *[1] * (old.dim() - 1)) * s[name] for share, s in zip(shares, states)).to(old)
-            for name, old in previous.items()}
+    def averaged(name, old):
+        return sum(share.view(-1, *[1] * (old.dim() - 1)) * s[name] for share, s in zip(shares, states)).to(old)
+    return {name: averaged(name, old) for name, old in previous.items()}
 
 def row_gated_average__wrong_owners_alike(states, counts, previous):
     return row_gated_average__right_by_shares(states, [[int(n > 0) for n in own] for own in counts], previous)
@@ -186,7 +189,8 @@ def lda_classifier__wrong_bias_not_halved(counts, sums, second, shrink):
     weight, bias = _lda(counts, sums, second, shrink)
     return weight, 2 * bias
 
-def lda_classifier__right_by_the_inverse(counts, sums, second, shrink): return _lda(counts, sums, second, shrink)
+def lda_classifier__right_by_the_inverse(counts, sums, second, shrink):
+    return _lda(counts, sums, second, shrink)
 
 
 def _epoch(head, batches, lam, optimiser_of):
