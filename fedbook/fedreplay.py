@@ -14,15 +14,14 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from .engine.errors import UserError
 from .engine.federation import Server, Step
 from .engine.local import distillation_loss, generator, outputs, snapshot
 from .engine.sizes import Bounds, Count, Positive, Share
 from .engine.wire import Msg
 from .engine.workers import trial
 from .methods.continual import widen
-from .methods.heads import (HeadClient, HeadExperiment, HeadSizes, PoolServer, ReplayPool, classifier_rows,
-                                   noted)
+from .methods.heads import (HeadClient, HeadExperiment, HeadSizes, PoolServer, ReplayPool,
+                                   classifier_rows, noted)
 
 # %% ../nbs/10_fedreplay.ipynb #10e00023
 from .methods.heads import (  # noqa: F401
@@ -32,7 +31,7 @@ from .methods.heads import (  # noqa: F401
 class FedReplayClient(HeadClient):
     """FedReplay's client, a `HeadClient`: gives a share `rate` of its features to the pool, once, and trains
     its head on its own features and, with the weight `lam`, on the pool. While a fit message has a weight
-    `mu`, the old head's (teacher's) logits on the pool are distilled at `sizes.temperature`. Li et al. 2025."""
+    `mu`, the old head's (teacher's) logits on the pool are distilled. Li et al. 2025."""
     verbs: tuple[str, ...] = ("donate", "pool", "fit")
 
     def donate(self, msg: Msg) -> Msg:
@@ -71,9 +70,9 @@ class FedReplayClient(HeadClient):
 # %% ../nbs/10_fedreplay.ipynb #2e291ad3
 class FedReplayServer(PoolServer):
     """FedReplay's server, a `PoolServer`: collects a pool of features once and hands it to all clients; then
-    FedAvg. A client that comes later brings its part of the pool, and perhaps new classes. Of `sizes` it takes
+    FedAvg. A client that comes later brings its part of the pool, perhaps new classes. Of `sizes` it takes
     `warm_steps`, `warm_batch`, `lr` and `weight_decay` of the first training; `balance` of the pool; and how
-    a latecomer is taken in: `gate`, and for `kd_rounds` rounds the weight `mu` of the distillation. Rows of new
+    a latecomer is taken in: `gate`, and for `kd_rounds` rounds the weight `mu` of distillation. Rows of new
     classes begin as `prototypes`, or at random. Li et al. 2025."""
     prototypes = True
 
@@ -107,7 +106,7 @@ class FedReplayServer(PoolServer):
 
     def expand(self, donated: ReplayPool) -> None:
         """Add a row for each label in `donated` from the present number of classes up, by equation (3), or at
-        random without `prototypes`. Where the sizes ask for distillation, store the old head's logits first."""
+        random without `prototypes`. Where the sizes ask for distillation, store its old logits first."""
         old = self.head.classifier
         if self.sizes.mu and self.sizes.kd_rounds: self.teacher = outputs(self.head, self.shared_pool.z)
         new = donated.y >= self.classes
@@ -172,22 +171,12 @@ profiles = {
 @dataclass(frozen=True)
 class FedReplayExperiment(HeadExperiment):
     """An `Experiment` with FedReplay on the clients of `sizes`. With the plain `Server` as `server_kind` it
-    is FedAvg of the heads without a pool (the paper's StdFed). Raises `UserError` where another server than
-    `FedReplayServer` should take in a late client."""
+    is FedAvg of the heads without a pool (the paper's StdFed)."""
     server_kind: type[Server] = FedReplayServer
 
     def client(self, id: int) -> FedReplayClient:
         "Return client number `id`."
         return FedReplayClient(id, self.lent, *self.held(id), self.sizes, self.seed, self.local_loss)
-
-    def server(self) -> Server:
-        "Return the server, with a head of its own."
-        sizes, kind = self.sizes, self.server_kind
-        if issubclass(kind, PoolServer):
-            return kind(self.head(), self.farms.joins, sizes, self.seed, len(self.world.classes))
-        if not sizes.join_round: return kind(self.head(), sizes.per_round or None, self.seed)
-        raise UserError(f"join_round={sizes.join_round} needs a FedReplayServer; "
-                        f"{kind.__name__} takes in nobody later")
 
 experiment = FedReplayExperiment
 

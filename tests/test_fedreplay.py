@@ -993,7 +993,7 @@ def test_each_size_reaches_the_client(name):
 
 def test_a_server_of_another_kind_takes_in_nobody_late():
     z, y = some([0, 1, 2], 4)
-    with pytest.raises(UserError, match="join_round=2 needs a FedReplayServer"):
+    with pytest.raises(UserError, match="join_round=2 needs a PoolServer"):
         tried(FedReplaySizes(clients=3, dim=DIM, heads=2, ff=32, join_round=2), 0,
               World(z, y, z, y, ["a", "b", "c"], "toy"), Server)
 

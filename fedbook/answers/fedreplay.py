@@ -58,7 +58,7 @@ def train_on_pool(head, z, y, steps, batch, generator, lr, weight_decay):
 
 # %% ../../nbs/answers/fedreplay.ipynb #10a00015
 def replayed_epoch(head, batches, lam, lr, weight_decay):
-    "The state dict of a copy of `head` after a step of AdamW on each of `batches`; the pool has weight `lam`."
+    "The state dict of a copy of `head` after a step of AdamW on each of `batches`, with `lam` on the pool."
     head = copy.deepcopy(head).train()
     optimiser = torch.optim.AdamW(head.parameters(), lr, weight_decay=weight_decay)
     for z, y, pool_z, pool_y in batches:

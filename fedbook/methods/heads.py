@@ -260,7 +260,7 @@ def replay_loss(local: Tensor, replay: Tensor, lam: float) -> Tensor:
 # %% ../../nbs/methods/heads.ipynb #ad100011
 def mixed_loss(local: Callable[[Tensor, Tensor], Tensor], logits: Tensor, y: Tensor, pool_y: Tensor,
                lam: float) -> Tensor:
-    """Return `replay_loss` of one batch, a scalar: `logits` (b + m, C), first those of the b own pictures with
+    """Return `replay_loss` of one batch, a scalar: `logits` (b + m, C), first of the b own pictures with
     labels `y` (b,), then those of the m features of the pool with labels `pool_y` (m,). `local(logits, y)` is
     the loss on the own pictures, cross-entropy that on the pool; `lam` in [0, 1] is the pool's weight."""
     own, shared = logits.split([len(y), len(pool_y)])
@@ -295,7 +295,7 @@ def train_on_pool(head: ReplayHead, z: Tensor, y: Tensor, steps: int, batch: int
                   lr: float = 1e-3, weight_decay: float = 1e-4) -> State:
     """Return the weights of a copy of `head` after `steps` of AdamW (rate `lr`, `weight_decay`) on the
     cross-entropy of `batch` of the features `z` (M, ...) with labels `y` (M,), drawn with replacement by
-    `generator`. It is the server's training before the first round, and the whole of the baseline "pool only"."""
+    `generator`. It is the server's training before the first round, and all of the baseline "pool alone"."""
     head, device = copy.deepcopy(head), next(head.parameters()).device
     drawn = (torch.randint(len(y), (batch,), generator=generator) for _ in range(steps))
     train(head, ((z[i].to(device), y[i].to(device)) for i in drawn), lambda z, y: F.cross_entropy(head(z), y),
@@ -487,7 +487,7 @@ class HeadClient(Client):
 # %% ../../nbs/methods/heads.ipynb #ad10001c
 class PoolServer(Server):
     """A server that collects a pool of features for its clients. `head`: a `ReplayHead` with a row for each
-    class known at the start. `joins[id]` is the round in which client `id` comes (0: from the start). Labels of
+    class known at the start. `joins[id]` is the round when client `id` comes (0: from the start). Labels of
     latecomers must be below `most_classes`. Of `sizes` it takes `per_round` and `gate`. It keeps the `pool`,
     the `teacher`'s logits on it, and the `holders`: the clients that have both."""
     keeps: tuple[str, ...] = ("weights", "teacher", "holders", "pool")
@@ -595,7 +595,8 @@ def noted(replies: Iterable, rows: list[State], counts: list, ids: set[int]) -> 
 class HeadExperiment(Experiment):
     """An `Experiment` on the farms of `sizes`. `server_kind`: the plain `Server` is FedAvg of the heads, and
     `LocalOnly` no federation. `local_loss`: what the clients minimise on their own pictures. `features`: a
-    `World` that is made already (None: `crops` of `sizes.data`, encoded)."""
+    `World` that is made already (None: `crops` of `sizes.data`, encoded). Raises `UserError` where a server
+    without a pool should take in a late client."""
     sizes: Any
     server_kind: type[Server] = Server
     local_loss: Callable = cross_entropy
@@ -624,6 +625,15 @@ class HeadExperiment(Experiment):
         "Return features and labels of client `id`."
         mine = torch.from_numpy(self.farms.parts[id])
         return self.world.x[mine], self.farms.y[mine]
+
+    def server(self) -> Server:
+        "Return the server, with a head of its own."
+        sizes, kind = self.sizes, self.server_kind
+        if issubclass(kind, PoolServer):
+            return kind(self.head(), self.farms.joins, sizes, self.seed, len(self.world.classes))
+        if not sizes.join_round: return kind(self.head(), sizes.per_round or None, self.seed)
+        raise UserError(f"join_round={sizes.join_round} needs a PoolServer; "
+                        f"{kind.__name__} takes in nobody later")
 
     def test(self, server: Server) -> dict:
         """Return the accuracy, 0 to 1, of the head of `server` on test features: `accuracy` over all classes
