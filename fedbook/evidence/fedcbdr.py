@@ -486,7 +486,8 @@ def _with_rivals(profile: str, **more: Any) -> FedCBDRLabSizes:
 profiles = {
     "smoke": _with_rivals("smoke", synthetic=4, proxy_steps=1, ablations=1, feature_seeds=1, digit_seeds=1,
                           map_seeds=1, digit_rounds=1, reruns=2, rates=(0.02,), tuning=1),
-    "quick": _with_rivals("quick", seeds=1, others=0, digit_seeds=2, map_seeds=1, digit_rounds=4),
+    "quick": _with_rivals("quick", seeds=1, pictures=200, test_pictures=200, clients=5, rounds=4, lr=0.01,
+                          buffer_size=60, others=0, digit_seeds=2, map_seeds=1, digit_rounds=4),
     "full": _with_rivals("full", ablations=8, feature_seeds=20, reruns=4, tuning=2, others=0),
     "paper": _with_rivals("paper", synthetic=10240, others=3),
 }
