@@ -103,8 +103,8 @@ settings: dict[str, dict] = {
 profiles = {
     "smoke": FedCBDRSizes(pictures=16, test_pictures=6, tasks=2, clients=2, rounds=1, epochs=1,
                           buffer_size=10),
-    "quick": FedCBDRSizes(seeds=3, pictures=100, test_pictures=60, clients=3, rounds=3, batch=16, lr=0.02,
-                          buffer_size=30),
+    "quick": FedCBDRSizes(seeds=3, pictures=80, test_pictures=50, clients=3, rounds=3, batch=16, lr=0.02,
+                          buffer_size=20),
     "full": FedCBDRSizes(pictures=500, buffer_size=30, seeds=8),
     "paper": FedCBDRSizes(seeds=3, setting="cifar10-5", network="resnet18", rounds=100, batch=128,
                           mask_block=2000),
