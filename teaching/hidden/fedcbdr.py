@@ -30,10 +30,15 @@ def to_clients(g):
     return torch.tensor(g.integers(0, sum(sizes), int(g.integers(1, 9)))), sizes
 
 
-def mixed(g):
+def train_on_both(g):
     new, kept = int(g.integers(2, 12)), int(g.integers(0, 6))
-    pair = lambda n, first: (_normal(g, n, 1, 2, 2), torch.arange(first, first + n))
-    return pair(new, 100), pair(kept, 0), int(g.integers(2, 6)), torch.Generator().manual_seed(int(g.integers(999)))
+    pair = lambda n: (_normal(g, n, 3), torch.tensor(g.integers(0, 4, n)))
+    model = torch.nn.Linear(3, 4).double()
+    model.load_state_dict({"weight": _normal(g, 4, 3), "bias": _normal(g, 4)})
+    loss = lambda model, x, y: torch.nn.functional.cross_entropy(model(x), y)
+    sgd = lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.5)
+    dice = torch.Generator().manual_seed(int(g.integers(999)))
+    return model, pair(new), pair(kept), loss, int(g.integers(1, 3)), int(g.integers(2, 6)), sgd, dice
 
 
 def two_group_loss(g):

@@ -1,4 +1,5 @@
 "Attempts at the blanks of nbs/13_fedcbdr.ipynb: see tests/test_exercises.py."
+import copy
 import math
 
 import torch
@@ -78,22 +79,42 @@ def to_clients__right_by_owner(picks, sizes):
     return [place[picks[owner[picks] == k]].sort().values for k in range(len(sizes))]
 
 
-def mixed__wrong_not_shuffled(new, kept, batch, generator):
-    x, y = torch.cat([new[0], kept[0]]), torch.cat([new[1], kept[1]])
-    return list(zip(x.split(batch), y.split(batch)))
+def _trained(model, x, y, orders, loss, sgd):
+    model = copy.deepcopy(model).train()
+    optimiser = sgd(model.parameters())
+    for i in orders:
+        optimiser.zero_grad()
+        loss(model, x[i], y[i]).backward()
+        optimiser.step()
+    return model.state_dict()
 
-def mixed__wrong_kept_left_out(new, kept, batch, generator):
-    return [(new[0][i], new[1][i]) for i in torch.randperm(len(new[1]), generator=generator).split(batch)]
+def _both(new, kept): return torch.cat([new[0], kept[0]]), torch.cat([new[1], kept[1]])
 
-def mixed__wrong_a_batch_of_one(new, kept, batch, generator):
-    x, y = torch.cat([new[0], kept[0]]), torch.cat([new[1], kept[1]])
-    return [(x[i], y[i]) for i in torch.randperm(len(y), generator=generator).split(batch)]
-
-def mixed__right_by_ends(new, kept, batch, generator):
-    x, y = torch.cat([new[0], kept[0]]), torch.cat([new[1], kept[1]])
+def train_on_both__wrong_one_order_for_all(model, new, kept, loss, epochs, batch, sgd, generator):
+    x, y = _both(new, kept)
     order = torch.randperm(len(y), generator=generator)
+    return _trained(model, x, y, epochs * list(order.split(batch)), loss, sgd)
+
+def train_on_both__wrong_kept_left_out(model, new, kept, loss, epochs, batch, sgd, generator):
+    orders = [i for _ in range(epochs) for i in torch.randperm(len(new[1]), generator=generator).split(batch)]
+    return _trained(model, *new, orders, loss, sgd)
+
+def train_on_both__wrong_a_batch_of_one(model, new, kept, loss, epochs, batch, sgd, generator):
+    x, y = _both(new, kept)
+    orders = [i for _ in range(epochs) for i in torch.randperm(len(y), generator=generator).split(batch)]
+    return _trained(model, x, y, orders, loss, sgd)
+
+def train_on_both__wrong_kept_first(model, new, kept, loss, epochs, batch, sgd, generator):
+    return train_on_both__right_by_ends(model, kept, new, loss, epochs, batch, sgd, generator)
+
+def train_on_both__right_by_ends(model, new, kept, loss, epochs, batch, sgd, generator):
+    x, y = _both(new, kept)
     starts = [start for start in range(0, len(y), batch) if start == 0 or start < len(y) - 1]
-    return [(x[order[a:b]], y[order[a:b]]) for a, b in zip(starts, [*starts[1:], len(y)])]
+    orders = []
+    for _ in range(epochs):
+        order = torch.randperm(len(y), generator=generator)
+        orders += [order[a:b] for a, b in zip(starts, [*starts[1:], len(y)])]
+    return _trained(model, x, y, orders, loss, sgd)
 
 
 def two_group_loss__wrong_one_mean(z, y, old, tau_old, tau_new, omega_old, omega_new):
