@@ -101,11 +101,6 @@ class ReplayServer(TrainingServer):
         super().__init__(model, names, config, seed)
         self.blocks: dict[int, Tensor] = {}
 
-    def begin_task(self, task: int) -> None:
-        "Begin task number `task`, and forget the selection of the last one."
-        super().begin_task(task)
-        self.blocks = {}
-
     def gdr_steps(self, ids: list) -> list[Step]:
         """Return the exchanges of global data replay with clients `ids`: three (`sketch`, `scores`, `keep`);
         two for the published code, without scores; one if uniform; none without replay."""

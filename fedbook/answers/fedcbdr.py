@@ -26,25 +26,31 @@ def left_vectors(parts):
     sizes = [len(x) for x in parts]
     stacked = torch.cat(parts).double()
     u, s, _ = torch.linalg.svd(stacked, full_matrices=False)
-    strong = s > 1e-6 * s[0]
+    largest = s[0]
+    strong = s > 1e-6 * largest
     u = u[:, strong]
     return list(u.split(sizes))
 
 # %% ../../nbs/answers/fedcbdr.ipynb #13a00006
 def own_scores(u, P):
     "The leverage scores (n,) of a client's pictures, from its rows `u` (n, r) of U' and its mask `P` (n, n)."
-    rows = P.mT @ u
+    back = P.mT
+    rows = back @ u
     scores = (rows * rows).sum(1)
     return scores.clamp(max=1)
 
 # %% ../../nbs/answers/fedcbdr.ipynb #13a00008
 def chances(scores):
     "The probability (n_k,) of each picture, from the scores (n_k,) of each client in the list `scores`."
-    total = sum(each.sum() for each in scores)
-    if total == 0:
-        n = sum(len(each) for each in scores)
-        return [torch.full_like(each, 1 / n) for each in scores]
-    return [each / total for each in scores]
+    together = torch.cat(scores)
+    total = together.sum()
+    found = []
+    for each in scores:
+        if total > 0:
+            found.append(each / total)
+        else:
+            found.append(torch.full_like(each, 1 / len(together)))
+    return found
 
 # %% ../../nbs/answers/fedcbdr.ipynb #13a00009
 def to_clients(picks, sizes):
@@ -53,9 +59,10 @@ def to_clients(picks, sizes):
     found = []
     first = 0
     for size in sizes:
-        mine = (picks >= first) & (picks < first + size)
-        found.append(picks[mine] - first)
-        first += size
+        end = first + size
+        mine = picks[(picks >= first) & (picks < end)]
+        found.append(mine - first)
+        first = end
     return found
 
 # %% ../../nbs/answers/fedcbdr.ipynb #13a0000b
@@ -85,11 +92,12 @@ def two_group_loss(z, y, old, tau_old, tau_new, omega_old, omega_new):
     scaled = torch.cat([of_old, of_new], 1)
     each = F.cross_entropy(scaled, y, reduction="none")
     is_old = y < old
+    is_new = y >= old
     loss = 0 * each.sum()
     if is_old.any():
         loss = loss + omega_old * each[is_old].mean()
-    if not is_old.all():
-        loss = loss + omega_new * each[~is_old].mean()
+    if is_new.any():
+        loss = loss + omega_new * each[is_new].mean()
     return loss
 
 # %% ../../nbs/answers/fedcbdr.ipynb #13a0000f
