@@ -42,7 +42,7 @@ def softly(z, y):
     "Cross-entropy of each row, in numpy."
     return np.log(np.exp(z - z.max(1, keepdims=True)).sum(1)) + z.max(1) - z[np.arange(len(y)), y]
 
-def by_hand(z, y, old, tau_old=0.9, tau_new=1.1, omega_old=1.1, omega_new=0.9, mode="paper"):
+def loss_by_hand(z, y, old, tau_old=0.9, tau_new=1.1, omega_old=1.1, omega_new=0.9, mode="paper"):
     z, y = z.detach().double().numpy(), y.numpy()
     is_old = np.isin(np.arange(z.shape[1]), list(old))
     scaled, mine = z / np.where(is_old, tau_old, tau_new), is_old[y]
@@ -81,12 +81,12 @@ def test_loss_by_hand(mode, y):
     for terms in ({}, dict(tau_old=0.5, tau_new=2.0, omega_old=3.0, omega_new=0.25)):
         got = tts_loss(z.float(), y, 3, mode=mode, **terms)
         assert got.dim() == 0 and got.dtype == torch.float32
-        assert got.item() == pytest.approx(by_hand(z.float(), y, range(3), mode=mode, **terms), rel=1e-5)
+        assert got.item() == pytest.approx(loss_by_hand(z.float(), y, range(3), mode=mode, **terms), rel=1e-5)
 
 @both_modes
 def test_loss_in_float64_is_exact(mode):
     z, y = a_batch()
-    assert tts_loss(z, y, 3, mode=mode).item() == pytest.approx(by_hand(z, y, range(3), mode=mode), rel=1e-12)
+    assert tts_loss(z, y, 3, mode=mode).item() == pytest.approx(loss_by_hand(z, y, range(3), mode=mode), rel=1e-12)
 
 @both_modes
 @pytest.mark.parametrize("y", [BATCH, torch.tensor([3, 4]), torch.tensor([0, 2])], ids=["both", "new", "old"])
