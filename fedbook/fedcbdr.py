@@ -21,12 +21,12 @@ from .engine.local import generator
 from .engine.wire import Msg, expect
 from .engine.workers import trial
 from .methods.balanced import (TRAINING, ReplaySizes, TrainingClient, TrainingServer, accept_scores,
-                                      as_sizes, evenness)
+                                      as_sizes)
 from .methods.continual import Method, StreamExperiment
 from .methods.leverage import BlockDiagonal, features, mask, random_orthogonal, repo_local
 
 # %% ../nbs/13_fedcbdr.ipynb #13d00027
-from .methods.balanced import train_on_both, two_group_loss  # noqa: F401
+from .methods.balanced import evenness, train_on_both, two_group_loss  # noqa: F401
 from .methods.leverage import chances, left_vectors, own_scores, rotation, to_clients  # noqa: F401
 
 # %% ../nbs/13_fedcbdr.ipynb #13b00011
@@ -117,7 +117,7 @@ class ReplayServer(TrainingServer):
         if self.config.gdr_mode == "repo_local":
             picks = lambda: repo_local(sketches.values(), self.config.buffer_size, self.dice())
             return self.assign(sketches, picks)
-        self.blocks = dict(zip(sketches, left_vectors(sketches.values())))
+        self.blocks = dict(zip(sketches, left_vectors([*sketches.values()])))
 
     def block(self, id: int) -> Tensor:
         "Return the rows of U' of client `id`: none, if its sketch did not come."
@@ -146,7 +146,8 @@ class ReplayServer(TrainingServer):
         else: super().accept(verb, id, msg)
 
 # %% ../nbs/13_fedcbdr.ipynb #d1ded3d2
-_SERVING = tuple("rate lr_end scale aggregation buffer_size use_replay gdr_mode norm replace buffer_policy".split())
+_SERVING = ("rate", "lr_end", "scale", "aggregation", "buffer_size", "use_replay", "gdr_mode", "norm", "replace",
+            "buffer_policy")
 
 def stream_client(id: int, model: nn.Module | None, tasks: list, seed: int, capacity: int = 0,
                   mask_block: int = 0) -> FedCBDRClient:

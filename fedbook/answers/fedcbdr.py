@@ -22,7 +22,7 @@ def rotation(n, generator):
 
 # %% ../../nbs/answers/fedcbdr.ipynb #13a00004
 def left_vectors(parts):
-    "For each matrix (n_k, d) in `parts` its rows (n_k, r) of the left singular vectors of all of them, stacked."
+    "For each matrix (n_k, d) in `parts` its rows (n_k, r) of the left singular vectors of all parts, stacked."
     sizes = [len(x) for x in parts]
     stacked = torch.cat(parts).double()
     u, s, _ = torch.linalg.svd(stacked, full_matrices=False)
@@ -102,7 +102,7 @@ def two_group_loss(z, y, old, tau_old, tau_new, omega_old, omega_new):
 
 # %% ../../nbs/answers/fedcbdr.ipynb #13a0000f
 def evenness(kept, classes):
-    "Entropy of the shares of the classes in all labels in `kept` (one tensor a client), over its largest value."
+    "Entropy of the shares of the classes in `kept` (labels of each client), over its largest value."
     counts = torch.zeros(classes)
     for y in kept:
         counts += torch.bincount(y, minlength=classes)

@@ -125,8 +125,8 @@ def mixed(new: _Pair, kept: _Pair, batch: int, generator: torch.Generator) -> li
 # %% ../../nbs/methods/balanced.ipynb #2deb4efb
 def train_on_both(model: nn.Module, new: _Pair, kept: _Pair, loss: Callable, epochs: int, batch: int,
                   sgd: Callable, generator: torch.Generator) -> dict[str, Tensor]:
-    """Return the state dict of `model`, which is trained by it, after `epochs` passes over the pairs (pictures,
-    labels) `new` and `kept` together, in batches that are `mixed` by `generator`: a step of the optimiser
+    """Return the state dict of `model`, which is trained by it, after `epochs` passes over the pairs
+    (pictures, labels) `new` and `kept` together, in batches that are `mixed` by `generator`: a step of the optimiser
     `sgd(parameters)` down `loss(model, x, y)` for each."""
     pairs = (pair for _ in range(epochs) for pair in mixed(new, kept, batch, generator))
     train(model, pairs, partial(loss, model), sgd(model.parameters()))
@@ -275,8 +275,8 @@ def labelled_pictures(name: str, x: Any, y: Any) -> _Pair:
 
 # %% ../../nbs/methods/balanced.ipynb #047ccae9
 class TrainingClient:
-    """FedCBDR's client number `cid` without the selection of what to replay: it holds pictures `x` (n, C, H, W),
-    float or uint8, with labels `y` (n,) of all its tasks, and looks only at those of the classes that the
+    """FedCBDR's client number `cid` without the selection of what to replay: it holds pictures `x` (n, C, H,
+    W), float or uint8, with labels `y` (n,) of all its tasks, and looks only at those of the classes that the
     server names. How to train comes with the message.
 
     `buffer_size` is the capacity of its replay `buffer` (None: append-only). `model` is the network it
@@ -362,8 +362,8 @@ def accept_fit(msg: Msg, weights: dict[str, Tensor]) -> None:
         raise Refused(f"new={msg.meta['new']} pictures are more than all n={msg.meta['n']}")
 
 def accept_scores(msg: Msg, u: Tensor, classes: range | None) -> None:
-    """Raise `Refused` unless the reply `msg` has `scores` (n,) in 0..1 that add up to the sum of the squares in
-    the client's rows `u` (n, r), and, where `classes` is given, `labels` (n,) among them."""
+    """Raise `Refused` unless the reply `msg` has `scores` (n,) in 0..1 that add up to the sum of the squares
+    in the client's rows `u` (n, r), and, where `classes` is given, `labels` (n,) among them."""
     labels = {"labels": ((len(u),), torch.int64)} if classes else {}
     expect(msg, {"scores": ((len(u),), torch.float64)} | labels)
     scores = msg.tensors["scores"]
@@ -384,8 +384,9 @@ TRAINING = tuple(field.name for field in fields(FedCBDRTrainer))     # fields of
 S = TypeVar("S", bound=Profile)
 
 def as_sizes(kind: type[S], config: S | dict | None = None) -> S:
-    """Return sizes of the class `kind` with the fields in `config` (name to value; None keeps the default), or
-    `config` if it is one of `kind` already. Raises `UserError` for unknown keys and values of another type."""
+    """Return sizes of the class `kind` with the fields in `config` (name to value; None keeps the default),
+    or `config` if it is one of `kind` already. Raises `UserError` for unknown keys and values of another
+    type."""
     if isinstance(config, kind): return config
     if not isinstance(config or {}, dict):
         raise UserError(f"config is a {type(config).__name__}, expected a dict or {kind.__name__}")
@@ -398,8 +399,8 @@ def as_sizes(kind: type[S], config: S | dict | None = None) -> S:
 
 # %% ../../nbs/methods/balanced.ipynb #d5a44e7c
 class TrainingServer(TaskServer):
-    """FedCBDR's server without the leverage scores: rounds of training with the loss TTS, a rate that falls over
-    a task, an unweighted mean, and a random draw of what is kept.
+    """FedCBDR's server without the leverage scores: rounds of training with the loss TTS, a rate that falls
+    over a task, an unweighted mean, and a random draw of what is kept.
 
     `model`: its network; `names[t]`: the labels of task t, as the clients know them; `config`: the settings;
     `new[id]`: how many pictures of the task client `id` holds; `drawn[id]`: the indices it is told to keep
@@ -458,8 +459,8 @@ class TrainingServer(TaskServer):
         self.drawn = dict(zip(rows, pick())) if any(map(len, rows.values())) else {}
 
     def draw(self, scores: dict, labels: dict) -> list[Tensor]:
-        """Return the drawn indices for each client in `scores` (id to scores), for a quota within each class of
-        the `labels` (id to labels)."""
+        """Return the drawn indices for each client in `scores` (id to scores), for a quota within each class
+        of the `labels` (id to labels)."""
         config, each = self.config, [*scores.values()]
         m = self.places(sum(map(len, each)))
         if config.gdr_mode == "class_quota": return class_quota(each, labels.values(), m, self.dice())
@@ -509,7 +510,8 @@ def evenness(kept: Sequence[Tensor], classes: int) -> float:
     for no label at all, and for fewer than two classes."""
     counts = torch.cat([y.long() for y in kept]).bincount(minlength=classes) if len(kept) else torch.zeros(1)
     if classes < 2 or not counts.sum():
-        raise UserError(f"kept holds {int(counts.sum())} labels of {classes} classes, expected some of two or more")
+        raise UserError(f"kept holds {int(counts.sum())} labels of {classes} classes, expected some, of two or "
+                        "more")
     return float(torch.special.entr(counts / counts.sum()).sum() / math.log(classes))
 
 # %% ../../nbs/methods/balanced.ipynb #f3b8c789
@@ -571,8 +573,8 @@ class TaskByTask:
     clients of a list that have none borrow one like it. `history` has a row for each round,
     `federation.ledger` every message. Raises `UserError` for pictures and labels that do not go together."""
 
-    def __init__(self, serve: Callable[[Any], Any], clients: Any, test_data: Any, model: nn.Module | None = None,
-                 seed: int = 0):
+    def __init__(self, serve: Callable[[Any], Any], clients: Any, test_data: Any,
+                 model: nn.Module | None = None, seed: int = 0):
         if not isinstance(test_data, (list, tuple)) or len(test_data) != 2:
             raise UserError(f"test_data is a {type(test_data).__name__}, expected a pair (pictures, labels)")
         self.test_data = labelled_pictures("test_data", *test_data)

@@ -21,8 +21,8 @@ def own_scores(g):
 
 
 def chances(g):
-    zeros = g.random() < 0.2
-    return [(0 if zeros else 1) * torch.tensor(g.random(int(n))) for n in g.integers(1, 6, int(g.integers(2, 5)))],
+    factor = int(g.random() > 0.2)
+    return [factor * torch.tensor(g.random(int(n))) for n in g.integers(1, 6, int(g.integers(2, 5)))],
 
 
 def to_clients(g):
@@ -48,5 +48,5 @@ def two_group_loss(g):
 
 
 def evenness(g):
-    classes = int(g.integers(2, 7))
-    return [torch.tensor(g.integers(0, classes, int(n))) for n in g.integers(1, 9, int(g.integers(1, 4)))], classes
+    classes, sizes = int(g.integers(2, 7)), g.integers(1, 9, int(g.integers(1, 4)))
+    return [torch.tensor(g.integers(0, classes, int(n))) for n in sizes], classes

@@ -71,7 +71,8 @@ def to_clients__wrong_as_drawn(picks, sizes):
 
 def to_clients__wrong_copies_lost(picks, sizes):
     ends = torch.tensor(sizes).cumsum(0)
-    return [picks[(picks < end) & (picks >= end - size)].unique() - (end - size) for end, size in zip(ends, sizes)]
+    spans = [(end - size, end) for end, size in zip(ends, sizes)]
+    return [picks[(picks < end) & (picks >= first)].unique() - first for first, end in spans]
 
 def to_clients__right_by_owner(picks, sizes):
     owner = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
@@ -124,13 +125,14 @@ def two_group_loss__wrong_one_mean(z, y, old, tau_old, tau_new, omega_old, omega
 
 def two_group_loss__wrong_temperature_by_label(z, y, old, tau_old, tau_new, omega_old, omega_new):
     each = F.cross_entropy(z / torch.where(y < old, tau_old, tau_new)[:, None], y, reduction="none")
-    parts = (w * each[group].mean() for w, group in ((omega_old, y < old), (omega_new, y >= old)) if group.any())
-    return sum(parts)
+    groups = (omega_old, y < old), (omega_new, y >= old)
+    return sum(w * each[group].mean() for w, group in groups if group.any())
 
 def two_group_loss__wrong_multiplied(z, y, old, tau_old, tau_new, omega_old, omega_new):
     scaled = torch.cat([z[:, :old] * tau_old, z[:, old:] * tau_new], 1)
     each = F.cross_entropy(scaled, y, reduction="none")
-    return sum(w * each[group].mean() for w, group in ((omega_old, y < old), (omega_new, y >= old)) if group.any())
+    groups = (omega_old, y < old), (omega_new, y >= old)
+    return sum(w * each[group].mean() for w, group in groups if group.any())
 
 def two_group_loss__wrong_no_number_without_old(z, y, old, tau_old, tau_new, omega_old, omega_new):
     scaled = torch.cat([z[:, :old] / tau_old, z[:, old:] / tau_new], 1)
