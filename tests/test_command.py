@@ -211,7 +211,7 @@ def test_find_takes_notebook_and_module_names():
 @pytest.mark.parametrize("name, profile, runs_there", [
     ("fedgtea", "full", "evidence/fedgtea"), ("14_fedgtea", "full", "evidence/fedgtea"),
     ("fedgtea", "quick", "14_fedgtea"), ("evidence/fedgtea", "full", "evidence/fedgtea"),
-    ("fedcbdr", "full", "13_fedcbdr"), ("fedavg", "full", "methods/fedavg")])
+    ("fedcbdr", "quick", "13_fedcbdr"), ("fedavg", "full", "methods/fedavg")])
 def test_long_runs_of_an_evening_go_to_its_lab_book(name, profile, runs_there, monkeypatch, capsys, tmp_path):
     asked = []
     monkeypatch.setattr(command, "run_chapters", lambda paths, *_, **options: asked.extend(paths) or [])

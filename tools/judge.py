@@ -19,7 +19,7 @@ HEADLINES: dict[str, Sequence[Callable[[Results], object]]] = {
     "evidence/fedreplay": [fedreplay_claims],
     "11_fedmox": [fedmox_claims],
     "12_fedklpr": [fedklpr_claims],
-    "13_fedcbdr": [fedcbdr_claims],
+    "evidence/fedcbdr": [fedcbdr_claims],
     "evidence/fedgtea": [fedgtea_claims],
     "evidence/streams": [fedcbdr_streams_claims, fedgtea_streams_claims],
     "privacy/attack": [fedreplay_attack_claims, fedcbdr_attack_claims, fedgtea_attack_claims],

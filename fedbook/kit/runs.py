@@ -45,7 +45,7 @@ WINGS = {
     "engine": ("local", "wire", "federation", "workers", "stacked"),
     "datasets": ("world", "split", "folders", "encoders", "leaves", "people", "traffic", "streets", "sensors"),
     "methods": ("fedavg", "score", "continual", "penalties", "exemplars", "painters", "detect", "teacher", "experts",
-                "leverage", "wasserstein", "alignment", "heads", "reid", "pruning"),
+                "leverage", "balanced", "wasserstein", "alignment", "heads", "reid", "pruning"),
     "privacy": ("secagg", "dp", "private", "attack", "robust", "compress"),
     "deploy": ("flower", "nodes", "buffered", "scale"),
     "evidence": ("claims", "fedreplay", "fedmox", "fedklpr", "fedcbdr", "fedgtea", "streams", "left_open"),
