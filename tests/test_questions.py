@@ -70,7 +70,8 @@ def test_figures_verdict_and_seeds_are_those_of_the_files(question):
     mean = math.fsum(claim["values"]) / len(claim["values"])
     scale = 100 if claim["unit"] == "%" else 1
     text = answer_text(answered(question, BODIES))
-    assert f"{abs(scale * mean):.3g}" in in_words(answered(question, BODIES)) and f", {len(claim['values'])} seeds" in text
+    assert f"{abs(scale * mean):.3g}" in in_words(answered(question, BODIES))
+    assert f", {len(claim['values'])} seeds" in text
     assert f"**Verdict** {claim['verdict']}" in text
     assert claim["verdict"] in (*VERDICTS, *OWN_VERDICTS)
     stem = question.rests[0].chapter.replace("/", ".")

@@ -283,7 +283,8 @@ def answer_text(answer: Settled) -> str:
     number of seeds, what would change it, and a link to the notebook cell that measured it. The
     link is right in a notebook in a folder of nbs/."""
     claim, place = answer.found[0], cell_link(answer.question)
-    seeds = "" if claim is None else f", {len(claim['values'])} seeds, on the claim \u201c{claim['claim']}\u201d"
+    seeds = "" if claim is None else f", {len(claim['values'])} seeds"
+    if claim: seeds += f", on the claim \u201c{claim['claim']}\u201d"
     return (f"### {answer.question.asked}\n\n{answer.question.context}\n\n**Answer** {in_words(answer)}\n\n"
             f"**Verdict** {verdict_of(claim) if claim else NOT_YET}{seeds}. "
             f"**What would change our mind** {would_turn(answer)} "
