@@ -140,7 +140,8 @@ def test_its_figure_is_drawn_from_the_same_values(question):
              if len(line.get_xdata()) == 1 and line.get_markersize() == 7]
     mean = (100 if claim["unit"] == "%" else 1) * math.fsum(claim["values"]) / len(claim["values"])
     assert any(math.isclose(mean, x, rel_tol=1e-9, abs_tol=1e-12) for x in drawn)
-    if question.share: assert all(0 <= x <= 100 for line in figure.axes[0].lines[1:2] for x in line.get_xdata())
+    if question.share:
+        assert all(0 <= x <= 100 for line in figure.axes[0].lines[1:2] for x in line.get_xdata())
 
 
 def test_the_notebook_shows_what_results_say_now():

@@ -155,8 +155,8 @@ def _question(table: dict, where: str) -> Question:
     for field in ("holds", "fails", "undecided"):
         places = re.findall(r"\{.*?\}", table[field])
         if places not in (["{size}"], ["{signed}"]):
-            raise UserError(f"{where}: {field} with {', '.join(places) or 'no place'} came, expected just one "
-                            "of {size}, {signed}")
+            raise UserError(f"{where}: {field} with {', '.join(places) or 'no place'} came, expected just "
+                            "one of {size}, {signed}")
     return Question(**{field: table[field] for field in texts}, rests=tuple(rests),
                     share=table.get("share", False))
 
