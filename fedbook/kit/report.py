@@ -204,8 +204,8 @@ def overview_figure(bodies: Sequence[dict]) -> Any:
         ax.tick_params(axis="both", labelsize=10)
         ax.tick_params(axis="y", length=0)
         ax.axvline(0, color="black", lw=1)
-        title = f"What {len(claims)} papers claim first, and what our small runs gave: {verdict_counts(claims)}"
-        fig.suptitle(textwrap.fill(title, 110), x=0.01, ha="left", fontsize=12)
+        title = f"The main claims of {len(claims)} papers in our small runs: {verdict_counts(claims)}"
+        fig.suptitle(textwrap.fill(title, 110), x=0.01, ha="left", fontsize=11)
     return fig
 
 
