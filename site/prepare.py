@@ -65,7 +65,7 @@ def contents(course: Course, index: str) -> str:
         return next(iter(re.findall(r"^> (.+)$", first, re.M)), "")
 
     def told_of(name, text):
-        time = re.search(r"^\*\*Time\*\* (\d+ minutes)", course.books[name].cells[0].source, re.M)
+        time = re.search(r"\*\*Time\*\* (\d+ minutes)", course.books[name].cells[0].source)
         minutes = f" ({time[1]})" if time and "/" not in name else ""
         return f"- [{text}]({name}.ipynb){minutes}: {sentence(name)}"
 
