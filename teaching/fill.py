@@ -58,13 +58,14 @@ def others(text, known):
     "A line for each wing: links to those of its chapters that no plan in `text` has."
     rest = [name for name in known if f"[{name}](" not in text]
     wings = dict.fromkeys(name.partition("/")[0] for name in rest)
-    linked = lambda wing: ", ".join(f"[{name}](../nbs/{name}.ipynb)" for name in rest if name.startswith(f"{wing}/"))
-    return [f"- **{wing}**: {linked(wing)}." for wing in wings if linked(wing)]
+    link = lambda name: f"[{name}](../nbs/{name}.ipynb)"
+    linked = {wing: ", ".join(link(name) for name in rest if name.startswith(f"{wing}/")) for wing in wings}
+    return [f"- **{wing}**: {links}." for wing, links in linked.items() if links]
 
 
 def refilled(text):
-    """The syllabus `text` with the rows and sums as they are now. A chapter that is not there yet has no minutes. The
-    list of what is left out, at the end, is written anew."""
+    """The syllabus `text` with the rows and sums as they are now. A chapter that is not there yet has no minutes.
+    The list of what is left out, at the end, is written anew."""
     plans, mark, _ = text.partition(LEFT_OUT)
     lines, known, sums, heading = plans.split("\n"), chapters(), {}, None
     for i, line in enumerate(lines):

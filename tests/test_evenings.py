@@ -15,7 +15,8 @@ spec = importlib.util.spec_from_file_location("evenings", ROOT / "tools" / "even
 evenings = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(evenings)
 
-WRITTEN = ["00_start", "01_drift", "02_skew", "03_messages", "10_fedreplay", "11_fedmox", "12_fedklpr", "13_fedcbdr", "14_fedgtea"]
+WRITTEN = ["00_start", "01_drift", "02_skew", "03_messages", "10_fedreplay", "11_fedmox", "12_fedklpr",
+           "13_fedcbdr", "14_fedgtea"]
 
 
 @pytest.fixture(scope="module", params=WRITTEN)
@@ -153,7 +154,8 @@ def test_every_week_of_a_plan_is_the_sum_of_its_chapters_and_no_longer_than_five
 def test_a_paper_from_zero_is_itself_and_all_on_which_it_stands():
     book = lambda name, minutes, needs, said: evenings.Evening(
         name, 200 * minutes, 0, 0, 0, 0, 0.0, [], needs, said)
-    path = [book("00_start", 50, [], []), book("01_drift", 100, ["00_start"], []), book("02_skew", 120, [], ["01_drift"]),
+    path = [book("00_start", 50, [], []), book("01_drift", 100, ["00_start"], []),
+            book("02_skew", 120, [], ["01_drift"]),
             book("13_fedcbdr", 140, ["01_drift"], ["02_skew"]), book("14_fedgtea", 10, [], ["99_gone"])]
     assert evenings.from_zero(path) == {"13_fedcbdr": 50 + 100 + 120 + 140, "14_fedgtea": 10}
 

@@ -17,10 +17,15 @@ DEMO = Paper("FedX", "10_demo", gain, ("accuracy", "down+up"), ("Old", "FedAvg")
 def row(what, seed, **numbers): return dict(what=what, seed=seed, numbers=numbers, seconds=1.0)
 
 
+def three_seeds():
+    pairs = (("FedGTEA", 0.5), ("FedAvg", 0.3))
+    return [row(what, s, accuracy=a + s / 100) for s in range(3) for what, a in pairs]
+
+
 def ran(folder, *rows, chapter="14_fedgtea", error=None, profile="quick"):
     "What `run_chapter` returns of a run with these rows."
-    body = dict(name=chapter, profile=profile, seed=0, sizes={}, scale="", device="cpu", changes={}, claims=[],
-                rows=list(rows), headline="done")
+    body = dict(name=chapter, profile=profile, seed=0, sizes={}, scale="", device="cpu", changes={},
+                claims=[], rows=list(rows), headline="done")
     (folder / "results.json").write_text(json.dumps(body))
     return dict(chapter=chapter, measured="done", seconds=1.0, notebook=str(folder / "x.ipynb"), error=error)
 
@@ -44,11 +49,13 @@ def test_numbers_may_be_sums_and_a_share_that_is_saved():
 def test_a_run_that_has_not_both_is_not_measured(rows): assert compared(DEMO, rows) == ([], "")
 
 
-def now(*runs): return {row["paper"]: row["ours now"] for row in papers_rows(runs, kept_results())}["FedGTEA"]
+def now(*runs):
+    rows = papers_rows(runs, kept_results())
+    return next(row["ours now"] for row in rows if row["paper"] == "FedGTEA")
 
 
 def test_what_came_out_now_is_said_with_its_interval_and_its_baseline(tmp_path):
-    rows = [row(what, s, accuracy=a + s / 100) for s in range(3) for what, a in (("FedGTEA", 0.5), ("FedAvg", 0.3))]
+    rows = three_seeds()
     assert now(ran(tmp_path, *rows)) == "20 [20, 20] % (3 seeds), against FedAvg"
     assert now(ran(tmp_path, rows[0], profile="smoke")) == "not measured at smoke"
     assert now(ran(tmp_path, *rows, error="cell 3 failed")) == "the run failed"
@@ -74,7 +81,8 @@ def test_the_table_has_each_paper_with_the_figures_of_its_kept_claim():
 def test_the_table_fits_a_terminal_and_loses_no_word():
     table = papers_table([], kept_results())
     assert max(map(len, table.splitlines())) <= 128
-    words = {word for each in papers_rows([], kept_results()) for text in each.values() for word in text.split()}
+    texts = (text for each in papers_rows([], kept_results()) for text in each.values())
+    words = {word for text in texts for word in text.split()}
     assert words <= set(table.split())
 
 
@@ -85,12 +93,12 @@ def test_a_size_is_a_range_or_the_papers_words():
 
 
 def test_a_walk_along_the_path_ends_in_the_table(tmp_path, monkeypatch, capsys):
-    rows = [row(what, s, accuracy=a) for s in range(3) for what, a in (("FedGTEA", 0.5), ("FedAvg", 0.3))]
-    told = [ran(tmp_path, *rows)]
+    told = [ran(tmp_path, *three_seeds())]
     monkeypatch.setattr(command, "run_chapters", lambda *_, **__: told)
     assert main(["run", "--out", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     head, *_, last = out.partition("The papers, ")[2].splitlines()
-    assert re.search(r"FedGTEA .*20 \[20, 20\] %", out) and "what is kept" in head and last.startswith("open next: ")
+    assert re.search(r"FedGTEA .*20 \[20, 20\] %", out) and "what is kept" in head
+    assert last.startswith("open next: ")
     assert main(["run", "fedgtea", "--out", str(tmp_path)]) == 0
     assert "The papers, " not in capsys.readouterr().out

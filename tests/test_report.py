@@ -15,9 +15,9 @@ from fedbook.engine.errors import UserError
 from fedbook.evidence.claims import claims_figure, judged_claim, mean_of_claim, message, verdict_counts
 from fedbook.engine.rows import results_text
 from fedbook.engine.history import History
-from fedbook.kit.report import (as_html, collect, draw_curves, drawn_from, failed_runs, few_colours, figures_of, fill,
-                                headlines, keep, main_claims, overview_figure, page, row_difference, result_name,
-                                write_report)
+from fedbook.kit.report import (as_html, collect, draw_curves, drawn_from, failed_runs, few_colours,
+                                figures_of, fill, headlines, keep, main_claims, overview_figure, page,
+                                row_difference, result_name, write_report)
 
 matplotlib.use("Agg")
 
@@ -152,16 +152,18 @@ def test_one_sentence_is_one_claim_and_what_other_runs_found_is_its_curve():
 
 
 def test_the_overview_has_one_row_a_paper_on_the_papers_scale():
-    ratio = judged_claim("d has 4 times of a", [1.9, 2.0, 2.1], at_least=4, unit="times", of="FedTimes", paper="4 times")
+    ratio = judged_claim("d has 4 times of a", [1.9, 2.0, 2.1], at_least=4, unit="times", of="FedTimes")
     far = OPPOSITE | dict(of="FedFar")
+    plain = judged_claim("no size", [1.0, 1.1], at_least=0, of="FedPlain")
     bodies = [result(SURE, OPPOSITE, NOISY, FEW), result(ratio, far, name="98_other"),
-              result(judged_claim("no size", [1.0, 1.1], at_least=0, of="FedPlain"), name="99_last")]
+              result(plain, name="99_last")]
     assert [claim["of"] for claim in main_claims(bodies)] == ["FedDemo", "FedTimes", "FedFar"]
     [ax] = overview_figure(bodies).axes
     assert [t.get_text() for t in ax.get_yticklabels()] == ["b beats a", "d has 4 times of a", "c beats a"]
     ends = [bar.get_width() for bar in ax.patches]
     assert ends[::2] == [1, 1, 1], "what the paper claims"
-    assert ends[1::2] == pytest.approx([mean_of_claim(SURE) / 0.054, (2 - 1) / (4 - 1), -2.0]), "cut at the edge"
+    ours = [mean_of_claim(SURE) / 0.054, (2 - 1) / (4 - 1), -2.0]
+    assert ends[1::2] == pytest.approx(ours), "what is far outside is cut at the edge"
     intervals = [line.get_xdata() for line in ax.lines if line.get_marker() == "|"]
     assert intervals[0] == pytest.approx([SURE["low"] / 0.054, SURE["high"] / 0.054])
     assert [text.get_text() for text in ax.texts][:4] == [

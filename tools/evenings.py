@@ -229,7 +229,8 @@ def readme_with_minutes(text: str, folder: Path) -> str:
     evenings = [measured(path) for path in (folder / f"{name}.ipynb" for name in PATH) if path.exists()]
     ends = sorted(from_zero(evenings).values())
     whole = " to ".join(dict.fromkeys(hours(end) for end in (ends[0], ends[-1])))
-    text = ALL_HOURS.sub(f"In all {hours(sum(e.minutes for e in evenings))} hours", text_with_minutes(text, folder))
+    total = hours(sum(evening.minutes for evening in evenings))
+    text = ALL_HOURS.sub(f"In all {total} hours", text_with_minutes(text, folder))
     return ONE_PAPER.sub(f"One paper from zero takes {whole} hours", text)
 
 

@@ -25,10 +25,10 @@ def saving(method: float, baseline: float) -> float:
 
 
 class Paper(NamedTuple):
-    """A paper and how its first claim is read off the rows of a run: `compare` takes a number of the row named as
-    the paper's method and that of a baseline, the first of `baselines` that the run has (the first of all is the
-    one of the claim). `numbers` are the names under which a row may have that number; names joined by "+" are
-    added up."""
+    """A paper and how its first claim is read off the rows of a run. `compare` takes a number of the row that is
+    named as the paper's method, and the same number of a baseline: the first of `baselines` that the run has.
+    (The claim names the first of all.) `numbers` are the names that a row may have for that number. Names joined
+    by "+" are added up."""
     name: str
     chapter: str
     compare: Callable[[float, float], float]
@@ -58,8 +58,9 @@ def _by_seed(rows: Iterable[dict], what: str, name: str) -> dict[int, float]:
 
 
 def compared(paper: Paper, rows: Sequence[dict]) -> tuple[list[float], str]:
-    """Return what `paper.compare` gives in the `rows` of a run, a number for each seed that both the paper's method
-    and a baseline have, by rising seed, and the name of that baseline. Both are empty if the run has not both."""
+    """Return what `paper.compare` gives in the `rows` of a run, by rising seed, and the name of the baseline: a
+    number for each seed that both the paper's method and that baseline have. Both are empty if the run has no
+    such seed."""
     for baseline in paper.baselines:
         for name in paper.numbers:
             method, other = (_by_seed(rows, what, name) for what in (paper.name, baseline))
@@ -82,8 +83,8 @@ def _now(paper: Paper, claim: dict, ran: dict | None) -> str:
 
 
 def papers_figure(claim: dict) -> str:
-    """Return the size that the paper of `claim` (a dict from `judged_claim`) prints, or its range, with its unit;
-    where it prints none, its own words."""
+    """Return the size that the paper of `claim` (a dict from `judged_claim`) prints, or its range, with its
+    unit. Where it prints none, return its own words."""
     if not claim["effect"]: return claim["paper"]
     scale = 100 if claim["unit"] == "%" else 1
     sizes = dict.fromkeys(f"{scale * size:.3g}" for size in claim["effect"])
@@ -91,9 +92,9 @@ def papers_figure(claim: dict) -> str:
 
 
 def papers_rows(ran: Sequence[dict], kept: Sequence[dict]) -> list[dict[str, str]]:
-    """Return a row for each of `PAPERS`, column to text: the paper, what it claims, its figure, ours now, from `ran`
-    (dicts from `run_chapter`), ours `kept` (results files as dicts), and what to open. A paper of which no claim is
-    kept has no row."""
+    """Return a row for each of `PAPERS`, column to text: the paper, what it claims, its figure, ours now, from
+    `ran` (dicts from `run_chapter`), ours `kept` (results files as dicts), and what to open. A paper of which no
+    claim is kept has no row."""
     claims = {name: several[0].claim for name, several in headlines(kept).items()}
     runs, rows = {run["chapter"]: run for run in ran}, []
     for paper in PAPERS:
@@ -111,8 +112,8 @@ WIDTHS = {"paper": 9, "it claims": 27, "its figure": 17, "ours now": 23, "ours k
 
 
 def papers_table(ran: Sequence[dict], kept: Sequence[dict]) -> str:
-    """Return `papers_rows` as text for a terminal of 128 columns, long cells on several lines; empty if there is
-    no row."""
+    """Return `papers_rows` as text for a terminal of 128 columns, long cells on several lines. The text is empty
+    if there is no row."""
     rows = papers_rows(ran, kept)
     if not rows: return ""
     lines = _lines(dict(zip(WIDTHS, WIDTHS)))

@@ -164,8 +164,8 @@ def _points(claim: dict, body: dict) -> list[dict]:
 
 
 def main_claims(bodies: Sequence[dict]) -> list[dict]:
-    """Return the main claim of each paper in `bodies` (results files as dicts), with `of` the paper: its first one
-    that was measured and has a size (see `paper_sizes`)."""
+    """Return the main claim of each paper in `bodies` (results files as dicts): its first one that was measured
+    and has a size (see `paper_sizes`)."""
     found = ((h.claim for h in several) for several in headlines(bodies).values())
     firsts = (next((c for c in claims if c["low"] is not None and paper_sizes(c)), None) for claims in found)
     return [claim for claim in firsts if claim]
