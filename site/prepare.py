@@ -58,8 +58,8 @@ def label(name: str, book) -> str:
 
 def contents(course: Course, index: str) -> str:
     """The start page. Where a list has a pattern of notebooks (`1?_*`), those that fit it come in its place, in
-    the order of the course; below the list of a part stands the sentence of each of its chapters, and on the path its minutes. The part of a
-    wing (`engine/*`) is folded."""
+    the order of the course; below the list of a part stands the sentence of each of its chapters, and on the path
+    its minutes. The part of a wing (`engine/*`) is folded."""
     def sentence(name):
         first = course.books[name].cells[0].source
         return next(iter(re.findall(r"^> (.+)$", first, re.M)), "")

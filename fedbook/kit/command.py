@@ -215,8 +215,8 @@ def _add_run(commands: Any) -> None:
     run.add_argument("-h", "--help", action=_SizesHelp, nargs=0,
                      help="show this; behind the name of a chapter, its sizes too")
     run.add_argument("name", nargs="?", default="path",
-                     help="a notebook (methods/fedavg), a module (fedavg), path (the default: the evenings, and a "
-                          "table of the papers), or all: the path, then the wings")
+                     help="a notebook (methods/fedavg), a module (fedavg), path (the default: the evenings, "
+                          "then a table of the papers), or all: the path, then the wings")
     _add_sizes(run)
     run.add_argument("--device", default="auto", help="auto (a GPU where there is one), cpu or cuda")
     run.add_argument("--engine", default="local",
