@@ -3,8 +3,8 @@
     python teaching/fill.py
 
 (`python tools/evenings.py --write` does so, too.) Both are read off each chapter's first cell, into every row of
-a table that links to a chapter: `| chapter | minutes | before this | after it you can |`. The sum of a week stands in its heading. A test fails
-where that would change anything.
+a table that links to a chapter: `| chapter | minutes | before this | after it you can |`. The sum of a
+week stands in its heading. A test fails where that would change anything.
 """
 import json
 import re
