@@ -99,9 +99,10 @@ class FedReplayServer(PoolServer):
 
     def warm_up(self) -> None:
         "Train the head on the pool."
-        pool, how, drawn = self.shared_pool, self.sizes, generator(self.seed, 0, 0, 2)
-        trained = train_on_pool(self.head, pool.z, pool.y, how.warm_steps, how.warm_batch, drawn, how.lr,
-                                how.weight_decay)
+        how, drawn = self.sizes, generator(self.seed, 0, 0, 2)
+        there = self.head.classifier.weight.device
+        z, y = self.shared_pool.z.to(there), self.shared_pool.y.to(there)
+        trained = train_on_pool(self.head, z, y, how.warm_steps, how.warm_batch, drawn, how.lr, how.weight_decay)
         self.head.load_state_dict(trained)
 
     def expand(self, donated: ReplayPool) -> None:
