@@ -1,9 +1,9 @@
-# NAME: a chapter, or all.  PROFILE: smoke, quick, full, paper.  PIP_ARGS: passed to pip, e.g. to choose another index for torch.
+# NAME: a chapter, path (the ten evenings) or all.  PROFILE: smoke, quick, full, paper.  PIP_ARGS: passed to pip, e.g. to choose another index for torch.
 # test-fast leaves out chapters, nodes, kernels, the browser and long proofs. test-browser runs chapters in JupyterLab, moves
 # every slider and looks at the whole site; test does so with one chapter. test-all does everything there is.
 # MINUTES: as many as `make gpu` may take; the next call goes on.
 PYTHON   ?= python3
-NAME     ?= all
+NAME     ?= path
 PROFILE  ?= quick
 DEVICE   ?= auto
 ARGS     ?=

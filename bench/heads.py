@@ -27,7 +27,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from bar import bar
 from fedbook.engine.workers import transport_for
 from fedbook.engine.federation import Federation, Server
-from fedbook.fedreplay import FedReplayClient, FedReplaySizes, ReplayHead, logits_stacked
+from fedbook.methods.heads import ReplayHead, logits_stacked
+from fedbook.fedreplay import FedReplayClient, FedReplaySizes
 from fedbook.engine.local import build, generator
 from fedbook.engine.stacked import Stacked
 from fedbook.engine.wire import Msg

@@ -58,18 +58,23 @@ def label(name: str, book) -> str:
 
 def contents(course: Course, index: str) -> str:
     """The start page. Where a list has a pattern of notebooks (`1?_*`), those that fit it come in its place, in
-    the order of the course; below the list of a part stands the sentence of each of its chapters. The part of a
-    wing (`engine/*`) is folded."""
+    the order of the course; below the list of a part stands the sentence of each of its chapters, and on the path
+    its minutes. The part of a wing (`engine/*`) is folded."""
     def sentence(name):
         first = course.books[name].cells[0].source
         return next(iter(re.findall(r"^> (.+)$", first, re.M)), "")
+
+    def told_of(name, text):
+        time = re.search(r"\*\*Time\*\* (\d+ minutes)", course.books[name].cells[0].source)
+        minutes = f" ({time[1]})" if time and "/" not in name else ""
+        return f"- [{text}]({name}.ipynb){minutes}: {sentence(name)}"
 
     def part(match):
         caption, pattern = match.groups()
         names = in_order(fnmatch.filter(course.books, pattern))
         named = {name: label(name, course.books[name]) for name in names}
         entries = "\n".join(f"{text} <{name}>" for name, text in named.items())
-        told = "\n".join(f"- [{text}]({name}.ipynb): {sentence(name)}" for name, text in named.items())
+        told = "\n".join(told_of(name, text) for name, text in named.items())
         shown = f"### {caption}\n\n{told}"
         if "/" in pattern:
             shown = f"<details class='wing'><summary>{caption}</summary>\n\n{told}\n\n</details>"

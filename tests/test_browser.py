@@ -167,11 +167,11 @@ def test_every_slider_of_the_other_chapters_moves_and_its_picture_changes(lab, c
 def test_a_link_in_an_output_leads_to_its_cell_in_another_notebook(lab):
     """The address of a cell, `#cell-id=ID`, is JupyterLab's; the site has its own for it. JupyterLab opens the
     notebook at the first click, and scrolls to the cell once it is open."""
-    for name in ("10_fedreplay.ipynb", "evidence/left_open.ipynb"): lab.open(name)
-    link = lab.seen.locator("a[href*='10_fedreplay.ipynb'][href*='#cell-id=']").first
+    for name in ("evidence/fedreplay.ipynb", "evidence/left_open.ipynb"): lab.open(name)
+    link = lab.seen.locator("a[href*='fedreplay.ipynb'][href*='#cell-id=']").first
     cell = link.get_attribute("href").partition("#cell-id=")[2]
     link.click()
-    lab.page.wait_for_function("jupyterapp.shell.currentWidget.context.path == '10_fedreplay.ipynb'")
+    lab.page.wait_for_function("jupyterapp.shell.currentWidget.context.path == 'evidence/fedreplay.ipynb'")
     place = [each["id"] for each in lab.cells()].index(cell)
     expect(lab.seen.locator(".jp-Cell").nth(place)).to_be_in_viewport()
     for _ in range(2): lab.close()

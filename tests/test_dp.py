@@ -29,7 +29,8 @@ from fedbook.privacy.dp import (AdaptiveClient, AdaptiveServer, Budget, BudgetSp
 from fedbook.engine.workers import Checkpoint, prove, trial
 from fedbook.engine.federation import Client, Experiment, FedProxClient, TooFewReplies
 from fedbook.fedcbdr import FedCBDRClient
-from fedbook.fedreplay import FedReplayClient, FedReplaySizes, ReplayHead
+from fedbook.methods.heads import ReplayHead
+from fedbook.fedreplay import FedReplayClient, FedReplaySizes
 from fedbook.engine.errors import UserError
 from fedbook.engine.sizes import choose
 from fedbook.engine.local import build

@@ -16,11 +16,11 @@ from fedbook.kit.runs import chapter_module, chapters, encoders_of, made_up, dry
 from pretended import aside
 from walks import walk
 
-PAPERS = ("10_fedreplay", "11_fedmox", "evidence/fedklpr", "13_fedcbdr", "evidence/fedgtea")
+PAPERS = ("evidence/fedreplay", "11_fedmox", "evidence/fedklpr", "evidence/fedcbdr", "evidence/fedgtea")
 LOOPS = 20          # of the calibration, that a walk may take; above is a warning
 BY_DAY, AT_MOST = 2 * LOOPS, 10 * LOOPS         # above that it is red: for SHORT, and for the others
 # Those that every `make test` walks:
-SHORT = (("13_fedcbdr", "paper"), ("evidence/fedgtea", "paper"))
+SHORT = (("evidence/fedcbdr", "paper"), ("evidence/fedgtea", "paper"))
 
 
 @pytest.fixture(scope="module")
@@ -123,4 +123,4 @@ def test_what_cannot_be_walked_is_one_sentence(arguments, words, tmp_path, capsy
 
 def test_a_profile_that_breaks_a_rule_is_refused_at_once(data):
     with pytest.raises(UserError, match="late_join"):
-        sizes_of(chapters()["10_fedreplay"], "paper", {"late_join": "200"})
+        sizes_of(chapters()["evidence/fedreplay"], "paper", {"late_join": "200"})

@@ -15,7 +15,8 @@ spec = importlib.util.spec_from_file_location("evenings", ROOT / "tools" / "even
 evenings = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(evenings)
 
-WRITTEN = ["00_start", "01_drift", "02_skew", "03_messages", "10_fedreplay", "11_fedmox", "12_fedklpr", "13_fedcbdr", "14_fedgtea"]
+WRITTEN = ["00_start", "01_drift", "02_skew", "03_messages", "10_fedreplay", "12_fedklpr", "13_fedcbdr",
+           "14_fedgtea"]
 
 
 @pytest.fixture(scope="module", params=WRITTEN)
@@ -122,6 +123,41 @@ def test_the_doors_of_the_first_evening_say_the_minutes_of_each_chapter_as_count
     assert linked == others, "a door leads to each chapter of the path, in its order"
     told = [cell.source for cell in start.cells]
     assert evenings.with_minutes(start, ROOT / "nbs") == told, "python tools/evenings.py --write 00_start"
+
+
+def test_the_readme_says_minutes_and_hours_as_counted():
+    text = evenings.README.read_text()
+    linked = evenings.LINKED_TIME.findall(text)
+    assert linked == [path.stem for path in sorted((ROOT / "nbs").glob("[0-9]*.ipynb"))]
+    assert evenings.ALL_HOURS.search(text) and evenings.ONE_PAPER.search(text)
+    assert evenings.readme_with_minutes(text, ROOT / "nbs") == text, "python tools/evenings.py --write"
+
+
+SYLLABUS = (ROOT / "teaching" / "syllabus.md").read_text()
+
+
+def syllabus_rows(text): return re.findall(r"(?m)^\| \[([\w/]+)\]\(.*?\) \| (\d+) \|", text)
+
+
+def test_the_syllabus_says_the_minutes_that_were_counted(evening):
+    told = {minutes for name, minutes in syllabus_rows(SYLLABUS) if name == evening.name}
+    assert told == {str(evening.minutes)}, "python tools/evenings.py --write"
+
+
+def test_every_week_of_a_plan_is_the_sum_of_its_chapters_and_no_longer_than_five_hours():
+    weeks = re.findall(r"(?ms)^## ([^\n]*?), (\d+) minutes: [^\n]*\n(.*?)(?=^#|\Z)", SYLLABUS)
+    assert len(weeks) == 2 + 6 + 13
+    for title, total, rows in weeks:
+        assert int(total) == sum(int(minutes) for _, minutes in syllabus_rows(rows)) <= 300, title
+
+
+def test_a_paper_from_zero_is_itself_and_all_on_which_it_stands():
+    book = lambda name, minutes, needs, said: evenings.Evening(
+        name, 200 * minutes, 0, 0, 0, 0, 0.0, [], needs, said)
+    path = [book("00_start", 50, [], []), book("01_drift", 100, ["00_start"], []),
+            book("02_skew", 120, [], ["01_drift"]),
+            book("13_fedcbdr", 140, ["01_drift"], ["02_skew"]), book("14_fedgtea", 10, [], ["99_gone"])]
+    assert evenings.from_zero(path) == {"13_fedcbdr": 50 + 100 + 120 + 140, "14_fedgtea": 10}
 
 
 def test_minutes_behind_a_link_are_filled_in(tmp_path):

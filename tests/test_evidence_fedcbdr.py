@@ -13,7 +13,7 @@ from fedbook.evidence.fedcbdr import (RATIOS, at_the_test, fedcbdr_attack_claims
                                       unevenness)
 
 KEPT = Path(__file__).parents[1] / "results"
-JUDGES = {"13_fedcbdr-full-0-*.json": fedcbdr_claims, "evidence.streams-full-0-*.json": fedcbdr_streams_claims,
+JUDGES = {"evidence.fedcbdr-full-0-*.json": fedcbdr_claims, "evidence.streams-full-0-*.json": fedcbdr_streams_claims,
           "privacy.attack-full-0-*.json": fedcbdr_attack_claims}
 
 
@@ -32,7 +32,7 @@ def judged(results, judge):
 def body(folder, rows, **sizes):
     "Results with made-up `rows`: name to numbers by seed, each a dict or an accuracy."
     usual = {"tasks": 5, "pictures": 500, "digit_rounds": 15, "rounds": 2}
-    results = Results("13_fedcbdr", "full", usual | sizes, out=folder)
+    results = Results("evidence/fedcbdr", "full", usual | sizes, out=folder)
     for what, numbers in rows.items():
         for seed, number in enumerate(numbers):
             one = number if isinstance(number, dict) else {"settled": number, "accuracy": number}

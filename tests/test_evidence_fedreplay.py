@@ -10,7 +10,7 @@ from fedbook.evidence.fedreplay import fedreplay_attack_claims, fedreplay_claims
 from fedbook.kit.runs import notebooks_folder
 
 ROOT = notebooks_folder().parent
-FILES = sorted((ROOT / "results").glob("10_fedreplay-full-0-*.json"))
+FILES = sorted((ROOT / "results").glob("evidence.fedreplay-full-0-*.json"))
 ATTACKS = sorted((ROOT / "results").glob("privacy.attack-full-0-*.json"))
 FOUR = "FedReplay has more than four times the accuracy of standard FL"
 LATE = "When a farm joins late, the old classes dip and recover"

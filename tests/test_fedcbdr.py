@@ -19,9 +19,10 @@ from fedbook.methods.exemplars import herding
 from fedbook.engine.wire import Msg, Refused, labelled, pack, unpack
 from fedbook.engine.workers import Faults, transport_for, prove
 from fedbook.engine.federation import Federation, InProcess
-from fedbook.fedcbdr import (FedCBDR, FedCBDRAggregator, FedCBDRClient, FedCBDRServer, FedCBDRSizes,
-                             FedCBDRTrainer, configured, default_network, mixed_batches, profiles,
-                             settings as settings_of, tempered, tts_loss, variant)
+from fedbook.evidence.fedcbdr import by_hand, configured, profiles, settings as settings_of
+from fedbook.fedcbdr import FedCBDR, FedCBDRClient, FedCBDRSizes, variant
+from fedbook.methods.balanced import (FedCBDRAggregator, FedCBDRTrainer, default_network, mixed_batches, tempered,
+                                      tts_loss)
 from fedbook.engine.errors import UserError
 from fedbook.engine.sizes import choose
 from fedbook.methods.leverage import draw_samples, features, leverage_scores, sampling_probabilities
@@ -41,7 +42,7 @@ def softly(z, y):
     "Cross-entropy of each row, in numpy."
     return np.log(np.exp(z - z.max(1, keepdims=True)).sum(1)) + z.max(1) - z[np.arange(len(y)), y]
 
-def by_hand(z, y, old, tau_old=0.9, tau_new=1.1, omega_old=1.1, omega_new=0.9, mode="paper"):
+def loss_by_hand(z, y, old, tau_old=0.9, tau_new=1.1, omega_old=1.1, omega_new=0.9, mode="paper"):
     z, y = z.detach().double().numpy(), y.numpy()
     is_old = np.isin(np.arange(z.shape[1]), list(old))
     scaled, mine = z / np.where(is_old, tau_old, tau_new), is_old[y]
@@ -80,12 +81,12 @@ def test_loss_by_hand(mode, y):
     for terms in ({}, dict(tau_old=0.5, tau_new=2.0, omega_old=3.0, omega_new=0.25)):
         got = tts_loss(z.float(), y, 3, mode=mode, **terms)
         assert got.dim() == 0 and got.dtype == torch.float32
-        assert got.item() == pytest.approx(by_hand(z.float(), y, range(3), mode=mode, **terms), rel=1e-5)
+        assert got.item() == pytest.approx(loss_by_hand(z.float(), y, range(3), mode=mode, **terms), rel=1e-5)
 
 @both_modes
 def test_loss_in_float64_is_exact(mode):
     z, y = a_batch()
-    assert tts_loss(z, y, 3, mode=mode).item() == pytest.approx(by_hand(z, y, range(3), mode=mode), rel=1e-12)
+    assert tts_loss(z, y, 3, mode=mode).item() == pytest.approx(loss_by_hand(z, y, range(3), mode=mode), rel=1e-12)
 
 @both_modes
 @pytest.mark.parametrize("y", [BATCH, torch.tensor([3, 4]), torch.tensor([0, 2])], ids=["both", "new", "old"])
@@ -262,7 +263,7 @@ BAD_CONFIG = [({"buffer": 3}, "'buffer'.*buffer_size"), ({"lr": "fast"}, "lr='fa
 
 @pytest.mark.parametrize("config, said", BAD_CONFIG, ids=[said for _, said in BAD_CONFIG])
 def test_a_bad_configuration_is_one_clear_sentence(config, said):
-    with pytest.raises(UserError, match=said) as error: FedCBDRServer(team(), exam(), config)
+    with pytest.raises(UserError, match=said) as error: by_hand(team(), exam(), config)
     assert "\n" not in str(error.value)
 
 
@@ -329,7 +330,7 @@ def lender(make=FedCBDRClient, shape=GREY):
     return lambda k: member(k, shape, make, model=build(partial(net, shape), 3))
 
 def server_of(clients, seed=0, shape=GREY, **config):
-    return FedCBDRServer(clients, exam(shape), SMALL | config, build(partial(net, shape), seed), seed)
+    return by_hand(clients, exam(shape), SMALL | config, build(partial(net, shape), seed), seed)
 
 def loop(server, tasks=TASKS, rounds=1):
     for task_id, classes in tasks.items():
@@ -353,7 +354,7 @@ def test_networks_of_ones_own_go_through_selection_and_training(form):
     before = start.state_dict()["head.weight"].clone()
     pixels = lambda pair: (as_pixels(pair[0]), pair[1])
     clients = [FedCBDRClient(k, *pixels(held(k, shape))) for k in range(3)]
-    server = loop(FedCBDRServer(clients, pixels(exam(shape)), SMALL, start, 0))
+    server = loop(by_hand(clients, pixels(exam(shape)), SMALL, start, 0))
     after = server.server.weights["head.weight"]
     assert after.dtype == before.dtype and not torch.equal(after[:2], before) and after.isfinite().all()
     assert all(len(y) for _, y in buffers(server).values())
@@ -491,7 +492,7 @@ def test_exactly_m_pictures_are_kept_of_each_task(mode, m, replace):
 @pytest.mark.parametrize("shape", [GREY, COLOUR])
 def test_without_a_picture_of_a_task_the_default_network_does_too(mode, shape):
     clients = [member(0, shape), member(1, shape), FedCBDRClient(2, *noisy([30, 7] * 4, 2, shape))]
-    server = loop(FedCBDRServer(clients, exam(shape), SMALL | {"gdr_mode": mode, "epochs": 1}))
+    server = loop(by_hand(clients, exam(shape), SMALL | {"gdr_mode": mode, "epochs": 1}))
     assert sum(len(client.buffer) for client in clients) == 14
     assert set(clients[2].buffer.y.tolist() if len(clients[2].buffer) else []) <= {30, 7}
     assert all(t.isfinite().all() for t in server.server.weights.values())
@@ -542,7 +543,7 @@ def test_dead_features_are_drawn_uniformly():
                                             nn.Threshold(1e9, 0.0)), 6, 2, GREY)
     for mode in MODES:
         clients = team()
-        loop(FedCBDRServer(clients, exam(), SMALL | {"gdr_mode": mode}, build(dead, 0)))
+        loop(by_hand(clients, exam(), SMALL | {"gdr_mode": mode}, build(dead, 0)))
         assert sum(len(client.buffer) for client in clients) == 14
 
 def altered(name, change):
@@ -682,7 +683,7 @@ def test_the_draw_minds_only_those_that_answered():
 @pytest.mark.parametrize("shape", [GREY, COLOUR])
 def test_the_loop_learns_arbitrary_labels(shape):
     clients = [member(k, shape) for k in range(3)]
-    server = loop(FedCBDRServer(clients, exam(shape), dict(batch=8, lr=0.05, buffer_size=12)), rounds=3)
+    server = loop(by_hand(clients, exam(shape), dict(batch=8, lr=0.05, buffer_size=12)), rounds=3)
     x, y = exam(shape)
     got = server.predict(x)
     assert got.dtype == torch.int64 and got.shape == y.shape and set(got.tolist()) <= set(LABELS)
@@ -739,7 +740,7 @@ def test_what_labels_are_called_changes_nothing():
     number = lambda y: torch.tensor([names[c] for c in y.tolist()])
     clients = [FedCBDRClient(k, held(k)[0], number(held(k)[1])) for k in range(3)]
     x, y = exam()
-    other = loop(FedCBDRServer(clients, (x, number(y)), SMALL, build(net, 0)), {"a": [0, 1], "b": [2, 3]})
+    other = loop(by_hand(clients, (x, number(y)), SMALL, build(net, 0)), {"a": [0, 1], "b": [2, 3]})
     one = loop(server_of(team()))
     assert equal(one.server.weights, other.server.weights)
     assert torch.equal(number(one.predict(x)), other.predict(x))
@@ -873,14 +874,14 @@ def test_herding_in_a_client_uses_the_global_models_features():
                     == {tuple(row) for row in want.flatten(1).tolist()})
 
 def test_a_configuration_as_dict_and_as_sizes_run_alike():
-    one, other = (loop(FedCBDRServer(team(), exam(), config, build(net, 0)))
+    one, other = (loop(by_hand(team(), exam(), config, build(net, 0)))
                   for config in (SMALL, FedCBDRSizes(**SMALL)))
     assert equal(one.server.weights, other.server.weights)
 
 def test_a_run_repeats_with_its_seed_and_leaves_the_global_generator():
     torch.manual_seed(3)
     before = torch.get_rng_state()
-    one, again, other = (loop(FedCBDRServer([FedCBDRClient(k, *held(k), seed=seed) for k in range(3)], exam(),
+    one, again, other = (loop(by_hand([FedCBDRClient(k, *held(k), seed=seed) for k in range(3)], exam(),
                                             SMALL | {"epochs": 1}, seed=seed)) for seed in (0, 0, 1))
     assert equal(one.server.weights, again.server.weights)
     assert one.federation.states == again.federation.states
@@ -893,8 +894,8 @@ def test_exam_may_be_bytes_arrays_and_lists():
     x, y = exam()
     raw = [FedCBDRClient(k, as_bytes(held(k)[0]).numpy(), held(k)[1].tolist()) for k in range(3)]
     floats = [FedCBDRClient(k, as_bytes(held(k)[0]).float().div(127.5).sub(1), held(k)[1]) for k in range(3)]
-    one = loop(FedCBDRServer(raw, (as_bytes(x).numpy(), y.numpy()), SMALL, build(net, 0)))
-    other = loop(FedCBDRServer(floats, (as_bytes(x).float() / 127.5 - 1, y), SMALL, build(net, 0)))
+    one = loop(by_hand(raw, (as_bytes(x).numpy(), y.numpy()), SMALL, build(net, 0)))
+    other = loop(by_hand(floats, (as_bytes(x).float() / 127.5 - 1, y), SMALL, build(net, 0)))
     for name in one.server.weights:
         torch.testing.assert_close(one.server.weights[name], other.server.weights[name], rtol=1e-4, atol=1e-5)
     assert raw[0].buffer.x.dtype == torch.uint8
@@ -994,17 +995,17 @@ BAD_USE = {
     "labels too few": (lambda: FedCBDRClient(3, X, Y[:2]), r"client 3: y is.*\(2,\).*4"),
     "labels as floats": (lambda: FedCBDRClient(3, X, Y.float()), "client 3: y is torch.float32"),
     "labels one-hot": (lambda: FedCBDRClient(3, X, F.one_hot(Y)), "client 3: y"),
-    "test_data": (lambda: FedCBDRServer(team(), (X, Y[:1])), "test_data: y"),
-    "test_data pictures": (lambda: FedCBDRServer(team(), (X.flatten(1), Y)), "test_data: x"),
+    "test_data": (lambda: by_hand(team(), (X, Y[:1])), "test_data: y"),
+    "test_data pictures": (lambda: by_hand(team(), (X.flatten(1), Y)), "test_data: x"),
     "cid": (lambda: FedCBDRClient("zero", X, Y), "cid='zero'"),
     "negative cid": (lambda: FedCBDRClient(-1, X, Y), "cid=-1"),
     "capacity": (lambda: FedCBDRClient(0, X, Y, buffer_size=0), "capacity=0"),
     "duplicate ids": (lambda: server_of([member(1), member(1)]), r"clients have the ids \[1, 1\]"),
     "no clients": (lambda: server_of([]), r"clients have the ids \[\]"),
-    "plain network": (lambda: FedCBDRServer(team(), exam(), SMALL,
+    "plain network": (lambda: by_hand(team(), exam(), SMALL,
                                             nn.Sequential(nn.Flatten(), nn.Linear(64, 2))),
                       "model is a Sequential.*Expandable"),
-    "no network at all": (lambda: FedCBDRServer(team(), exam(), SMALL, "cnn"), "model is a str"),
+    "no network at all": (lambda: by_hand(team(), exam(), SMALL, "cnn"), "model is a str"),
     "no picture of a task": (lambda: (lambda s: (s.set_task(0, [30]),
                                                  s.train_round()))(server_of([FedCBDRClient(0, X[1:],
                                                                                             Y[1:])])),
@@ -1027,13 +1028,13 @@ ODD_USE = {
                                      "train_round"),
     "predict before a task": (lambda: server_of(team()).predict(X), "set_task"),
     "evaluate before a task": (lambda: server_of(team()).evaluate(), "set_task"),
-    "no test_data": (lambda: FedCBDRServer(team(), None), "test_data"),
-    "test_data without labels": (lambda: FedCBDRServer(team(), X), "test_data"),
+    "no test_data": (lambda: by_hand(team(), None), "test_data"),
+    "test_data without labels": (lambda: by_hand(team(), X), "test_data"),
     "classes as a number": (lambda: server_of(team()).set_task("a", 30), "task_classes=30"),
     "classes as text": (lambda: server_of(team()).set_task("a", ["cat"]), "task_classes"),
     "a class and a half": (lambda: server_of(team()).set_task("a", [30.7]), "task_classes"),
     "labels as text": (lambda: FedCBDRClient(0, X, ["a", "b", "c", "d"]), "client 0"),
-    "config as a number": (lambda: FedCBDRServer(team(), exam(), 5), "config"),
+    "config as a number": (lambda: by_hand(team(), exam(), 5), "config"),
     "a single client": (lambda: server_of(member(0)), "clients"),
     "old classes below 0": (lambda: tts_loss(normal(1, 5), torch.tensor([0]), -1), "old_classes"),
     "old classes that are none": (lambda: tts_loss(normal(1, 5), torch.tensor([0]), [7]), "old_classes"),
@@ -1102,7 +1103,7 @@ def test_the_loop_and_run_stream_agree(mode, stream, wanted):
     want = wanted(mode)
     clients = [FedCBDRClient(k, *(torch.cat(parts) for parts in zip(*tasks)), seed=0)
                for k, tasks in enumerate(stream.clients)]
-    server = FedCBDRServer(clients, tuple(torch.cat(parts) for parts in zip(*stream.test)),
+    server = by_hand(clients, tuple(torch.cat(parts) for parts in zip(*stream.test)),
                            replace(SIZES, gdr_mode=mode), build(partial(expandable_cnn, 2, stream.shape), 0),
                            seed=0)
     loop(server, {0: [0, 1], 1: [2, 3]}, rounds=2)
@@ -1182,7 +1183,7 @@ def digits():
 def accuracy_on(digits, **config):
     mlp = lambda: Expandable(nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU()), 64, 2, (1, 8, 8))
     clients = [FedCBDRClient(k, x, y) for k, (x, y) in enumerate(digits[0])]
-    server = FedCBDRServer(clients, digits[1],
+    server = by_hand(clients, digits[1],
                            dict(rounds=15, epochs=2, batch=32, lr=0.1, momentum=0.9, buffer_size=16) | config,
                            build(mlp, 0))
     return loop(server, {t: [2 * t, 2 * t + 1] for t in range(5)}, rounds=15).history.last("accuracy")

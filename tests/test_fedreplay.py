@@ -18,11 +18,12 @@ from fedbook.datasets.encoders import image_encoder
 from fedbook.engine.workers import Checkpoint, Faults, prove, trial
 from fedbook.engine.federation import (Federation, InProcess, LocalOnly, Server, TooFewReplies, run,
                                        weighted_average)
-from fedbook.fedreplay import (FedReplayClient, FedReplayExperiment, FedReplayServer, FedReplaySizes,
-                               ReplayHead, ReplayPool, World, class_prototypes, classifier_rows,
-                               cross_entropy, crops, deal, donate, expand_classifier, fedprox, fedrs,
-                               replay_loss, restricted_softmax, row_gated_average, warm_start)
+from fedbook.methods.heads import (ReplayHead, ReplayPool, World, class_prototypes, classifier_rows, crops,
+                                   cross_entropy, deal, donate, expand_classifier, fedprox, fedrs,
+                                   replay_loss, restricted_softmax, row_gated_average, warm_start)
+from fedbook.fedreplay import FedReplayClient, FedReplayExperiment, FedReplayServer, FedReplaySizes
 from fedbook.engine.errors import UserError
+from fedbook.evidence.fedreplay import FedReplayLabSizes
 from fedbook.engine.local import build, outputs
 from fedbook.engine.wire import Msg, Refused, pack, unpack
 
@@ -992,7 +993,7 @@ def test_each_size_reaches_the_client(name):
 
 def test_a_server_of_another_kind_takes_in_nobody_late():
     z, y = some([0, 1, 2], 4)
-    with pytest.raises(UserError, match="join_round=2 needs a FedReplayServer"):
+    with pytest.raises(UserError, match="join_round=2 needs a PoolServer"):
         tried(FedReplaySizes(clients=3, dim=DIM, heads=2, ff=32, join_round=2), 0,
               World(z, y, z, y, ["a", "b", "c"], "toy"), Server)
 
@@ -1009,4 +1010,4 @@ def test_a_subclass_of_the_server_gets_what_the_server_gets():
                                  dict(late_join=30, late_rounds=20), dict(heads=3), dict(split="odd"),
                                  dict(lam=1.5), dict(temperature=0.0), dict(clients=0)))
 def test_sizes_that_cannot_be(bad):
-    with pytest.raises(UserError, match=next(iter(bad))): FedReplaySizes(**bad)
+    with pytest.raises(UserError, match=next(iter(bad))): FedReplayLabSizes(**bad)

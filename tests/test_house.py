@@ -12,7 +12,7 @@ from books import book
 ROOT = Path(__file__).parent.parent
 MODULES = sorted(path for path in (ROOT / "fedbook").rglob("*.py")
                  if not path.stem.startswith("_") and path.parent.name != "answers")
-EACH_CHAPTER = {"profiles", "settings", "experiment"}
+EACH_CHAPTER = {"headline", "profiles", "settings", "experiment"}
 module = pytest.mark.parametrize("path", MODULES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 
 

@@ -13,8 +13,8 @@ import pytest
 from fedbook.engine.errors import UserError
 from fedbook.evidence.claims import OWN_VERDICTS, VERDICTS, judged_claim
 from fedbook.kit.questions import (NOT_YET, Evidence, Question, Settled, answer_figure, answer_text, answered,
-                                   cell_link, difference, in_words, kept_results, quotient, read_questions,
-                                   shifted, step_change, turning, would_turn)
+                                   cell_link, difference, further_evidence, in_words, kept_results,
+                                   quotient, read_questions, shifted, step_change, turning, would_turn)
 from fedbook.kit.runs import chapters
 
 ROOT = Path(__file__).parent.parent
@@ -35,8 +35,8 @@ def body_of(name="x", rows=(), claims=(), changes=None):
 
 
 def question_of(*rests):
-    return Question("a paper", "Is it?", "abc", "It is.", "It is not.", "Who knows.", "By {0}.", "A farm.",
-                    rests)
+    return Question("a paper", "Is it?", "abc", "A context.", "It is, by {size}.", "It is not: {signed}.",
+                    "Who knows: {signed}.", "A farm.", rests)
 
 
 def found_in(body, text, kind="claim", read=(), **bounds):
@@ -70,7 +70,8 @@ def test_figures_verdict_and_seeds_are_those_of_the_files(question):
     mean = math.fsum(claim["values"]) / len(claim["values"])
     scale = 100 if claim["unit"] == "%" else 1
     text = answer_text(answered(question, BODIES))
-    assert f"{scale * mean:.3g} [" in text and f", {len(claim['values'])} seeds" in text
+    assert f"{abs(scale * mean):.3g}" in in_words(answered(question, BODIES))
+    assert f", {len(claim['values'])} seeds" in text
     assert f"**Verdict** {claim['verdict']}" in text
     assert claim["verdict"] in (*VERDICTS, *OWN_VERDICTS)
     stem = question.rests[0].chapter.replace("/", ".")
@@ -99,9 +100,11 @@ def test_the_sentence_is_the_verdicts(question):
     for values, said in (((0.5, 0.51, 0.52), question.holds), ((-0.5, -0.51, -0.52), question.fails),
                          ((-0.5, 0.5, 0.1), question.undecided)):
         answer = Settled(question, (claim_of(*values),) * len(question.rests))
-        assert in_words(answer).startswith(said) and "{" not in in_words(answer)
+        mean = math.fsum(values) / len(values)
+        assert in_words(answer) == said.format(size=f"{abs(mean):.3g}", signed=f"{mean:+.3g}")
     assert len({question.holds, question.fails, question.undecided}) == 3
-    for text in (question.holds, question.fails, question.undecided, question.figures):
+    assert question.context.count(".") <= 2
+    for text in (question.holds, question.fails, question.undecided):
         assert text.endswith(".") and text.count(".") == 1 and "  " not in text, "a sentence"
         assert not re.search(r"\d\.\d", text), "a figure that no result filled in"
 
@@ -130,14 +133,15 @@ def test_the_link_lands_on_a_code_cell(question):
 @each
 def test_its_figure_is_drawn_from_the_same_values(question):
     answer = answered(question, BODIES)
-    claims = [claim for claim in answer.found if claim]
-    if not claims: return
+    claim = answer.found[0]
+    if not claim: return
     figure = answer_figure(answer)
     drawn = [float(line.get_xdata()[0]) for ax in figure.axes for line in ax.lines
              if len(line.get_xdata()) == 1 and line.get_markersize() == 7]
-    for claim in claims:
-        mean = (100 if claim["unit"] == "%" else 1) * math.fsum(claim["values"]) / len(claim["values"])
-        assert any(math.isclose(mean, x, rel_tol=1e-9, abs_tol=1e-12) for x in drawn)
+    mean = (100 if claim["unit"] == "%" else 1) * math.fsum(claim["values"]) / len(claim["values"])
+    assert any(math.isclose(mean, x, rel_tol=1e-9, abs_tol=1e-12) for x in drawn)
+    if question.share:
+        assert all(0 <= x <= 100 for line in figure.axes[0].lines[1:2] for x in line.get_xdata())
 
 
 def test_the_notebook_shows_what_results_say_now():
@@ -216,8 +220,8 @@ def test_what_has_no_bound_or_few_seeds_does_not_turn():
 
 def test_second_evidence_may_be_missing():
     question = question_of(Evidence("x", "a gain"), Evidence("y", "a gain"))
-    answer = answered(question._replace(figures="{0}, {1}."), [body_of(claims=[claim_of(1.0, 1.1, 1.2)])])
-    assert in_words(answer) == "It is. 1.1 [0.852, 1.35] (3 seeds), not measured yet."
+    answer = answered(question, [body_of(claims=[claim_of(1.0, 1.1, 1.2)])])
+    assert in_words(answer) == "It is, by 1.1." and len(list(further_evidence([answer]))) == 0
 
 
 def test_folders(tmp_path):
@@ -234,10 +238,10 @@ name = "ahead"
 paper = "a paper"
 asked = "Is it ahead?"
 cell = "abc"
-holds = "It is."
-fails = "It is not."
-undecided = "Who knows."
-figures = "By {0}, and {1}."
+context = "A context."
+holds = "It is, by {size}."
+fails = "It is not: {signed}."
+undecided = "Who knows: {signed}."
 change = "A farm."
 
 [[question.rests]]
@@ -264,7 +268,7 @@ def test_a_file_becomes_questions(file):
              Evidence("14_fedgtea", "one less another", "difference", ("a", "b", "accuracy"),
                       dict(at_least=0, effect=[0.1, 0.2], unit="%")))
     assert read_questions(file) == dict(ahead=question_of(*rests)._replace(
-        asked="Is it ahead?", figures="By {0}, and {1}."))
+        asked="Is it ahead?"))
 
 
 def test_the_courses_own_file_is_read_where_none_is_named(): assert read_questions(FILE) == read_questions()
@@ -274,14 +278,14 @@ KINDS = "expected chapter and just one of claim, difference, quotient, step_chan
 
 
 @pytest.mark.parametrize("old, new, where, sentence", [
-    ('holds = "It is."', "", "", "no holds came, expected a text"),
-    ('holds = "It is."', "holds = 3", "", "holds=3 came, expected a text"),
-    ('holds = "It is."', 'holds = ""', "", "holds='' came, expected a text"),
+    ('holds = "It is, by {size}."', "", "", "no holds came, expected a text"),
+    ('holds = "It is, by {size}."', "holds = 3", "", "holds=3 came, expected a text"),
+    ('holds = "It is, by {size}."', 'holds = ""', "", "holds='' came, expected a text"),
     ('change = "A farm."', 'change = "A farm."\nchanges = "A"', "", "field 'changes' came, expected name, "
-     "paper, asked, cell, holds, fails, undecided, figures, change, rests and no other"),
-    ("and {1}.", "and {2}.", "", "figures with {0}, {2} came, expected each of {0}, {1} and no other"),
-    ("By {0}, and {1}.", "By a lot.", "",
-     "figures with no place came, expected each of {0}, {1} and no other"),
+     "paper, asked, cell, context, holds, fails, undecided, change, rests, share and no other"),
+    ("It is, by {size}.", "It is, by {0}.", "", "holds with {0} came, expected just one of {size}, {signed}"),
+    ("It is, by {size}.", "By a lot.", "",
+     "holds with no place came, expected just one of {size}, {signed}"),
     ("privacy/attack", "attack", ", evidence 0", "chapter='attack' came, expected a notebook in nbs/, "
      "such as 10_fedreplay or privacy/attack"),
     ("difference = ", "ratio = ", ", evidence 1",

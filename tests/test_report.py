@@ -15,9 +15,9 @@ from fedbook.engine.errors import UserError
 from fedbook.evidence.claims import claims_figure, judged_claim, mean_of_claim, message, verdict_counts
 from fedbook.engine.rows import results_text
 from fedbook.engine.history import History
-from fedbook.kit.report import (as_html, collect, draw_curves, drawn_from, failed_runs, few_colours, figures_of, fill,
-                                headlines, keep, overview_figure, page, row_difference, result_name,
-                                write_report)
+from fedbook.kit.report import (as_html, collect, draw_curves, drawn_from, failed_runs, few_colours,
+                                figures_of, fill, headlines, keep, main_claims, overview_figure, page,
+                                row_difference, result_name, write_report)
 
 matplotlib.use("Agg")
 
@@ -151,18 +151,25 @@ def test_one_sentence_is_one_claim_and_what_other_runs_found_is_its_curve():
     assert SURE["curve"] == [], "the file's own claim stays as it is"
 
 
-def test_the_overview_shows_each_claim_on_the_papers_scale():
-    first, second = overview_figure([result(SURE, OPPOSITE, NOISY, FEW), result(OTHER, name="98_other")]).axes
-    assert [t.get_text() for t in first.get_yticklabels()] == ["b beats a", "c beats a", "a <b> c"]
-    bars = [sorted(line.get_xdata()) for line in lines_of(first) if line.get_linewidth() == 6]
-    assert bars[0] == pytest.approx([SURE["low"] / 0.054, SURE["high"] / 0.054])
-    assert bars[1][0] == pytest.approx(-2.2), "what is far outside is cut at the edge"
-    stars = [line for line in first.lines if line.get_marker() == "*"]
-    assert [tuple(line.get_xdata()) for line in stars] == [(1,), (1,)]
-    words = [text.get_text() for text in first.texts + second.texts]
-    far = f"{mean_of_claim(OPPOSITE) / 0.012:.1f}"
-    assert words == ["reproduced", far, "contradicted", "undecided", "not testable here"]
-    assert (first.get_title(loc="left"), second.get_title(loc="left")) == ("FedDemo", "FedOther")
+def test_the_overview_has_one_row_a_paper_on_the_papers_scale():
+    ratio = judged_claim("d has 4 times of a", [1.9, 2.0, 2.1], at_least=4, unit="times", of="FedTimes")
+    far = OPPOSITE | dict(of="FedFar")
+    plain = judged_claim("no size", [1.0, 1.1], at_least=0, of="FedPlain")
+    bodies = [result(SURE, OPPOSITE, NOISY, FEW), result(ratio, far, name="98_other"),
+              result(plain, name="99_last")]
+    assert [claim["of"] for claim in main_claims(bodies)] == ["FedDemo", "FedTimes", "FedFar"]
+    [ax] = overview_figure(bodies).axes
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["b beats a", "d has 4 times of a", "c beats a"]
+    ends = [bar.get_width() for bar in ax.patches]
+    assert ends[::2] == [1, 1, 1], "what the paper claims"
+    ours = [mean_of_claim(SURE) / 0.054, (2 - 1) / (4 - 1), -2.0]
+    assert ends[1::2] == pytest.approx(ours), "what is far outside is cut at the edge"
+    intervals = [line.get_xdata() for line in ax.lines if line.get_marker() == "|"]
+    assert intervals[0] == pytest.approx([SURE["low"] / 0.054, SURE["high"] / 0.054])
+    assert [text.get_text() for text in ax.texts][:4] == [
+        "paper: 5.4 %", "here: 5.4 [4.09, 6.71] %, reproduced",
+        "paper: at least 4 times", "here: 2 [1.75, 2.25] times, contradicted"]
+    assert figures_of([bodies[2]]) == {} and "overview" not in page([bodies[2]])
 
 
 def test_a_curve_has_a_panel_with_the_claim_its_bound_and_every_setting():
@@ -218,7 +225,7 @@ def test_a_report_is_written_whole_and_figures_stay_until_their_claims_change(tm
     figure.write_bytes(figure.read_bytes() + b"mark")
     write_report(tmp_path, [body])
     assert figure.read_bytes().endswith(b"mark")
-    write_report(tmp_path, [result(SURE, NOISY)])
+    write_report(tmp_path, [result(OPPOSITE, NOISY)])
     assert not figure.read_bytes().endswith(b"mark") and drawn_from(figure) != before
     figure.write_bytes(b"no picture")
     assert drawn_from(figure) == "" == drawn_from(tmp_path / "none.png")

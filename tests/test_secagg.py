@@ -16,7 +16,8 @@ pytest.importorskip("cryptography")
 import fedbook.privacy.secagg
 from fedbook.engine.workers import prove, trial
 from fedbook.engine.federation import Client, Experiment, Federation, InProcess, Server, TooFewReplies
-from fedbook.fedreplay import FedReplayExperiment, World
+from fedbook.methods.heads import World
+from fedbook.fedreplay import FedReplayExperiment
 from fedbook.fedreplay import profiles as replay_profiles
 from fedbook.engine.errors import UserError
 from fedbook.engine.local import build

@@ -113,6 +113,15 @@ def test_a_claim_is_an_interval_that_leads_to_its_cell(site):
     assert float(low) < float(re.search(r"cx='([\d.]+)'", row)[1]) < float(high) and row.count("★") == 1
 
 
+def test_the_start_page_says_the_minutes_of_the_path_alone(tmp_path):
+    small = notebooks.Course(course(tmp_path) / "nbs")
+    [path] = [name for name in small.books if "/" not in name]
+    small.books[path].cells[0].source += "\n\n**Paper** x. **Time** 50 minutes, 20 of them for what you write."
+    part = lambda pattern: f'```{{toctree}}\n:hidden:\n:caption: "Part"\n\n{pattern}\n```'
+    assert f"]({path}.ipynb) (50 minutes): It has one of everything." in prepare.contents(small, part("[0-9]*"))
+    assert "minutes" not in prepare.contents(small, part("answers/*"))
+
+
 def test_names_are_in_the_glossary_and_words_in_the_search(site):
     assert re.search(r"alpha.*how skewed.*00_small\.html#names", page(site, "glossary"), re.S)
     index = (site / "searchindex.js").read_text()

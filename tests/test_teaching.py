@@ -269,7 +269,9 @@ def test_the_syllabus_says_what_the_chapters_say():
     fill = loaded(ROOT / "teaching" / "fill.py")
     text = fill.SYLLABUS.read_text()
     assert fill.refilled(text) == text, "run: python teaching/fill.py"
-    for plan in text.split("\n# ")[1:]:
+    plans = text.split("\n# ")[1:]
+    assert [plan.partition(":")[0] for plan in plans] == ["A weekend", "In 6 weeks", "In 13 weeks"]
+    for plan in plans:
         read = set()
         for stem, before, can in re.findall(r"(?m)^\| \[([\w/]+)\]\(.*?\) \| \d+ \| (.*?) \| (.+) \|$", plan):
             needed = {name for name in before.split(", ")

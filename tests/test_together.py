@@ -9,8 +9,8 @@ from conftest import copied
 from fedbook.engine import stacked as module
 from fedbook.engine.workers import Checkpoint, Faults
 from fedbook.engine.federation import Client, Federation, FedProxClient, InProcess, Server, run
-from fedbook.fedreplay import (FedReplayClient, FedReplayServer, FedReplaySizes, ReplayHead, ReplayPool,
-                               cross_entropy, fedprox, logits_stacked)
+from fedbook.methods.heads import ReplayHead, ReplayPool, cross_entropy, fedprox, logits_stacked
+from fedbook.fedreplay import FedReplayClient, FedReplayServer, FedReplaySizes
 from fedbook.engine.errors import UserError
 from fedbook.engine.local import batches, build, generator
 from fedbook.engine.stacked import (Stacked, batch_stacked, default_stacked, entropy_stacked,

@@ -273,9 +273,9 @@ def test_honest_sizes_stay_and_the_place_of_a_liar_does_not_matter():
 
 
 def test_what_belongs_to_a_boast_is_cut_with_it():
-    from fedbook.fedreplay import _counted
-    assert _counted({"n": 50, "counts": [20, 30]}) == [20, 30]
-    assert _counted({"n": 50, "claimed": 10**6, "counts": [10**6, 0]}) == [50, 0]
+    from fedbook.methods.heads import owned
+    assert owned({"n": 50, "counts": [20, 30]}) == [20, 30]
+    assert owned({"n": 50, "claimed": 10**6, "counts": [10**6, 0]}) == [50, 0]
     reply = lambda reply: Msg(reply.tensors, {"n": 30, "claimed": 3})
     with Federation(InProcess(lambda id: make(id, doing(reply))), 2) as federation:
         assert all("claimed" not in msg.meta for _, msg in federation.exchange("fit", Msg(net().state_dict()), [0, 1]))

@@ -15,7 +15,7 @@ from fedbook.engine.files import run_dir, write_atomically
 from fedbook.engine.rows import results_text
 from fedbook.kit.report import few_colours, read_results, row_difference
 from fedbook.kit.runs import (answers_of, chapter_module, chapter_name, execute, find, module_name, notebook_stamp, run_chapter,
-                              run_stamp)
+                              run_stamp, SEVERAL)
 
 
 def to_fold(source: str) -> bool:
@@ -283,7 +283,7 @@ def _book(args: argparse.Namespace) -> list[dict]:
     moved = next((option for option, value in given.items() if value), "")
     if moved and args.profile != "full":
         raise UserError(f"{moved} books the outputs of full, not of --profile {args.profile}")
-    if moved and args.name == "all": raise UserError(f"{moved} goes with one chapter, not with all")
+    if moved and args.name in SEVERAL: raise UserError(f"{moved} goes with one chapter, not with {args.name}")
     found = find(args.name).values()
     if args.keep_rows: return [keep_rows(path, args.rows_from) for path in found]
     if args.old_rows: return [old_rows(path, args.rows_from) for path in found]

@@ -1,12 +1,14 @@
 """The evenings in numbers: words, lines, minutes and what the reader writes.
 
 `python tools/evenings.py [--write] [NAME ...]`: a table of the chapters on the path, or of those named; with
-`--write` their first cells say the minutes, and so do links with minutes behind them. A minute is 200 words or 15
+`--write` their first cells say the minutes, and so do links with minutes behind them, the README's path and
+teaching/syllabus.md. A minute is 200 words or 15
 lines of code, and a blank takes what its text says, as in "(10 minutes)". Needs in brackets are not said."""
 import argparse
 import ast
 import inspect
 import re
+import runpy
 import textwrap
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +22,10 @@ PART_I = ("00_start", "01_drift", "02_skew", "03_messages")
 PATH = (*PART_I, "10_fedreplay", "11_fedmox", "12_fedklpr", "13_fedcbdr", "14_fedgtea", "20_beyond")
 WORDS_A_MINUTE, SECONDS_A_LINE = 200, 4
 PICTURES = ("image/png", "image/svg+xml", "image/webp", "image/jpeg")
-LINKED_TIME = re.compile(r"\[(\d\d_\w+)\]\(\1\.ipynb\) \(\d+ minutes\)")
+README, FILL = ROOT.parent / "README.md", ROOT.parent / "teaching" / "fill.py"
+LINKED_TIME = re.compile(r"\[(\d\d_\w+)\]\((?:nbs/)?\1\.ipynb\) \(\d+ minutes\)")
+ALL_HOURS = re.compile(r"In all [\d.]+ hours")
+ONE_PAPER = re.compile(r"One paper from zero takes [\d.]+(?: to [\d.]+)? hours")
 TIME = re.compile(r"\*\*Time\*\* [^\n]*?minutes?[^.\n]*\.")
 
 
@@ -193,12 +198,40 @@ def table(evenings: list[Evening]) -> str:
 def with_minutes(notebook: nbformat.NotebookNode, folder: Path) -> list[str]:
     """The texts of the cells. Minutes in brackets behind a link to a chapter of the path, which lies in `folder`,
     are those that were counted there."""
+    return [cell.source if cell.cell_type == "code" else text_with_minutes(cell.source, folder)
+            for cell in notebook.cells]
+
+
+def text_with_minutes(text: str, folder: Path) -> str:
+    "The Markdown `text` with the minutes that were counted behind its links to the chapters in `folder`."
     def counted(match):
         path = folder / f"{match[1]}.ipynb"
         if not path.exists(): return match[0]
         return f"{match[0].rpartition('(')[0]}({measured(path).minutes} minutes)"
-    return [cell.source if cell.cell_type == "code" else LINKED_TIME.sub(counted, cell.source)
-            for cell in notebook.cells]
+    return LINKED_TIME.sub(counted, text)
+
+
+def from_zero(evenings: list[Evening]) -> dict[str, int]:
+    "The minutes of each paper in `evenings`, with those of all chapters on which it stands."
+    known = {evening.name: evening for evening in evenings}
+
+    def below(name):
+        named = {*known[name].needs, *known[name].said} & known.keys()
+        return {name}.union(*map(below, named))
+    return {name: sum(known[each].minutes for each in below(name)) for name in known if name.startswith("1")}
+
+
+def hours(minutes: float) -> str: return f"{round(2 * minutes / 60) / 2:g}"
+
+
+def readme_with_minutes(text: str, folder: Path) -> str:
+    "The README's `text` with what was counted: minutes behind links, hours in all, and hours of one paper."
+    evenings = [measured(path) for path in (folder / f"{name}.ipynb" for name in PATH) if path.exists()]
+    ends = sorted(from_zero(evenings).values())
+    whole = " to ".join(dict.fromkeys(hours(end) for end in (ends[0], ends[-1])))
+    total = hours(sum(evening.minutes for evening in evenings))
+    text = ALL_HOURS.sub(f"In all {total} hours", text_with_minutes(text, folder))
+    return ONE_PAPER.sub(f"One paper from zero takes {whole} hours", text)
 
 
 def write_time(path: Path) -> bool:
@@ -217,12 +250,14 @@ def write_time(path: Path) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("names", nargs="*", default=PATH)
-    parser.add_argument("--write", action="store_true", help="let the chapters' first cells say the minutes")
+    parser.add_argument("--write", action="store_true", help="let first cells, README and syllabus say the minutes")
     args = parser.parse_args()
     paths = [path for path in (ROOT / f"{name}.ipynb" for name in args.names) if path.exists()]
     if args.write:
         for path in paths:
             if write_time(path): print("written:", path.name)
+        README.write_text(readme_with_minutes(README.read_text(encoding="utf-8"), ROOT), encoding="utf-8")
+        runpy.run_path(str(FILL), run_name="__main__")
     print(table([measured(path) for path in paths]))
 
 

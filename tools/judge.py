@@ -16,10 +16,10 @@ from fedbook.evidence.fedreplay import fedreplay_attack_claims, fedreplay_claims
 from fedbook.kit.report import read_results
 
 HEADLINES: dict[str, Sequence[Callable[[Results], object]]] = {
-    "10_fedreplay": [fedreplay_claims],
+    "evidence/fedreplay": [fedreplay_claims],
     "11_fedmox": [fedmox_claims],
     "evidence/fedklpr": [fedklpr_claims],
-    "13_fedcbdr": [fedcbdr_claims],
+    "evidence/fedcbdr": [fedcbdr_claims],
     "evidence/fedgtea": [fedgtea_claims],
     "evidence/streams": [fedcbdr_streams_claims, fedgtea_streams_claims],
     "privacy/attack": [fedreplay_attack_claims, fedcbdr_attack_claims, fedgtea_attack_claims],

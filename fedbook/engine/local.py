@@ -514,7 +514,7 @@ def small_cnn(
     )
 
 # %% ../../nbs/engine/local.ipynb #1598aeb3
-def dry_narrow(network: nn.Module, by: int = 16) -> int:
+def dry_narrow(network: nn.Module, by: int = 8) -> int:
     """In a dry run (`FEDBOOK_DRY` is in the environment) cut the channels of `network`'s convolutions and
     their batch norms to the `by`-th part, in place, and return `by`; in any other leave it, and return 1.
     The tensors are as many as before, with the same names."""

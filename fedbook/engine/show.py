@@ -183,3 +183,23 @@ def boxes(ax: Any, places: dict[str, tuple[float, float, str]], arrows: Sequence
         look |= {"patchA": drawn[start].get_bbox_patch(), "patchB": drawn[end].get_bbox_patch()}
         ax.annotate("", xy=places[end][:2], xytext=places[start][:2], arrowprops=look)
     ax.axis("off")
+
+
+def lanes(
+    ax: Any, who: tuple[str, str], crossings: Sequence[tuple[str, str, bool]]
+) -> None:
+    """Draw two time lines, named `who` (left, right), on the matplotlib axes
+    `ax`, and from top to bottom what crosses between them: `crossings` are
+    (text above, text below, whether it goes right). Crossing n lies at
+    height n, the lines at 0 and 1."""
+    for x, name in enumerate(who):
+        ax.plot([x, x], [0.3, len(crossings) + 0.7], color="grey", lw=1)
+        ax.text(x, 0, name, ha="center", weight="bold")
+    for n, (above, below, right) in enumerate(crossings, 1):
+        colour = COLOURS[0 if right else 1]
+        look = {"arrowstyle": "-|>", "color": colour, "lw": 1.8}
+        ax.annotate("", (right, n), (1 - right, n), arrowprops=look)
+        ax.text(0.5, n - 0.08, above, ha="center", va="bottom")
+        ax.text(0.5, n + 0.1, below, ha="center", va="top", fontsize=9)
+    ax.set(xlim=(-0.45, 1.45), ylim=(len(crossings) + 0.8, -0.3))
+    ax.axis("off")

@@ -37,7 +37,7 @@ from fedbook.engine.files import locked, write_atomically
 from fedbook.kit.lab import overwritten, progress_file, same, solved_in, try_case
 from fedbook.kit.report import collect
 from fedbook.kit.runs import (chapter_name, chapters, code_cells, cores, exported_to, find, module_name,
-                              notebooks_folder, used_modules)
+                              notebooks_folder, SEVERAL, used_modules)
 
 
 class Finding(NamedTuple):
@@ -63,7 +63,7 @@ def _machine() -> Iterator[Finding]:
     old = "" if sys.version_info >= (3, 11) else "fedbook needs Python 3.11 or newer: make PYTHON=python3.11"
     yield Finding("Python", python, old)
     yield Finding("cores", str(cores()))
-    little = "run one chapter at a time: fedbook run all --at-once 1" if memory and memory < 6e9 else ""
+    little = "run one chapter at a time: fedbook run --at-once 1" if memory and memory < 6e9 else ""
     yield Finding("memory", f"{memory / 1e9:.0f} GB" if memory else "the system does not say", little)
     full = "" if free > 2 else "make room, or choose another disk with --out"
     yield Finding("free disk", f"{free:.0f} GB here", full)
@@ -136,7 +136,7 @@ def booked_minutes() -> dict[str, float]:
 def _times() -> Iterator[Finding]:
     booked = booked_minutes()
     yield Finding("smoke", f"{len(chapters())} chapters, some seconds each")
-    yield Finding("quick", "at most about 2 minutes a chapter on 2 cores: fedbook run all")
+    yield Finding("quick", "at most about 2 minutes an evening on 2 cores: fedbook run walks the path")
     if not booked: yield Finding("full", "minutes to hours a chapter; nothing is booked here that says more")
     else:
         longest = sorted(booked.items(), key=lambda item: -item[1])[:5]
@@ -306,7 +306,7 @@ def write_assignment(name: str, folder: str | Path, seed: int | None = None, hid
     random seed). Raises `UserError` for an unknown chapter, for `hidden` below 1, and if `folder`
     exists."""
     chapter, path = next(iter(find(name).items()))
-    if name == "all": raise UserError("an assignment is of one chapter, not of all")
+    if name in SEVERAL: raise UserError(f"an assignment is of one chapter, not of {name}")
     if hidden < 1: raise UserError(f"--hidden {hidden} must be 1 or more")
     try: Path(folder).mkdir(parents=True)
     except FileExistsError:
@@ -747,7 +747,7 @@ def write_slides(name: str, target: str | Path = "", reveal: str = "") -> Path:
     default). Raises `UserError` for an unknown chapter, and for one without outputs, which has no
     figures."""
     chapter, path = next(iter(find(name).items()))
-    if name == "all": raise UserError("slides are made of one chapter, not of all")
+    if name in SEVERAL: raise UserError(f"slides are made of one chapter, not of {name}")
     needs("nbconvert")
     from nbconvert import SlidesExporter
     from nbformat.v4 import new_notebook

@@ -27,11 +27,14 @@ from fedbook.kit.classroom import doctor, exercises_of, grade, progress_rows, wr
 from fedbook.kit.lab import PROGRESS, progress_file, sizes_table
 from fedbook.kit.mine import (both_headlines, guarded, load_mine, method_of, own_notebook, shown_path, verdicts,
                               with_headline, write_mine, written_in)
+from fedbook.kit.papers import PAPERS, papers_table
+from fedbook.kit.questions import kept_results
 from fedbook.kit.report import (collect, failed_runs, fill, keep, read_results, result_name,
                                 row_cells, SIZES, write_report)
 from fedbook.kit.runs import (DRY, chapter_module, chapter_name, chapters, check_needs, code_cells, cores,
                               encoders_of, find, made_up, module_name, notebooks_folder, offered,
-                              read_changes, run_chapter, run_chapters, run_stamp, sizes_of, walk_chapter)
+                              read_changes, run_chapter, run_chapters, run_stamp, SEVERAL, sizes_of,
+                              walk_chapter)
 
 
 def trained() -> dict[str, Path]:
@@ -156,7 +159,7 @@ class _SizesHelp(argparse.Action):
     "`fedbook run NAME --help`: the usual text, and the sizes of the chapter NAME."
     def __call__(self, parser: argparse.ArgumentParser, namespace: Any, *_: Any) -> None:
         parser.print_help()
-        if getattr(namespace, "name", None) not in (None, "all"): _print_sizes(namespace.name)
+        if getattr(namespace, "name", None) not in (None, *SEVERAL): _print_sizes(namespace.name)
         parser.exit()
 
 
@@ -208,11 +211,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_run(commands: Any) -> None:
-    run = commands.add_parser("run", help="execute a chapter, or all", add_help=False, epilog=_OWN)
+    run = commands.add_parser("run", help="execute the path, a chapter, or all", add_help=False, epilog=_OWN)
     run.add_argument("-h", "--help", action=_SizesHelp, nargs=0,
                      help="show this; behind the name of a chapter, its sizes too")
-    run.add_argument("name", nargs="?", default="all",
-                     help="a notebook (methods/fedavg), a module (fedavg), or all: the path, then the wings")
+    run.add_argument("name", nargs="?", default="path",
+                     help="a notebook (methods/fedavg), a module (fedavg), path (the default: the evenings, "
+                          "then a table of the papers), or all: the path, then the wings")
     _add_sizes(run)
     run.add_argument("--device", default="auto", help="auto (a GPU where there is one), cpu or cuda")
     run.add_argument("--engine", default="local",
@@ -220,7 +224,7 @@ def _add_run(commands: Any) -> None:
                           "training, on Flower's simulation, N clients at once)")
     run.add_argument("--out", default="runs", help="folder for the runs")
     run.add_argument("--at-once", type=int, metavar="N",
-                     help="chapters that run side by side (all, on a CPU of two cores or more: 2)")
+                     help="chapters that run side by side (path and all, on a CPU of two cores or more: 2)")
     run.add_argument("--fresh", action="store_true",
                      help="forget what an earlier run with these settings has finished")
     run.add_argument("--dry", action="store_true",
@@ -284,8 +288,15 @@ def _end(ran: list[dict], several: bool) -> int:
     for r in failed: print(f"\nfedbook: {r['chapter']}: {r['error']}", file=sys.stderr)
     if several:
         sys.stderr.flush()
+        if {paper.chapter for paper in PAPERS} & {r["chapter"] for r in ran}: _print_papers(ran)
         print(f"\nopen next: {_first(ran)}; to work in a copy of the chapters: {_lab()}", flush=True)
     return 1 if failed else 0
+
+
+def _print_papers(ran: list[dict]) -> None:
+    "Print the table of the papers, with what `ran` measured of them."
+    table = papers_table(ran, kept_results())
+    if table: print(f"\nThe papers, beside what was measured now and what is kept:\n\n{table}")
 
 
 def _first(ran: list[dict]) -> str:
@@ -307,7 +318,7 @@ def _check_run(args: argparse.Namespace) -> dict[str, str]:
     if at_once is not None and at_once < 1:
         raise UserError(f"--at-once {at_once} must be 1 or more")
     if args.seed < 0: raise UserError(f"seed={args.seed} must be 0 or more")
-    if args.changes and args.name == "all": raise UserError("-p goes with one chapter, not with all")
+    if args.changes and args.name in SEVERAL: raise UserError(f"-p goes with one chapter, not with {args.name}")
     return read_changes(args.changes)
 
 
@@ -385,7 +396,7 @@ def _check_looks(args: argparse.Namespace, changes: dict) -> None:
         if args.budget: raise UserError("--budget goes with --until-decided")
         return
     if not args.budget: raise UserError("--until-decided needs a --budget such as 2h")
-    for given, what in ((args.name == "all", "all: name one chapter"), ("seeds" in changes, "-p seeds"),
+    for given, what in ((args.name in SEVERAL, f"{args.name}: name one chapter"), ("seeds" in changes, "-p seeds"),
                         (args.engine != "local", f"--engine {args.engine}"), (args.fresh, "--fresh")):
         if given: raise UserError(f"--until-decided does not go with {what}")
     if args.most_seeds < 3: raise UserError(f"--most-seeds {args.most_seeds} must be 3 or more")

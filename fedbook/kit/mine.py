@@ -20,7 +20,7 @@ from fedbook.engine.errors import Unfit, UserError
 from fedbook.engine.files import write_atomically
 from fedbook.kit.classroom import Exam, exams, exercises_of
 from fedbook.kit.lab import progress_file, tries
-from fedbook.kit.runs import chapter_name, chapters, code_cells, find, module_name, out_of_memory
+from fedbook.kit.runs import chapter_name, chapters, code_cells, find, module_name, out_of_memory, SEVERAL
 
 
 class OwnError(Unfit):
@@ -32,7 +32,7 @@ def with_headline(name: str) -> Path:
     """Return the path of the chapter `name`, whose notebook exports a `headline`: the run of `fedbook
     mine`. Raises `UserError`, with the choices, for one that exports none, and for an unknown
     chapter."""
-    if name == "all": raise UserError("mine goes with one chapter, not with all")
+    if name in SEVERAL: raise UserError(f"mine goes with one chapter, not with {name}")
     chapter, path = next(iter(find(name).items()))
     if _has_headline(path): return path
     known = [each for each, place in chapters().items() if _has_headline(place)]

@@ -1,6 +1,7 @@
 """Questions that papers left open: read from a file, and answered from the results in `results/`."""
 import math
 import re
+import textwrap
 import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any, NamedTuple
 
 from fedbook.engine.errors import UserError
 from fedbook.engine.show import Table
-from fedbook.evidence.claims import claims_figure, interval_text, judged_again, judged_claim, verdict_of
+from fedbook.evidence.claims import interval_text, judged_again, judged_claim, verdict_of
 from fedbook.kit.report import collect
 from fedbook.kit.runs import chapters, notebooks_folder
 
@@ -32,22 +33,23 @@ class Evidence(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A question that a `paper` left open, `asked` in words, and the sentences to answer it with.
-    The verdict on the first piece of evidence in `rests` picks the first sentence: `holds`, `fails`
-    or `undecided`. The second is `figures`, where {0}, {1} stand for the measured values of the
-    evidence.
+    """A question that a `paper` left open, `asked` in words. `context` says what was measured. The
+    verdict on the first piece of evidence in `rests` picks the answer: `holds`, `fails` or
+    `undecided`. In it {size} stands for the measured number without its sign, {signed} for the
+    number with its sign. `share`: the number is a share, and its interval is cut at 0 and 100 %.
 
     `cell` is the id of the notebook cell that measures or judges the first piece of evidence;
     `change` says what would change the answer."""
     paper: str
     asked: str
     cell: str
+    context: str
     holds: str
     fails: str
     undecided: str
-    figures: str
     change: str
     rests: tuple[Evidence, ...]
+    share: bool = False
 
 
 class Settled(NamedTuple):
@@ -107,6 +109,7 @@ def _list(value: Any, fits: Callable[[Any], bool]) -> bool:
 
 _FITS: dict[str, Callable[[Any], bool]] = {
     "a text": _text, "a number": _number,
+    "true or false": lambda value: isinstance(value, bool),
     "a number or two": lambda value: _number(value) or _list(value, _number) and len(value) == 2,
     "three texts": lambda value: _list(value, _text) and len(value) == 3,
     "tables [[question.rests]]": lambda value: _list(value, _table) and value != []}
@@ -145,14 +148,17 @@ def _check(table: dict, needed: dict[str, str], where: str, optional: dict[str, 
 
 
 def _question(table: dict, where: str) -> Question:
-    texts = [field for field in Question._fields if field != "rests"]
-    _check(table, dict.fromkeys(["name", *texts], "a text") | {"rests": "tables [[question.rests]]"}, where)
+    texts = [field for field in Question._fields if field not in ("rests", "share")]
+    needed = dict.fromkeys(["name", *texts], "a text") | {"rests": "tables [[question.rests]]"}
+    _check(table, needed, where, optional=dict(share="true or false"))
     rests = [_evidence(each, f"{where}, evidence {number}") for number, each in enumerate(table["rests"])]
-    shown, places = re.findall(r"\{.*?\}", table["figures"]), [f"{{{k}}}" for k in range(len(rests))]
-    if set(shown) != set(places):
-        raise UserError(f"{where}: figures with {', '.join(shown) or 'no place'} came, expected each of "
-                        f"{', '.join(places)} and no other")
-    return Question(**{field: table[field] for field in texts}, rests=tuple(rests))
+    for field in ("holds", "fails", "undecided"):
+        places = re.findall(r"\{.*?\}", table[field])
+        if places not in (["{size}"], ["{signed}"]):
+            raise UserError(f"{where}: {field} with {', '.join(places) or 'no place'} came, expected just "
+                            "one of {size}, {signed}")
+    return Question(**{field: table[field] for field in texts}, rests=tuple(rests),
+                    share=table.get("share", False))
 
 
 def _evidence(table: dict, where: str) -> Evidence:
@@ -177,11 +183,13 @@ def kept_results(folder: str | Path = "") -> list[dict]:
     return collect(folder or notebooks_folder().parent / "results")
 
 
-def verdicts_of(book: str, also: Sequence[str] = ()) -> Table:
+def verdicts_of(book: str, also: Sequence[str] = (), data: str = "") -> Table:
     """Return a table of what the paper of the lab book `book`, such as "evidence/fedgtea", claims, and what
     the kept rows say: claim, the paper's size, ours with its interval, verdict. `also` are the texts of own
-    checks that belong to it. Empty if nothing is kept."""
-    claims = [claim for body in kept_results() if body["name"] == book for claim in body["claims"]]
+    checks that belong to it; `data` names the set of pictures, where rows of several are kept. Empty if nothing
+    is kept."""
+    kept = [body for body in kept_results() if body["name"] == book]
+    claims = [claim for body in kept if not data or body["sizes"]["data"] == data for claim in body["claims"]]
     shown = [claim for claim in claims if not claim["own"] or claim["claim"] in also]
     return Table({"claim": claim["claim"], "paper": _size_text(claim), "here": interval_text(claim),
                   "verdict": claim["verdict"]} for claim in shown)
@@ -190,7 +198,7 @@ def verdicts_of(book: str, also: Sequence[str] = ()) -> Table:
 def _size_text(claim: dict) -> str:
     "The size that the paper of a `claim` prints, or its range."
     scale = 100 if claim["unit"] == "%" else 1
-    sizes = " to ".join(f"{scale * size:.1f}" for size in claim["effect"] or [])
+    sizes = " to ".join(dict.fromkeys(f"{scale * size:.1f}" for size in claim["effect"] or []))
     return f"{sizes} {claim['unit']}".strip() if sizes else "-"
 
 
@@ -217,15 +225,21 @@ _HOLDS = ("reproduced", "weaker", "stronger", "yes")
 _FAILS = ("contradicted", "not found", "no")
 
 
+def _scaled(claim: dict) -> float:
+    "The mean of a claim's values, in per cent where its unit is %."
+    return (100 if claim["unit"] == "%" else 1) * math.fsum(claim["values"]) / len(claim["values"])
+
+
 def in_words(answer: Settled) -> str:
-    """Return the answer in two sentences, or "Not measured yet." if the first piece of evidence is
-    missing."""
+    """Return the answer in one sentence with one number, or "Not measured yet." if the first piece
+    of evidence is missing."""
     question, claim = answer.question, answer.found[0]
     if claim is None: return f"{NOT_YET.capitalize()}."
-    texts = [interval_text(each) if each else NOT_YET for each in answer.found]
-    figures = re.sub(r"\{(\d+)\}", lambda place: texts[int(place[1])], question.figures)
-    if claim["verdict"] in _HOLDS: return f"{question.holds} {figures}"
-    return f"{question.fails if claim['verdict'] in _FAILS else question.undecided} {figures}"
+    mean = _scaled(claim)
+    sentence = question.undecided
+    if claim["verdict"] in _HOLDS: sentence = question.holds
+    if claim["verdict"] in _FAILS: sentence = question.fails
+    return sentence.format(size=f"{abs(mean):.3g}", signed=f"{mean:+.3g}")
 
 
 def shifted(claim: dict, by: float) -> dict:
@@ -267,19 +281,49 @@ def cell_link(question: Question) -> str:
 
 
 def answer_text(answer: Settled) -> str:
-    """Return the answer as Markdown: the question, two sentences, the verdict and number of seeds,
-    a link to the notebook cell that measured it, and what would change it. The link is right in a
-    notebook in a folder of nbs/."""
+    """Return the answer as Markdown: question, context, one sentence with one number, verdict and
+    number of seeds, what would change it, and a link to the notebook cell that measured it. The
+    link is right in a notebook in a folder of nbs/."""
     claim, place = answer.found[0], cell_link(answer.question)
     seeds = "" if claim is None else f", {len(claim['values'])} seeds"
-    return (f"### {answer.question.asked}\n\n{in_words(answer)}\n\n"
+    if claim: seeds += f", on the claim \u201c{claim['claim']}\u201d"
+    return (f"### {answer.question.asked}\n\n{answer.question.context}\n\n**Answer** {in_words(answer)}\n\n"
             f"**Verdict** {verdict_of(claim) if claim else NOT_YET}{seeds}. "
-            f"**Cell** [{place}]({place.replace('nbs', '..', 1)}). "
-            f"**What would change our mind** {would_turn(answer)}")
+            f"**What would change our mind** {would_turn(answer)} "
+            f"**Cell** [{place}]({place.replace('nbs', '..', 1)})")
 
 
 def answer_figure(answer: Settled) -> Any:
-    """Return a matplotlib figure of the claims that the answer rests on, each with its interval and
-    bound; None if nothing is measured."""
-    claims = [claim for claim in answer.found if claim]
-    return claims_figure(dict(name=answer.question.paper, sizes={}, claims=claims)) if claims else None
+    """Return a small matplotlib figure of the claim that decides: its seeds, mean, interval and
+    bound; None if it is not measured."""
+    import matplotlib.pyplot as plt
+    claim = answer.found[0]
+    if claim is None: return None
+    scale = 100 if claim["unit"] == "%" else 1
+    figure, ax = plt.subplots(figsize=(7.0, 1.7), layout="constrained")
+    ax.plot([scale * value for value in claim["values"]], [0.0] * len(claim["values"]), "o", color="0.6",
+            markersize=5, label="seeds")
+    if claim["low"] is not None:
+        ends = [scale * claim["low"], scale * claim["high"]]
+        if answer.question.share: ends = [min(max(end, 0.0), float(scale)) for end in ends]
+        ax.plot(ends, [0.5, 0.5], color="#0072B2", linewidth=3, label="95 % interval")
+    ax.plot([_scaled(claim)], [0.5], "o", color="#0072B2", markersize=7, label="mean")
+    for bound in (claim["at_least"], claim["at_most"]):
+        if bound is not None: ax.axvline(scale * bound, color="#D55E00", linestyle="--", label="bound")
+    ax.set_yticks([])
+    ax.set_ylim(-0.5, 1.0)
+    name = textwrap.fill(claim["claim"].replace(" %", "\u00a0%"), 78, break_on_hyphens=False)
+    ax.set_xlabel(f"{name}, in\u00a0{claim['unit']}" if claim["unit"] else name, fontsize=9)
+    ax.set_title(f"Verdict: {verdict_of(claim)}", fontsize=10)
+    ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9, frameon=False)
+    plt.close(figure)
+    return figure
+
+
+def further_evidence(answers: Sequence[Settled]) -> Table:
+    """Return a table of the evidence in `answers` that stands beside what decides: question, what was
+    measured, its mean, number of seeds and verdict."""
+    pairs = [(answer.question.asked, claim) for answer in answers for claim in answer.found[1:] if claim]
+    return Table({"question": asked, "measured": claim["claim"],
+                  "mean": f"{_scaled(claim):.3g} {claim['unit']}".strip(), "seeds": len(claim["values"]),
+                  "verdict": claim["verdict"]} for asked, claim in pairs)

@@ -163,86 +163,73 @@ def _points(claim: dict, body: dict) -> list[dict]:
     return points if any(point["values"] == claim["values"] for point in points) else [first, *points]
 
 
+def main_claims(bodies: Sequence[dict]) -> list[dict]:
+    """Return the main claim of each paper in `bodies` (results files as dicts): its first one that was measured
+    and has a size (see `paper_sizes`)."""
+    found = ((h.claim for h in several) for several in headlines(bodies).values())
+    firsts = (next((c for c in claims if c["low"] is not None and paper_sizes(c)), None) for claims in found)
+    return [claim for claim in firsts if claim]
+
+
+def _nothing(claim: dict) -> float:
+    "The value of `claim` at which there is no effect: 1 for a ratio, else 0."
+    return 1.0 if claim["unit"] == "times" else 0.0
+
+
+def paper_sizes(claim: dict) -> list[float]:
+    """Return the size that the paper of `claim` prints, or both ends of its range; where it prints none, the
+    claim's bound, if that is not where there is no effect. Else the list is empty."""
+    bounds = [bound for bound in (claim["at_least"], claim["at_most"]) if bound is not None]
+    sizes = claim["effect"] or bounds
+    return [size for size in sizes if size != _nothing(claim)]
+
+
 def overview_figure(bodies: Sequence[dict]) -> Any:
-    """Return a matplotlib figure of all claims of papers in `bodies` (results files as dicts): an
-    interval for each, on a scale where 0 is the bound and 1 what the paper prints."""
+    """Return a matplotlib figure of the `main_claims` of `bodies` (results files as dicts): for each paper a bar
+    for the effect that it claims, which is 100 %, and a bar for ours with its interval."""
     needs("matplotlib")
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    found = headlines(bodies)
-    claims = {paper: [h.claim for h in several] for paper, several in found.items()}
-    heights = [len(several) + 0.6 for several in claims.values()]
+    claims = main_claims(bodies)
     with mpl.rc_context():
         style()
-        fig = Figure(figsize=(11.5, 0.33 * sum(heights) + 1.2))
-        axes = fig.subplots(len(claims), 1, height_ratios=heights, squeeze=False, sharex=True)[:, 0]
-        for ax, (paper, several) in zip(axes, claims.items()): _draw_paper(ax, paper, several)
-        ends = "0: no effect,\nor the claim's bound", "1: as the paper\nprints it"
-        axes.flat[-1].set(xticks=(0, 1), xticklabels=ends)
-        labels: list = axes.flat[-1].get_xticklabels()
-        for label, side in zip(labels, ("right", "left")): label.set_ha(side)
-        every = [claim for several in claims.values() for claim in several]
-        fig.suptitle(textwrap.fill(f"{len(every)} claims of papers: {verdict_counts(every)}", 120), x=0.01,
-                     ha="left", fontsize=11)
+        fig = Figure(figsize=(11, 0.85 * len(claims) + 1.3))
+        ax = fig.subplots()
+        for row, claim in enumerate(claims): _draw_main(ax, row, claim)
+        sentences = [textwrap.fill(claim["claim"], 34) for claim in claims]
+        ax.set(yticks=range(len(claims)), yticklabels=sentences, ylim=(len(claims) - 0.45, -0.55), xlim=_INSIDE,
+               xlabel="effect, as a share of the one that the paper claims (0: none)")
+        ax.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+        ax.tick_params(axis="both", labelsize=10)
+        ax.tick_params(axis="y", length=0)
+        ax.axvline(0, color="black", lw=1)
+        title = f"The main claims of {len(claims)} papers in our small runs: {verdict_counts(claims)}"
+        fig.suptitle(textwrap.fill(title, 110), x=0.01, ha="left", fontsize=11)
     return fig
 
 
 _COLOUR = {"reproduced": COLOURS[0], "weaker": COLOURS[0], "stronger": COLOURS[0], "not found": COLOURS[1],
            "contradicted": COLOURS[1]}
+_INSIDE = (-2.0, 1.5)
 
 
-def _scale(claim: dict) -> tuple[float, float]:
-    """Where 0 lies in the figure, the bound of `claim`, and how far from it 1 is: the paper's size (between
-    two bounds, their middle); without a size, the far end of the interval."""
-    bounds = [b for b in (claim["at_least"], claim["at_most"]) if b is not None]
-    ends = [end - bounds[0] for end in (claim["low"], claim["high"])]
-    far = max(map(abs, ends)) * (1 if claim["at_most"] is None else -1)
-    size = math.fsum(claim["effect"]) / 2 - bounds[0] if claim["effect"] else far
-    if len(bounds) == 2: size = (bounds[1] - bounds[0]) / 2
-    return bounds[0], size or 1.0
-
-
-def _scaled(claim: dict) -> tuple[list[float], list[float]]:
-    """On that scale: both ends and the mean of the interval of `claim`, and both ends of the paper's size.
-    Empty without an interval, or without a size."""
-    bounded = claim["at_least"] is not None or claim["at_most"] is not None
-    if not claim["values"] or claim["low"] is None or not bounded: return [], [1.0, 1.0] if claim["effect"] else []
-    zero, unit = _scale(claim)
-    ends = (claim["low"], claim["high"], mean_of_claim(claim))
-    return [(end - zero) / unit for end in ends], [(end - zero) / unit for end in claim["effect"]]
-
-
-def _draw_paper(ax: Any, paper: str, claims: list[dict]) -> None:
-    "The claims of one paper, a row for each, with the sentence on the left and the word on the right."
-    ax.axvline(0, color="black", lw=1)
-    for row, claim in enumerate(claims):
-        colour, (ends, size) = _COLOUR.get(claim["verdict"], "#767676"), _scaled(claim)
-        if size:
-            ax.plot(_clipped(*size), [row, row], color="black", lw=1)
-            ax.plot(1, row, "*", ms=10, mfc="white", mec="black", zorder=3)
-        if ends:
-            low, high = sorted(ends[:2])
-            ax.plot(_clipped(low, high), [row, row], lw=6, alpha=0.45, color=colour, solid_capstyle="butt")
-            if _INSIDE[0] <= ends[2] <= _INSIDE[1]: ax.plot(ends[2], row, "o", ms=5, color=colour, zorder=4)
-            else: _point_outside(ax, row, ends[2], colour)
-        ax.text(1.03, row, claim["verdict"], transform=ax.get_yaxis_transform(), va="center", color=colour)
-    sentences = [textwrap.shorten(claim["claim"], 78, placeholder=" ...") for claim in claims]
-    ax.set(yticks=range(len(claims)), yticklabels=sentences, ylim=(len(claims) - 0.4, -0.7), xlim=_INSIDE)
-    ax.set_title(paper, loc="left", fontsize=10)
-    ax.tick_params(axis="y", length=0)
-
-
-_INSIDE = (-2.2, 3.2)
-
-
-def _point_outside(ax: Any, row: int, mean: float, colour: str) -> None:
-    "An arrow at the rim of the figure, and beside it where the `mean` lies."
-    right = mean > 0
-    [rim] = _clipped(mean)
-    ax.plot(rim, row, ">" if right else "<", ms=7, color=colour, zorder=4, clip_on=False)
-    ax.text(rim - 0.1 if right else rim + 0.1, row, f"{mean:.1f}", ha="right" if right else "left", va="bottom",
-            color=colour)
+def _draw_main(ax: Any, row: int, claim: dict) -> None:
+    "A paper's bar and ours, and on the right both in words."
+    zero, sizes = _nothing(claim), paper_sizes(claim)
+    unit = math.fsum(sizes) / len(sizes) - zero
+    mean, low, high = ((end - zero) / unit for end in (mean_of_claim(claim), claim["low"], claim["high"]))
+    colour, [shown] = _COLOUR.get(claim["verdict"], "#767676"), _clipped(mean)
+    ax.barh(row - 0.18, 1, 0.32, color="white", edgecolor="black", hatch="////", lw=0.8)
+    ax.barh(row + 0.18, shown, 0.32, color=colour)
+    ax.plot(_clipped(low, high), [row + 0.18] * 2, "-|", color="black", lw=1.4, ms=7)
+    beside = dict(transform=ax.get_yaxis_transform(), va="center", fontsize=10)
+    scale = 100 if claim["unit"] == "%" else 1
+    ends = " to ".join(dict.fromkeys(f"{scale * size:.3g}" for size in sizes))
+    least = "" if claim["effect"] else "at least " if claim["at_most"] is None else "at most "
+    ax.text(1.02, row - 0.18, f"paper: {least}{ends} {claim['unit']}".rstrip(), **beside)
+    ours = interval_text(claim | dict(reruns=None)).partition(" (")[0]
+    ax.text(1.02, row + 0.18, f"here: {ours}, {claim['verdict']}", color=colour, **beside)
 
 
 def _clipped(*values: float) -> list[float]:
@@ -293,8 +280,8 @@ testable here*: no method could show the effect at this scale, or nothing here r
 effect is what the seeds find with 80 % power. Holm: the p-value corrected for the claims of one paper. What
 the sentence gives at other settings is a curve of the claim, and no further claim.
 
-In the figure a bar is the interval. 0 is the bound, and 1 what the paper prints (a star, and a line for a
-range); where it prints no size, the bar ends at 1. The papers ran at another scale, with other data. How a
+The figure shows the main claim of each paper. The hatched bar is the effect that the paper claims, 100 %, and the
+bar below it is ours, with its interval. The papers ran at another scale, with other data. How a
 verdict comes about is taught in `nbs/evidence/claims.ipynb`. Checks of our own (answered with yes, no or
 undecided) are a table apart."""
 
@@ -307,9 +294,10 @@ def page(bodies: Sequence[dict], folder: str | Path = "results") -> str:
     claiming, found = [body for body in bodies if body["claims"]], headlines(bodies)
     first = f"Written by `fedbook report {Path(folder).name}` from the files here; do not edit it."
     every = [headline.claim for several in found.values() for headline in several]
-    said = f"All claims of papers: {verdict_counts(every)}"
-    figure = f"![{said}](figures/overview.png)" if every else "Nothing of a paper is claimed."
-    blocks = ["# Results", first, _HOW_TO_READ, f"{said}." if every else "", chance_note(every), figure]
+    said = f"All claims of papers: {verdict_counts(every)}." if every else "Nothing of a paper is claimed."
+    shown = "What each paper claims first, and what our runs gave"
+    figure = f"![{shown}](figures/overview.png)" if main_claims(bodies) else ""
+    blocks = ["# Results", first, _HOW_TO_READ, said, chance_note(every), figure]
     for paper, several in found.items(): blocks += [f"## {paper}", *_section(paper, several)]
     if Path(folder).name == "results": blocks += ["## Lab books", _lab_books(claiming)]
     else: blocks += _checks(claiming)
@@ -418,7 +406,7 @@ def figures_of(bodies: Sequence[dict]) -> dict[str, tuple[str, Callable[[], Any]
     """Return the figures that a report on `bodies` (results files as dicts) has: file name to a
     pair of the `digest` of its claims, and a function without arguments that returns it as a
     matplotlib figure."""
-    claims = {paper: [h.claim for h in several] for paper, several in headlines(bodies).items()}
+    claims = main_claims(bodies)
     return {"overview.png": (digest(claims), partial(overview_figure, bodies))} if claims else {}
 
 

@@ -45,7 +45,7 @@ WINGS = {
     "engine": ("local", "wire", "federation", "workers", "stacked"),
     "datasets": ("world", "split", "folders", "encoders", "leaves", "people", "traffic", "streets", "sensors"),
     "methods": ("fedavg", "score", "continual", "penalties", "exemplars", "painters", "detect", "teacher", "experts",
-                "leverage", "wasserstein", "alignment", "reid", "pruning", "recovery"),
+                "leverage", "balanced", "wasserstein", "alignment", "heads", "reid", "pruning", "recovery"),
     "privacy": ("secagg", "dp", "private", "attack", "robust", "compress"),
     "deploy": ("flower", "nodes", "buffered", "scale"),
     "evidence": ("claims", "fedreplay", "fedmox", "fedklpr", "fedcbdr", "fedgtea", "streams", "left_open"),
@@ -93,16 +93,20 @@ def answers_of(path: Path) -> Path:
     return (folder.parent if folder.name in WINGS else folder) / "answers" / f"{module_name(Path(path).stem)}.ipynb"
 
 
+SEVERAL = ("path", "all")
+
+
 def find(name: str) -> dict[str, Path]:
-    """Return the chapters that `name` means, name to path: all of them for `all`, else the one with
-    this name (`14_fedgtea`, `engine/wire`) or short name (`fedgtea`, `wire`). Raises `UserError`,
-    with the choices, if there is none."""
+    """Return the chapters that `name` means, name to path: all of them for `all`, the evenings for `path`,
+    else the one with this name (`14_fedgtea`, `engine/wire`) or short name (`fedgtea`, `wire`). Raises
+    `UserError`, with the choices, if there is none."""
     known, name = chapters(), name.removesuffix(".ipynb")
     if name == "all": return known
+    if name == "path": return {each: path for each, path in known.items() if "/" not in each}
     for fits in (lambda each: each, module_name):
         for each, path in known.items():
             if fits(each) == name: return {each: path}
-    raise UserError(f"chapter {name!r} is unknown; choose one of {', '.join(known)}, or all")
+    raise UserError(f"chapter {name!r} is unknown; choose one of {', '.join(known)}, path or all")
 
 
 def code_cells(path: Path) -> list[str]:
