@@ -32,17 +32,13 @@ from fedbook.deploy.nodes import (LocalNodes, NodeProcess, check_certificate, ch
                                   write_certificate, write_compose, write_node_key)
 from fedbook.engine.wire import Ledger, pack, unpack
 
-# Flower's shortest beat in all of its processes, so that a death is noticed after 20 s and not after 60
-BEAT = "from flwr.common import constant\nconstant.HEARTBEAT_DEFAULT_INTERVAL = constant.HEARTBEAT_MIN_INTERVAL\n"
 RECEIVED, SENDING = r"Receiving: {} message(?s:.*?)Received successfully", r"Sending: {} message"
 
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory):
     home = tmp_path_factory.mktemp("federation")
-    (home / "sitecustomize.py").write_text(BEAT)
-    path = os.pathsep.join(filter(None, [str(home), os.environ.get("PYTHONPATH")]))
-    nodes = LocalNodes(home / "nodes", env={"PYTHONPATH": path})
+    nodes = LocalNodes(home / "nodes")
     with nodes: yield nodes
     assert nodes.processes() == [] == mentioning(nodes.port)
 
