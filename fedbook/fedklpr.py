@@ -18,15 +18,14 @@ from torch import nn
 
 from .engine.errors import UserError
 from .engine.federation import Experiment, LocalOnly, Server
-from .engine.local import State, outputs, snapshot
+from .engine.local import State, snapshot
 from .engine.sizes import Share
 from .engine.wire import Msg
 from .engine.workers import trial
 from .methods.pruning import MaskedClient, MaskedServer, magnitude_prune, masked
-from .methods.recovery import make_sites  # noqa: F401
 from .methods.recovery import (CrossRoundRecovery, RoundSizes, Weighting, accept_report, control_rank1,
-                                      cosine_change, kl_regularization, last_rounds, moved_features,
-                                      pace_of, score_round, world_of)
+                                      cosine_change, kl_regularization, last_rounds, make_sites,  # noqa: F401
+                                      moved_features, pace_of, score_round, world_of)
 from .methods.reid import adam, learn, make_network, start_of
 
 # %% ../nbs/12_fedklpr.ipynb #12e00041
@@ -57,8 +56,8 @@ class FedKLPRSizes(RoundSizes):
             raise UserError(f"pruning={self.pruning!r} needs a server that knows masks; "
                             "weighting='alone' goes with pruning='never'")
         if self.pruning != "never" and self.warmup + self.rest > self.rounds:
-            raise UserError(f"rounds={self.rounds} must be at least warmup + rest = {self.warmup} + {self.rest}; "
-                            "else nothing is ever pruned")
+            raise UserError(f"rounds={self.rounds} must be at least warmup + rest = {self.warmup} + {self.rest}, or "
+                            "nothing is ever pruned")
         if len(self.baselines) not in (0, self.clients):
             raise UserError(f"baselines has {len(self.baselines)} numbers; none, or one for each of "
                             f"{self.clients} clients, was expected")
@@ -273,10 +272,10 @@ profiles = {
     "smoke": FedKLPRSizes(clients=2, largest=32, smallest=24, control_identities=2, test_identities=3,
                           height=32, width=16, channels=4, pretrain_identities=4, pretrain_cameras=2,
                           pretrain_steps=1, rounds=2, steps=1, batch=16, warmup=1, rest=0, k1=4, k2=2),
-    "quick": FedKLPRSizes(seeds=3, clients=3, largest=80, smallest=56, control_identities=6, test_identities=20,
-                          height=32, width=16, batch=16, pretrain_steps=50, pretrain_identities=16,
-                          pretrain_cameras=3, rounds=5, steps=4, step=0.3, warmup=1, rest=1, margin=3.0,
-                          delta_rd=3.0, delta_ep=3.0),
+    "quick": FedKLPRSizes(seeds=3, clients=3, largest=80, smallest=56, control_identities=6,
+                          test_identities=20, height=32, width=16, batch=16, pretrain_steps=50,
+                          pretrain_identities=16, pretrain_cameras=3, rounds=5, steps=4, step=0.3,
+                          warmup=1, rest=1, margin=3.0, delta_rd=3.0, delta_ep=3.0),
     "full": FedKLPRSizes(seeds=8, pretrain_steps=400, test_identities=150),
     "paper": FedKLPRSizes(seeds=3, data="reid", clients=8, height=256, width=128, network="resnet50",
                           weights="auto", pretrain_steps=0, validation=0.1, rounds=20, epochs=5,

@@ -14,7 +14,6 @@ from functools import cached_property
 from statistics import fmean
 from typing import Any, Literal
 
-import torch
 from torch import nn
 
 from ..engine.errors import UserError
@@ -356,7 +355,8 @@ def fedklpr_claims(results: Results) -> None:
 @dataclass(frozen=True)
 class FedKLPRLabSizes(FedKLPRSizes):
     "Settings of FedKLPR's evidence: its own, its rivals', and how often what is measured."
-    pruning: Literal["recover", "always", "never", "lottery", "subfedavg"] = "recover"  # recover: CRR
+    pruning: Literal["recover", "always", "never", "lottery", "subfedavg"] = (
+        "recover")  # type: ignore[assignment]
     rates: tuple[float, ...] = (5e-4, 1e-3, 2e-3, 4e-3)  # learning rates that all methods are tried with
     tuning: int = 0             # seeds of these tries; 0: none, the rate is `lr`
     others: int = 0             # seeds of side rows; 0: left out
@@ -483,7 +483,8 @@ class DigitsExperiment(FedKLPRExperiment):
     def client(self, id: int) -> DigitsClient:
         "Return client number `id`."
         level = self.sizes.baselines[id] if self.sizes.baselines else None
-        return DigitsClient(id, *self.lent, self.world[id], self.sizes, self.seed, level)
+        model, reference = self.lent
+        return DigitsClient(id, model, reference, self.world[id], self.sizes, self.seed, level)
 
     def test(self, server: Any) -> dict:
         "Return the `digits_scores` of `server`, and what became of pruning at each client."

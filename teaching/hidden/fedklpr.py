@@ -37,7 +37,8 @@ def magnitude_mask(g):
 
 def sparse_mean(g):
     n = int(g.integers(2, 5))
-    return [_floats(g, 3, 4) for _ in range(n)], [_bools(g, 3, 4) for _ in range(n)], g.dirichlet([2.0] * n).tolist()
+    tensors = [_floats(g, 3, 4) for _ in range(n)]
+    return tensors, [_bools(g, 3, 4) for _ in range(n)], g.dirichlet([2.0] * n).tolist()
 
 
 def may_prune(g): return tuple(float(v) for v in g.uniform(0.5, 0.8, 3)) + (float(g.uniform(0, 0.2)),)
@@ -62,4 +63,5 @@ def train_pruned(g):
 def next_model(g):
     n = int(g.integers(2, 4))
     states = [{"w": _floats(g, 3, 4), "b": _floats(g, 3)} for _ in range(n)]
-    return states, [{"w": _bools(g, 3, 4)} for _ in range(n)], g.uniform(0.1, 1, n).tolist(), float(g.uniform(0.2, 0.8))
+    masks = [{"w": _bools(g, 3, 4)} for _ in range(n)]
+    return states, masks, g.uniform(0.1, 1, n).tolist(), float(g.uniform(0.2, 0.8))

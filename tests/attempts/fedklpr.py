@@ -34,7 +34,8 @@ def kl_divergence__wrong_mean_over_entries(features, reference):
     return kl_divergence__right_by_torch(features, reference) / features.shape[1]
 
 def kl_divergence__wrong_softmax_over_pictures(features, reference):
-    return F.kl_div(F.log_softmax(reference, 0), F.log_softmax(features, 0), log_target=True, reduction="batchmean")
+    sent, here = F.log_softmax(reference, 0), F.log_softmax(features, 0)
+    return F.kl_div(sent, here, log_target=True, reduction="batchmean")
 
 def kl_divergence__right_by_torch(features, reference):
     return F.kl_div(reference.log_softmax(1), features.log_softmax(1), log_target=True, reduction="batchmean")
@@ -63,7 +64,8 @@ def pruning_weight__wrong_nothing_if_nobody_pruned(ratios):
 def pruning_weight__right_by_a_tensor(ratios): return kl_weight__right_by_a_tensor([p ** 2 for p in ratios])
 
 
-def combine_weights__wrong_swapped(kl, pruning, gamma): return combine_weights__right_by_map(pruning, kl, gamma)
+def combine_weights__wrong_swapped(kl, pruning, gamma):
+    return combine_weights__right_by_map(pruning, kl, gamma)
 
 def combine_weights__wrong_a_plain_sum(kl, pruning, gamma):
     return [gamma * f + w for f, w in zip(kl, pruning)]
@@ -78,7 +80,8 @@ def _mask(weights, mask, step, target, of_all=False, stop=True, signed=False, ag
     if stop: count = min(count, math.floor(target * mask.numel() + 1e-9) - (mask.numel() - kept))
     places = (torch.ones_like(mask) if again else mask).flatten().nonzero().flatten().tolist()
     values = weights.flatten() if signed else weights.flatten().abs()
-    for place in sorted(places, key=lambda k: (float(values[k]), k))[:max(0, count)]: new.view(-1)[place] = False
+    by_size = sorted(places, key=lambda k: (float(values[k]), k))
+    for place in by_size[:max(0, count)]: new.view(-1)[place] = False
     return new
 
 def magnitude_mask__wrong_a_share_of_the_whole(weights, mask, step, target):
@@ -106,8 +109,9 @@ def sparse_mean__wrong_each_keeper_once(tensors, masks, shares):
     return sparse_mean__right_stacked(tensors, masks, [1.0] * len(shares))
 
 def sparse_mean__right_stacked(tensors, masks, shares):
-    weight = torch.einsum("k...,k->...", torch.stack(masks).to(tensors[0]), torch.tensor(shares).to(tensors[0]))
-    total = torch.einsum("k...,k->...", torch.stack(tensors) * torch.stack(masks), torch.tensor(shares).to(tensors[0]))
+    parts = torch.tensor(shares).to(tensors[0])
+    weight = torch.einsum("k...,k->...", torch.stack(masks).to(tensors[0]), parts)
+    total = torch.einsum("k...,k->...", torch.stack(tensors) * torch.stack(masks), parts)
     return torch.nan_to_num(total / weight, nan=0.0)
 
 
@@ -171,7 +175,8 @@ def train_pruned__right_by_filling(*args): return _train(*args)
 
 
 def _next(states, masks, divergences, gamma, klaw=True, praw=True, sparse=True):
-    ratios = [1 - sum(float(m.sum()) for m in mask.values()) / sum(m.numel() for m in mask.values()) for mask in masks]
+    kept = [sum(float(m.sum()) for m in mask.values()) for mask in masks]
+    ratios = [1 - k / sum(m.numel() for m in mask.values()) for k, mask in zip(kept, masks)]
     kl, pruning = kl_weight__right_by_a_tensor(divergences), pruning_weight__right_by_a_tensor(ratios)
     shares = combine_weights__right_by_map(kl, pruning, gamma)
     if not praw: shares = kl
