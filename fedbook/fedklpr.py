@@ -154,10 +154,8 @@ class FedKLPRClient(MaskedClient):
         "accepted" or "waits"."""
         sizes = self.sizes
         if sizes.pruning == "never": return "never"
-        early = self.too_early()
-        if early: return early
-        candidate = self.candidate()
-        if candidate is None: return "target reached"
+        if early := self.too_early(): return early
+        if (candidate := self.candidate()) is None: return "target reached"
         if sizes.pruning == "always":
             self.mask = candidate
             self.model.load_state_dict(masked(snapshot(self.model), candidate))
