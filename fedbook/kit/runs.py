@@ -44,7 +44,7 @@ def notebooks_folder() -> Path:
 WINGS = {
     "engine": ("local", "wire", "federation", "workers", "stacked"),
     "datasets": ("world", "split", "folders", "encoders", "leaves", "people", "traffic", "streets", "sensors"),
-    "methods": ("fedavg", "score", "continual", "penalties", "exemplars", "painters", "detect", "teacher", "experts",
+    "methods": ("fedavg", "score", "continual", "penalties", "exemplars", "painters", "detect", "teacher", "experts", "adapt",
                 "leverage", "balanced", "wasserstein", "alignment", "heads", "reid", "pruning", "recovery"),
     "privacy": ("secagg", "dp", "private", "attack", "robust", "compress"),
     "deploy": ("flower", "nodes", "buffered", "scale"),
