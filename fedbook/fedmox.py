@@ -7,27 +7,23 @@ __all__ = ['experiment', 'ROWS', 'profiles', 'soft_mixture', 'FedMoxSizes', 'Fed
            'warm_up', 'FedMoxExperiment', 'started', 'headline']
 
 # %% ../nbs/11_fedmox.ipynb #dc36f1c5
-import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from .datasets.streets import Street, resized
 from .engine.errors import UserError
-from .engine.federation import Client, Experiment, Server
-from .engine.local import generator
+from .engine.federation import Client, Experiment
 from .engine.sizes import Share
 from .engine.wire import Msg
 from .engine.workers import Checkpoint, trial
-from .methods.adapt import (KEPT, AdaptSizes, cosine_rate, learn_with_labels, learn_without_labels,
-                                   make_detector, make_street, moments, put_moments, score_weights, train_alone)
+from .methods.adapt import (AdaptSizes, SupervisingServer, learn_with_labels, learn_without_labels,
+                                   make_detector, make_street, score_weights, train_alone)
 from .methods.detect import detector_optimiser, head_state, load_head
-from .methods.experts import upcycled
 from .methods.teacher import twin
 
 # %% ../nbs/11_fedmox.ipynb #f11e2122
@@ -92,71 +88,24 @@ class FedMoxClient(Client):
         return Msg(head_state(self.model), {"n": self.n})
 
 # %% ../nbs/11_fedmox.ipynb #c68d581a
-class FedMoxServer(Server):
-    """FedMox's server, with a few labelled pictures at high resolution. Each round it averages what the
-    clients learned without labels, mixes the average with its own model of the round before (`soft_mixture`
-    with `alpha`), and trains the mixture on its labels.
-
-    `learn(model, generator, rate)` trains `model` in place for one epoch with labels. `share` of the clients
-    answer in a round, at least one; with `share=0` there are no clients, and a round is an epoch of the
-    server alone: the warm-up, and the baseline SCL. `rise`: the first epochs, in which the learning rate
-    rises. `phase` separates the random draws of two servers with one seed: 0 for the warm-up, 1 for the
-    rounds. With an `optimiser` (of the parameters of `model`) `learn` gets it as well, its rate set, in every
-    epoch; a checkpoint holds its moments."""
+class FedMoxServer(SupervisingServer):
+    """FedMox's server: a `SupervisingServer` that mixes the clients' mean with its own model of the round
+    before (`soft_mixture` with `alpha`), and trains the mixture on its labels. Raises `UserError` for an
+    `alpha` outside 0..1."""
 
     def __init__(self, model: nn.Module, learn: Callable, rounds: int, share: float = 0.33,
                  alpha: float = 0.2, seed: int = 0, rise: int = 0, phase: int = 1,
                  optimiser: torch.optim.Optimizer | None = None):
-        for name, value in (("share", share), ("alpha", alpha)):
-            if not 0 <= value <= 1: raise UserError(f"{name}={value} must be from 0 to 1")
-        super().__init__(model, seed=seed)
-        self.model, self.learn, self.rounds, self.share, self.alpha = model, learn, rounds, share, alpha
-        self.rise, self.phase, self.weights, self.optimiser = rise, phase, head_state(model), optimiser
-        self.top = optimiser.param_groups[0]["lr"] if optimiser else 0.0
-
-    def pick(self, ids: list, r: int) -> list:
-        "Return the clients of round `r`: the share `share` of `ids`, drawn without replacement."
-        if not self.share: return []
-        count = max(1, round(self.share * len(ids)))
-        return sorted(ids[i] for i in np.random.default_rng([self.seed, r]).choice(len(ids), count, False))
-
-    def send(self, id: int) -> Msg:
-        "Return the message to client `id`: the weights and the factor `rate` of the learning rate."
-        return Msg(self.weights, {"rate": cosine_rate(self.round, self.rounds)})
+        if not 0 <= alpha <= 1: raise UserError(f"alpha={alpha} must be from 0 to 1")
+        super().__init__(model, learn, rounds, share, seed, rise, phase, optimiser)
+        self.alpha = alpha
 
     def merge(self, replies: Iterable) -> None:
         """Average the weights in `replies` (pairs of id and Msg), mix with the old model, and train an epoch
-        with labels."""
-        pairs = ((msg.tensors, msg.meta["n"]) for _, msg in replies)
-        first = next(pairs, None)
-        if first is None:
-            self.weights = self.supervise(self.weights)
-            return
-        average = self.combine(itertools.chain([first], pairs))
-        self.weights = self.supervise(soft_mixture(self.weights, average, self.alpha))
-
-    def supervise(self, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Train for one epoch on the labelled pictures, from `weights` (name to tensor); return the new
-        weights."""
-        load_head(self.model, weights)
-        rate = cosine_rate(self.round, self.rounds, self.rise)
-        more = {}
-        if self.optimiser:
-            for group in self.optimiser.param_groups: group["lr"] = rate * self.top
-            more["optimiser"] = self.optimiser
-        self.learn(self.model, generator(self.seed, 1, self.phase, self.round), rate, **more)
-        return head_state(self.model)
-
-    def state(self) -> Msg:
-        "Return the server's state: weights, and the optimiser's moments if it has one."
-        msg = super().state()
-        return Msg({**msg.tensors, **moments(self.optimiser)}, msg.meta) if self.optimiser else msg
-
-    def load(self, msg: Msg) -> None:
-        "Restore what `state` returned, in `msg`."
-        own = {name: t for name, t in msg.tensors.items() if name.startswith(KEPT)}
-        super().load(Msg({name: t for name, t in msg.tensors.items() if name not in own}, msg.meta))
-        if self.optimiser: put_moments(self.optimiser, own)
+        with labels; without replies the old model is trained."""
+        start, average = self.weights, self.mean(replies)
+        if average is not None: start = soft_mixture(start, average, self.alpha)
+        self.weights = self.supervise(start)
 
 # %% ../nbs/11_fedmox.ipynb #90c69369
 def street_server(sizes: FedMoxSizes, seed: int, device: str | torch.device = "cpu",
@@ -173,19 +122,13 @@ def street_server(sizes: FedMoxSizes, seed: int, device: str | torch.device = "c
 
 # %% ../nbs/11_fedmox.ipynb #45d500b6
 def warm_up(sizes: FedMoxSizes, seed: int, device: str | torch.device = "cpu",
-            checkpoint: Checkpoint | None = None) -> dict[str, torch.Tensor]:
+            checkpoint: Checkpoint | None = None, phase: int = 0) -> dict[str, torch.Tensor]:
     """Return the weights of the head after `sizes.warmup` epochs of the server alone, with one AdamW;
-    `checkpoint`: to go on after a stop. With `sizes.upcycle` this share of the epochs trains one expert; in
-    the rest, with a rate that rises anew, all experts train, begun as its copies."""
-    first = round(sizes.upcycle * sizes.warmup) if sizes.experts > 1 else 0
-    epochs = sizes.warmup - first
-    its = replace(sizes, share=0, lr=sizes.warm_lr, penalty="none", rounds=max(1, epochs))
-    server = street_server(its, seed, device, lasting=True, rise=min(5, epochs // 3), phase=2 if first else 0)
-    if first:
-        single = warm_up(replace(sizes, experts=1, upcycle=0.0, warmup=first, balance=0.0), seed, device)
-        copies = upcycled(server.model, single, seed=seed)
-        server.weights = {name: copies[name].cpu() for name in server.weights}
-    return train_alone(server, epochs, checkpoint, "warm-up")
+    `checkpoint`: to go on after a stop. `phase` as in `SupervisingServer`."""
+    rise = min(5, sizes.warmup // 3)
+    its = replace(sizes, share=0, lr=sizes.warm_lr, penalty="none", rounds=max(1, sizes.warmup))
+    server = street_server(its, seed, device, lasting=True, rise=rise, phase=phase)
+    return train_alone(server, sizes.warmup, checkpoint, "warm-up")
 
 # %% ../nbs/11_fedmox.ipynb #6c090a11
 @dataclass(frozen=True)

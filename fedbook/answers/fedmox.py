@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['route', 'gate_mask', 'masked_sum', 'gathered', 'suppress', 'filters', 'ema_update', 'student_epoch', 'soft_mixture',
-           'server_round', 'crossing']
+           'mean_of', 'server_round', 'crossing']
 
 # %% ../../nbs/answers/fedmox.ipynb #6e765a6f
 import copy
@@ -93,15 +93,23 @@ def soft_mixture(server_state, aggregated_state, alpha):
     return mixed
 
 # %% ../../nbs/answers/fedmox.ipynb #f11ea101
-def server_round(state, replies, alpha, supervise):
-    if not replies: return supervise(state)
+def mean_of(replies):
     total = sum(n for _, n in replies)
+    names = replies[0][0].keys()
     mean = {}
-    for name in state:
-        mean[name] = sum(n / total * theirs[name] for theirs, n in replies)
-    return supervise(soft_mixture(state, mean, alpha))
+    for name in names:
+        mean[name] = sum(n / total * state[name] for state, n in replies)
+    return mean
 
 # %% ../../nbs/answers/fedmox.ipynb #f11ea111
+def server_round(state, replies, alpha, supervise):
+    start = state
+    if replies:
+        mean = mean_of(replies)
+        start = soft_mixture(state, mean, alpha)
+    return supervise(start)
+
+# %% ../../nbs/answers/fedmox.ipynb #f11ea121
 def crossing(state, frozen):
     sent = kept = 0
     for name, t in state.items():

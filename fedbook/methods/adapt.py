@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['KEPT', 'AdaptSizes', 'as_numbers', 'MoERPNHead', 'BoxExpert', 'MoEBoxHead', 'BoxOutputs', 'detector', 'n_parameters',
-           'make_street', 'encoder_of', 'make_detector', 'cosine_rate', 'moments', 'put_moments', 'orthogonality',
-           'penalty_of', 'learn_with_labels', 'learn_without_labels', 'train_alone', 'score_weights']
+           'make_street', 'encoder_of', 'make_detector', 'cosine_rate', 'moments', 'put_moments', 'SupervisingServer',
+           'orthogonality', 'penalty_of', 'learn_with_labels', 'learn_without_labels', 'train_alone', 'score_weights']
 
 # %% ../../nbs/methods/adapt.ipynb #e1100003
+import itertools
 import math
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -24,11 +26,12 @@ from ..datasets.streets import Street, StreetData
 from ..datasets.world import Pictures
 from ..engine.errors import UserError
 from ..engine.federation import Federation, InProcess, Server, run
-from ..engine.local import build, proximal
+from ..engine.local import build, generator, proximal
 from ..engine.sizes import Bounds, Count, Positive, Profile, Share, whole_number
+from ..engine.wire import Msg
 from ..engine.workers import Checkpoint
-from .detect import (PAPER_LIMITS, SMALL_LIMITS, faster_rcnn, load_head, score_domains,
-                                    street_for, supervised_epoch, trainable)
+from .detect import (PAPER_LIMITS, SMALL_LIMITS, faster_rcnn, head_state, load_head,
+                                    score_domains, street_for, supervised_epoch, trainable)
 from .experts import (Gate, RoIMoE, SpatialMoE, SpatialRouter, balance_loss, check_experts,
                                      heard, small_start)
 from .teacher import self_training_epoch
@@ -58,7 +61,6 @@ class AdaptSizes(Profile):
     detach: bool = True  # whether the router's gradient is kept out of the features
     balance: float = 0.0  # weight of the balance loss on both routers, at the server
     centred: bool = False  # whether the box router reads features less their mean, over their deviation
-    upcycle: Share = 0.0  # share of the warm-up with one expert, of which the others are copies then
     warmup: int = 48  # epochs of the server alone, before the rounds
     batch: Count = 2  # pictures in a step
     scales: tuple[Positive, ...] = (0.5, 1.0)  # range of the random scale of labelled pictures
@@ -249,6 +251,72 @@ def put_moments(optimiser: torch.optim.Optimizer, tensors: dict[str, torch.Tenso
         k, what = name[len(KEPT):].split("/")
         state.setdefault(int(k), {})[what] = t.clone()
     optimiser.load_state_dict({**optimiser.state_dict(), "state": state})
+
+# %% ../../nbs/methods/adapt.ipynb #e1100018
+class SupervisingServer(Server):
+    """A server with a few labelled pictures: each round it averages what the clients learned without labels,
+    and trains the mean on its labels.
+
+    `learn(model, generator, rate)` trains `model` in place for one epoch with labels. `share` of the clients
+    answer in a round, at least one; with `share=0` there are no clients, and a round is an epoch of the
+    server alone. `rise`: the first epochs, in which the learning rate rises. `phase` separates the random
+    draws of two servers with one seed: 0 for a warm-up, 1 for the rounds. With an `optimiser` (of the
+    parameters of `model`) `learn` gets it as well, its rate set, in every epoch; a checkpoint holds its
+    moments. Raises `UserError` for a `share` outside 0..1."""
+
+    def __init__(self, model: nn.Module, learn: Callable, rounds: int, share: float = 0.33, seed: int = 0,
+                 rise: int = 0, phase: int = 1, optimiser: torch.optim.Optimizer | None = None):
+        if not 0 <= share <= 1: raise UserError(f"share={share} must be from 0 to 1")
+        super().__init__(model, seed=seed)
+        self.model, self.learn, self.rounds, self.share = model, learn, rounds, share
+        self.rise, self.phase, self.weights, self.optimiser = rise, phase, head_state(model), optimiser
+        self.top = optimiser.param_groups[0]["lr"] if optimiser else 0.0
+
+    def pick(self, ids: list, r: int) -> list:
+        "Return the clients of round `r`: the share `share` of `ids`, drawn without replacement."
+        if not self.share: return []
+        count = max(1, round(self.share * len(ids)))
+        return sorted(ids[i] for i in np.random.default_rng([self.seed, r]).choice(len(ids), count, False))
+
+    def send(self, id: int) -> Msg:
+        "Return the message to client `id`: the weights and the factor `rate` of the learning rate."
+        return Msg(self.weights, {"rate": cosine_rate(self.round, self.rounds)})
+
+    def merge(self, replies: Iterable) -> None:
+        """Average the weights in `replies` (pairs of id and Msg), and train an epoch with labels; without
+        replies from the old weights."""
+        average = self.mean(replies)
+        self.weights = self.supervise(self.weights if average is None else average)
+
+    def mean(self, replies: Iterable) -> dict[str, torch.Tensor] | None:
+        """Return the mean of the weights in `replies` (pairs of id and Msg), weighted by their numbers of
+        pictures, name to tensor; None without replies."""
+        pairs = ((msg.tensors, msg.meta["n"]) for _, msg in replies)
+        first = next(pairs, None)
+        return None if first is None else self.combine(itertools.chain([first], pairs))
+
+    def supervise(self, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Train for one epoch on the labelled pictures, from `weights` (name to tensor); return the new
+        weights."""
+        load_head(self.model, weights)
+        rate = cosine_rate(self.round, self.rounds, self.rise)
+        more = {}
+        if self.optimiser:
+            for group in self.optimiser.param_groups: group["lr"] = rate * self.top
+            more["optimiser"] = self.optimiser
+        self.learn(self.model, generator(self.seed, 1, self.phase, self.round), rate, **more)
+        return head_state(self.model)
+
+    def state(self) -> Msg:
+        "Return the server's state: weights, and the optimiser's moments if it has one."
+        msg = super().state()
+        return Msg({**msg.tensors, **moments(self.optimiser)}, msg.meta) if self.optimiser else msg
+
+    def load(self, msg: Msg) -> None:
+        "Restore what `state` returned, in `msg`."
+        own = {name: t for name, t in msg.tensors.items() if name.startswith(KEPT)}
+        super().load(Msg({name: t for name, t in msg.tensors.items() if name not in own}, msg.meta))
+        if self.optimiser: put_moments(self.optimiser, own)
 
 # %% ../../nbs/methods/adapt.ipynb #8b45509d
 def orthogonality(parameters: Iterable[torch.Tensor]) -> torch.Tensor | float:

@@ -59,6 +59,8 @@ def student_epoch(g):
 
 def soft_mixture(g): return _state(g), _state(g), float(g.uniform(0, 1))
 
+def mean_of(g): return ([(_state(g), int(g.integers(1, 50))) for _ in range(int(g.integers(1, 4)))],)
+
 def server_round(g):
     replies = [(_state(g), int(g.integers(1, 50))) for _ in range(int(g.integers(1, 4)))]
     return _state(g), replies, float(g.uniform(0.1, 0.9)), _half

@@ -13,6 +13,10 @@ def ema_update(teacher, student, momentum):
 def soft_mixture(server_state, aggregated_state, alpha):
     return {name: torch.lerp(mean, server_state[name], alpha) for name, mean in aggregated_state.items()}
 
+def mean_of(replies):
+    total = sum(n for _, n in replies)
+    return {name: sum(n / total * state[name] for state, n in replies) for name in replies[0][0]}
+
 def route__wrong_smallest(x, weight, bias):
     logits = torch.einsum("bchw,kc->bkhw", x, weight)
     logits = logits + bias[:, None, None]
@@ -198,21 +202,41 @@ def soft_mixture__right_step(server_state, aggregated_state, alpha):
     step = {name: aggregated_state[name] - old for name, old in server_state.items()}
     return {name: old + (1 - alpha) * step[name] for name, old in server_state.items()}
 
-def server_round__wrong_sizes_ignored(state, replies, alpha, supervise):
-    if not replies: return supervise(state)
+def mean_of__wrong_sizes_ignored(replies):
     total = sum(n for _, n in replies)
+    names = replies[0][0].keys()
     mean = {}
-    for name in state:
-        mean[name] = sum(theirs[name] / len(replies) for theirs, n in replies)
-    return supervise(soft_mixture(state, mean, alpha))
+    for name in names:
+        mean[name] = sum(state[name] / len(replies) for state, n in replies)
+    return mean
+
+def mean_of__wrong_sum(replies):
+    total = sum(n for _, n in replies)
+    names = replies[0][0].keys()
+    mean = {}
+    for name in names:
+        mean[name] = sum(n * state[name] for state, n in replies)
+    return mean
+
+def mean_of__right_stacked(replies):
+    sizes = torch.tensor([float(n) for _, n in replies])
+    shares = sizes / sizes.sum()
+    return {name: torch.tensordot(shares, torch.stack([state[name] for state, _ in replies]), 1)
+            for name in replies[0][0]}
+
+def server_round__wrong_no_mixture(state, replies, alpha, supervise):
+    start = state
+    if replies:
+        mean = mean_of(replies)
+        start = mean
+    return supervise(start)
 
 def server_round__wrong_trains_before_mixing(state, replies, alpha, supervise):
-    if not replies: return supervise(state)
-    total = sum(n for _, n in replies)
-    mean = {}
-    for name in state:
-        mean[name] = sum(n / total * theirs[name] for theirs, n in replies)
-    return soft_mixture(supervise(state), mean, alpha)
+    start = state
+    if replies:
+        mean = mean_of(replies)
+        return soft_mixture(supervise(state), mean, alpha)
+    return supervise(start)
 
 def server_round__right_in_one_sum(state, replies, alpha, supervise):
     start = state
