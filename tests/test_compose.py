@@ -15,7 +15,7 @@ from fedbook.engine.errors import Unfit
 from fedbook.engine.federation import InProcess
 from fedbook.engine.stacked import Stacked
 from fedbook.engine.workers import trial
-from fedbook.fedmox import MosaicExperiment, MosaicSizes
+from fedbook.evidence.fedmox import MosaicExperiment, MosaicSizes
 from fedbook.privacy.compress import Int8, LowRank, TopK
 from fedbook.privacy.dp import Clip, Noise, NoisyMean
 from fedbook.privacy.robust import Capped, ClippedMean, GeometricMedian, Krum, Median, TrimmedMean

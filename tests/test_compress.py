@@ -14,7 +14,8 @@ from fedbook.privacy.compress import (CompressSizes, Coded, Int8, LowRank, TopK,
 from fedbook.engine.workers import prove, trial
 from fedbook.methods.experts import RoIMoE, SpatialMoE, SpatialRouter, mosaic_head
 from fedbook.methods.fedavg import FedAvgExperiment, FedAvgSizes
-from fedbook.fedmox import FedMoxSizes, MosaicExperiment, MosaicSizes
+from fedbook.evidence.fedmox import MosaicExperiment, MosaicSizes
+from fedbook.fedmox import FedMoxSizes
 from fedbook.engine.errors import UserError
 from fedbook.engine.local import generator
 from fedbook.engine.mods import arriving

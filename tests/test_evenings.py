@@ -15,7 +15,7 @@ spec = importlib.util.spec_from_file_location("evenings", ROOT / "tools" / "even
 evenings = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(evenings)
 
-WRITTEN = ["00_start", "01_drift", "02_skew", "03_messages", "10_fedreplay", "12_fedklpr", "13_fedcbdr",
+WRITTEN = ["00_start", "01_drift", "02_skew", "03_messages", "10_fedreplay", "11_fedmox", "12_fedklpr", "13_fedcbdr",
            "14_fedgtea"]
 
 

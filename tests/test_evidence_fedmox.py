@@ -9,7 +9,7 @@ import pytest
 from fedbook.evidence.claims import Results
 from fedbook.evidence.fedmox import fedmox_claims
 
-FILE = Path(__file__).parents[1] / "results" / "11_fedmox-full-0-rendered.json"
+FILE = Path(__file__).parents[1] / "results" / "evidence.fedmox-full-0-rendered.json"
 AGREE = ("Routing maps agree at both resolutions: on more places than chance gives, as a share of what chance "
          "leaves")
 SOFT = "The soft mixture raises mAP@50 over experts alone"

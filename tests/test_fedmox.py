@@ -21,12 +21,15 @@ from fedbook.methods.teacher import _box_loss, momentum_at
 from fedbook.engine.workers import Checkpoint, prove, trial
 from fedbook.methods.experts import halved, learn_mosaic, mixtures, mosaic, mosaic_head, upcycled
 from fedbook.engine.federation import Federation, InProcess, Mean, run, weighted_average
-from fedbook.fedmox import (BoxOutputs, FedMoxClient, FedMoxExperiment, FedMoxServer, FedMoxSizes,
-                            MoEBoxHead, MoERPNHead, MosaicExperiment, MosaicSizes, ShrinkingClient,
-                            ShrinkingServer, cosine_rate, detector, encoder_of, equal_width,
-                            learn_mosaic_alone, make_detector, make_street, mosaic_client, mosaic_trial,
-                            n_parameters, orthogonality, penalty_of, profiles, restored, score_weights,
-                            shrink, soft_mixture, street_server, warm_up)
+import fedbook.evidence.fedmox as lab
+from fedbook.evidence.fedmox import (FedMoxLabSizes, MosaicExperiment, MosaicSizes, ShrinkingClient, ShrinkingServer,
+                                     equal_width, learn_mosaic_alone, mosaic_client, mosaic_trial, restored, shrink,
+                                     upcycled_warm_up)
+from fedbook.fedmox import (FedMoxClient, FedMoxExperiment, FedMoxServer, FedMoxSizes, profiles, soft_mixture,
+                            street_server, warm_up)
+from fedbook.methods import adapt
+from fedbook.methods.adapt import (BoxOutputs, MoEBoxHead, MoERPNHead, cosine_rate, detector, encoder_of,
+                                   make_detector, make_street, n_parameters, orthogonality, penalty_of, score_weights)
 from fedbook.engine.errors import UserError
 from fedbook.engine.local import build
 from fedbook.engine.wire import Msg, Refused, pack, unpack
@@ -199,7 +202,7 @@ def watched(monkeypatch):
                                                                    honest(*args, **options))[1])
     for name, word in (("learn_mosaic", "server"), ("learn_mosaic_alone", "client"), ("soft_mixture", "mix"),
                        ("learn_with_labels", "server"), ("learn_without_labels", "client")):
-        watch(fedmox, name, word)
+        watch(lab if "mosaic" in name else fedmox, name, word)
     watch(Mean, "value", "mean")
     return log
 
@@ -359,11 +362,11 @@ def test_one_optimiser_lives_through_a_warm_up_and_travels_with_the_state():
     assert not equal(anew.weights, whole.weights)
 
 def test_an_upcycled_warm_up_starts_from_one_expert():
-    sizes = replace(TINY, warmup=2, upcycle=0.5)
-    weights, single = warm_up(sizes, 0), warm_up(replace(TINY, warmup=1, experts=1), 0)
-    assert weights.keys() == first().keys() and equal(weights, warm_up(sizes, 0))
-    assert not equal(weights, warm_up(replace(sizes, upcycle=0.0), 0))
-    whole = warm_up(replace(TINY, warmup=1, upcycle=1.0), 0)
+    sizes = FedMoxLabSizes(**vars(TINY) | dict(warmup=2, upcycle=0.5))
+    weights, single = upcycled_warm_up(sizes, 0), warm_up(replace(TINY, warmup=1, experts=1), 0)
+    assert weights.keys() == first().keys() and equal(weights, upcycled_warm_up(sizes, 0))
+    assert not equal(weights, upcycled_warm_up(replace(sizes, upcycle=0.0), 0))
+    whole = upcycled_warm_up(replace(sizes, warmup=1, upcycle=1.0), 0)
     for name, t in single.items():
         if ".experts." not in name: assert torch.equal(whole[name], t)
 
@@ -541,9 +544,9 @@ def test_a_reply_without_pictures_is_refused(n):
 # ---- sizes
 
 def called(monkeypatch, name, work):
-    "The arguments, by name, of the first call of `fedmox.NAME` while `work()` runs; the call does nothing."
-    calls, wanted = [], inspect.signature(getattr(fedmox, name))
-    monkeypatch.setattr(fedmox, name, lambda *args, **options: calls.append(wanted.bind(*args, **options)))
+    "The arguments, by name, of the first call of `adapt.NAME` while `work()` runs; the call does nothing."
+    calls, wanted = [], inspect.signature(getattr(adapt, name))
+    monkeypatch.setattr(adapt, name, lambda *args, **options: calls.append(wanted.bind(*args, **options)))
     work()
     bound = calls[0]
     bound.apply_defaults()
@@ -639,13 +642,13 @@ def test_at_the_same_resolution_the_server_has_small_pictures():
 
 def test_the_encoder_is_the_one_that_was_asked_for(monkeypatch):
     asked = []
-    monkeypatch.setattr(fedmox, "image_encoder", lambda *args: asked.append(args) or len(asked))
-    fedmox._encoder.cache_clear()
+    monkeypatch.setattr(adapt, "image_encoder", lambda *args: asked.append(args) or len(asked))
+    adapt._encoder.cache_clear()
     try:
         got = [encoder_of(replace(TINY, encoder=name, weights=weights))
                for name, weights in (("resnet50", "random"), ("resnet50", "random"), ("dinov2-s", "auto"),
                                      ("dinov2-s", "w.pth"))]
-    finally: fedmox._encoder.cache_clear()
+    finally: adapt._encoder.cache_clear()
     assert [args[:2] for args in asked] == [("resnet50", None), ("dinov2-s", "auto"), ("dinov2-s", "w.pth")]
     assert got == [1, 1, 2, 3]
 
@@ -710,7 +713,7 @@ BAD = dict(data="kitti", gate="soft", penalty="l2", limits="huge", clients=0, ex
 
 @pytest.mark.parametrize("name", BAD)
 def test_sizes_that_cannot_be(name):
-    with pytest.raises(UserError, match=f"^{name}=") as error: FedMoxSizes(**{name: BAD[name]})
+    with pytest.raises(UserError, match=f"^{name}=") as error: FedMoxLabSizes(**{name: BAD[name]})
     assert "\n" not in str(error.value)
 
 @pytest.mark.parametrize("name, value", [("high", 90), ("low", None), ("high", (96.7, 160)),
@@ -864,7 +867,7 @@ def test_options_of_a_mosaic_run_reach_it(monkeypatch):
     def client(id, seed, model, own_teacher, world, **options):
         calls.append(dict(options, seed=seed, model=model, own_teacher=own_teacher))
         return FedMoxClient(id, model, lambda *args: None, 5)
-    monkeypatch.setattr(fedmox, "mosaic_client", client)
+    monkeypatch.setattr(lab, "mosaic_client", client)
     server = mosaic_trial(4, experts=3, gate="switch", sparse=True, alpha=0.4, rounds=1, warmup=1, clients=2,
                           share=1.0, client_lr=0.5, threshold=0.6, wrong=0.7, penalty="proximal",
                           own_teacher=True)[0]
@@ -878,7 +881,7 @@ def test_options_of_a_mosaic_run_reach_it(monkeypatch):
 
 def test_a_server_of_low_resolution(monkeypatch):
     sizes = []
-    monkeypatch.setattr(fedmox, "learn_mosaic",
+    monkeypatch.setattr(lab, "learn_mosaic",
                         lambda model, generator, rate, data, **options: sizes.append(tuple(data.x.shape)))
     for low in (True, False): mosaic_trial(0, rounds=1, warmup=1, clients=1, share=0, low_server=low)
     assert set(sizes[:2]) == {(16, 16, 8, 8)} and set(sizes[2:]) == {(16, 16, 16, 16)}
@@ -1079,5 +1082,5 @@ def test_the_profiles_are_of_one_kind():
 @pytest.mark.parametrize("name", ["fed_seeds", "label_seeds"])
 def test_rows_that_are_compared_seed_by_seed_need_seeds_that_both_have(name):
     with pytest.raises(UserError, match=f"^{name}=7 must be at most seeds=3"):
-        FedMoxSizes(seeds=3, **{name: 7})
-    assert getattr(FedMoxSizes(seeds=7, **{name: 7}), name) == 7
+        FedMoxLabSizes(seeds=3, **{name: 7})
+    assert getattr(FedMoxLabSizes(seeds=7, **{name: 7}), name) == 7

@@ -87,7 +87,7 @@ def test_rows_that_are_no_claims_are_judged_like_scipy():
     "The differences, counted by hand from the file, and Student's interval by scipy."
     from scipy.stats import t
     claim = answered(QUESTIONS["dense_task"], BODIES).found[0]
-    body = next(body for body in BODIES if body["name"] == "11_fedmox")
+    body = next(body for body in BODIES if body["name"] == "evidence/fedmox")
     totals = {what: [row["numbers"]["total"] for row in body["rows"] if row["what"] == f"segments, {what}"]
               for what in ("FedMox", "FedAvg")}
     gains = np.subtract(*totals.values())

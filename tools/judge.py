@@ -17,7 +17,7 @@ from fedbook.kit.report import read_results
 
 HEADLINES: dict[str, Sequence[Callable[[Results], object]]] = {
     "evidence/fedreplay": [fedreplay_claims],
-    "11_fedmox": [fedmox_claims],
+    "evidence/fedmox": [fedmox_claims],
     "evidence/fedklpr": [fedklpr_claims],
     "evidence/fedcbdr": [fedcbdr_claims],
     "evidence/fedgtea": [fedgtea_claims],
