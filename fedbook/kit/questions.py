@@ -197,8 +197,9 @@ def verdicts_of(book: str, also: Sequence[str] = (), data: str = "") -> Table:
 
 def _size_text(claim: dict) -> str:
     "The size that the paper of a `claim` prints, or its range."
-    scale = 100 if claim["unit"] == "%" else 1
-    sizes = " to ".join(dict.fromkeys(f"{scale * size:.1f}" for size in claim["effect"] or []))
+    percent = claim["unit"] == "%"
+    texts = [f"{100 * size:.1f}" if percent else f"{size:.3g}" for size in claim["effect"] or []]
+    sizes = " to ".join(dict.fromkeys(texts))
     return f"{sizes} {claim['unit']}".strip() if sizes else "-"
 
 
