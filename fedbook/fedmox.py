@@ -179,9 +179,9 @@ ROWS: dict[str, dict[str, Any]] = {
 profiles = {
     "smoke": FedMoxSizes(clients=2, server_images=2, client_images=2, test_images=1, high=(64, 96),
                          low=(32, 48), channels=8, box_dim=8, experts=2, warmup=1, rounds=1, jitters=2),
-    "quick": FedMoxSizes(seeds=3, server_images=16, client_images=4, test_images=4, high=(90, 160),
-                         low=(48, 80), anchors=(8, 16, 32, 48, 64), channels=32, box_dim=64, warmup=10,
-                         rounds=2),
+    "quick": FedMoxSizes(seeds=3, clients=6, server_images=12, client_images=4, test_images=3, channels=32,
+                         box_dim=64, warmup=8, rounds=2, keep=0.2, rpn=0.25, classes=0.25, variance=0.2,
+                         jitters=4),
     "full": FedMoxSizes(seeds=4, rounds=10),
     "paper": FedMoxSizes(seeds=3, data="bdd100k", server_images=2000, client_images=2000, test_images=300,
                          high=(720, 1280), low=(360, 640), encoder="dinov2-s", channels=256, box_dim=1024,
