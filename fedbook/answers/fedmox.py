@@ -68,7 +68,7 @@ def ema_update(teacher, student, momentum):
         if not p.requires_grad: continue
         t = own[name].data
         t.copy_(momentum * t + (1 - momentum) * p.data)
-    return teacher
+    return teacher.state_dict()
 
 # %% ../../nbs/answers/fedmox.ipynb #f11ea081
 def student_epoch(student, views, least, momentum, lr):

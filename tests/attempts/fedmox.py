@@ -9,7 +9,7 @@ def ema_update(teacher, student, momentum):
     own = dict(teacher.named_parameters())
     for name, p in student.named_parameters():
         if p.requires_grad: own[name].data.lerp_(p.data, 1 - momentum)
-    return teacher
+    return teacher.state_dict()
 
 def soft_mixture(server_state, aggregated_state, alpha):
     return {name: torch.lerp(mean, server_state[name], alpha) for name, mean in aggregated_state.items()}
@@ -131,7 +131,7 @@ def ema_update__wrong_roles(teacher, student, momentum):
         if not p.requires_grad: continue
         t = own[name].data
         t.copy_((1 - momentum) * t + momentum * p.data)
-    return teacher
+    return teacher.state_dict()
 
 def ema_update__wrong_student_moves(teacher, student, momentum):
     own = dict(teacher.named_parameters())
@@ -139,12 +139,12 @@ def ema_update__wrong_student_moves(teacher, student, momentum):
         if not p.requires_grad: continue
         t = own[name].data
         p.data.copy_(momentum * t + (1 - momentum) * p.data)
-    return teacher
+    return teacher.state_dict()
 
 def ema_update__right_lerp(teacher, student, momentum):
     for t, p in zip(teacher.parameters(), student.parameters()):
         if p.requires_grad: t.data.lerp_(p.data, 1 - momentum)
-    return teacher
+    return teacher.state_dict()
 
 def student_epoch__wrong_weak_view_learnt(student, views, least, momentum, lr):
     student = copy.deepcopy(student)
