@@ -116,7 +116,7 @@ def lines_of(ax): return [line for line in ax.lines if len(line.get_xdata())]
 
 def test_a_figure_shows_each_claim_against_bound_and_paper():
     fig, own = claims_figure(result(SURE, OPPOSITE, NOISY, FEW, PLAIN)), claims_figure(result(FEW, PLAIN))
-    [percent], [few, seconds] = fig.axes, own.axes
+    [percent], [few, _] = fig.axes, own.axes
     assert percent.get_xlabel() == "percent, or percentage points", "own checks stand in the table"
     assert [ax.get_xlabel() for ax in own.axes] == ["checks of our own: ratio, or as the claim says",
                                                     "checks of our own: s"]
