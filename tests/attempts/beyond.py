@@ -6,7 +6,7 @@ import torch
 
 def read_pictures__right_in_one_division(weight_move, bias_move):
     quotients = weight_move / torch.where(bias_move > 0, bias_move, torch.ones_like(bias_move))[:, None]
-    return {int(c): quotients[c] for c in (bias_move > 0).nonzero()}
+    return {int(c): quotients[int(c)] for c in (bias_move > 0).nonzero()}
 
 
 def read_pictures__wrong_all_that_moved(weight_move, bias_move):
