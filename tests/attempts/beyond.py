@@ -120,7 +120,7 @@ def clipped__wrong_each_entry(update, clip):
 def noisy_step__right_noise_in_the_sum(weights, updates, clip, noise, expected, generator):
     drawn = {name: torch.randn(weights[name].shape, generator=generator, dtype=torch.float64)
              for name in sorted(weights)}
-    sums = {name: noise * clip * d + sum(each[name].double() for each in updates) for name, d in drawn.items()}
+    sums = {name: noise * clip * drawn[name] + sum(each[name].double() for each in updates) for name in drawn}
     return {name: (w.double() + sums[name] / expected).to(w.dtype) for name, w in weights.items()}
 
 
