@@ -16,7 +16,8 @@ def read_pictures(weight_move, bias_move):
     found = {}
     for c in range(len(bias_move)):
         if bias_move[c] > 0:
-            found[c] = weight_move[c] / bias_move[c]
+            picture = weight_move[c] / bias_move[c]
+            found[c] = picture
     return found
 
 # %% ../../nbs/answers/beyond.ipynb #20a00008
@@ -89,7 +90,8 @@ def noisy_step(weights, updates, clip, noise, expected, generator):
         for update in updates:
             total += update[name]
         drawn = torch.randn(w.shape, generator=generator, dtype=torch.float64)
-        new[name] = (w + total / expected + std * drawn).to(w.dtype)
+        mean = total / expected
+        new[name] = (w + mean + std * drawn).to(w.dtype)
     return new
 
 # %% ../../nbs/answers/beyond.ipynb #20a0001a
