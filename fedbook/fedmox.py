@@ -173,8 +173,7 @@ class FedMoxExperiment(Experiment):
 # %% ../nbs/11_fedmox.ipynb #9f3bdbe2
 experiment = FedMoxExperiment
 ROWS: dict[str, dict[str, Any]] = {
-    "FedMox": {}, "FedMox, α = 0": dict(alpha=0.0), "FedAvg": dict(experts=1, alpha=0.0),
-    "server alone": dict(experts=1, share=0.0)}
+    "FedMox": {}, "FedAvg": dict(experts=1, alpha=0.0), "server alone": dict(experts=1, share=0.0)}
 
 profiles = {
     "smoke": FedMoxSizes(clients=2, server_images=2, client_images=2, test_images=1, high=(64, 96),

@@ -36,8 +36,9 @@ def from_top(text: str, name: str) -> str:
     return re.sub(r"\]\(([\w./]+\.ipynb)", lambda link: f"]({there(link)}", text)
 
 
-def glossary(course: Course) -> str:
-    "The page of all names, sorted by symbol; those that only the code has come last."
+def glossary(course: Course, words: str) -> str:
+    """The page `words` of the field's words, and below them all names of the chapters, sorted by symbol; those
+    that only the code has come last."""
     rows = [(*row, name) for name, book in course.books.items() if not name.startswith("answers/")
             for row in names_table(book)]
     letters = lambda symbol: re.sub(r"[^a-z0-9]", "", re.sub(r"\\[a-z]+(?=\{)", "", symbol.lower()))
@@ -46,7 +47,7 @@ def glossary(course: Course) -> str:
              for symbol, code, meaning, name in rows]
     table = "\n".join(["| in the text | in code | what it is | chapter |", "|---|---|---|---|", *lines])
     about = "The names of all chapters: how the text and the papers write them, and how the code does."
-    return f"# Glossary\n\n{about}\n\n{table}\n"
+    return f"{words}\n## Names of the chapters\n\n{about}\n\n{table}\n"
 
 
 def label(name: str, book) -> str:
@@ -123,7 +124,7 @@ def sources(course: Course, results: Path, pages: Path, plain: list = ()) -> dic
     texts |= {page.name: page.read_text(encoding="utf-8") for page in pages.glob("*.md")}
     texts["index.md"] = contents(course, texts["index.md"])
     texts["results.md"] = claims.page(collect(results), course.books)
-    texts["glossary.md"] = glossary(course)
+    texts["glossary.md"] = glossary(course, texts.get("glossary.md", "# Glossary\n"))
     dead = course.dead or faults(books, texts, course.built)
     if dead: raise SiteError("\n".join(dead))
     texts["reference.json"] = json.dumps({"built": course.built, "equations": course.equations()}, indent=1)

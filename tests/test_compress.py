@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from fedbook.privacy.compress import (CompressSizes, Coded, Int8, LowRank, TopK, UsedExperts,
-                                      UsedExpertsClient, accept_change, asked, idle, in_factors, in_int8, only_largest,
-                                      profiles, read_change, without)
+from fedbook.evidence.compress import CompressSizes, profiles
+from fedbook.privacy.compress import (Coded, Int8, LowRank, TopK, UsedExperts, UsedExpertsClient, accept_change,
+                                      asked, idle, in_factors, in_int8, only_largest, read_change, without)
 from fedbook.engine.workers import prove, trial
 from fedbook.methods.experts import RoIMoE, SpatialMoE, SpatialRouter, mosaic_head
 from fedbook.methods.fedavg import FedAvgExperiment, FedAvgSizes

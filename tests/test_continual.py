@@ -161,7 +161,7 @@ def weights_after(method, stream, sizes, **options):
 
 @pytest.mark.parametrize("method", [m for m in METHODS if m.network is not ac_gan], ids=lambda m: m.name)
 def test_with_one_task_every_classifier_equals_fedavg(method):
-    """Terms that act in the first task too are set to zero: FedProx's leash, LANDER's ball."""
+    """Terms that act in the first task too are set to zero: FedProx's proximal term, LANDER's ball."""
     one = make_stream(ONE, 0)
     if method is LANDER: method = method._replace(client=partial(LANDERClient, bound=0.0))
     got = weights_after(method, one, ONE)

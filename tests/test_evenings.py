@@ -16,7 +16,7 @@ evenings = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(evenings)
 
 WRITTEN = ["00_start", "01_drift", "02_skew", "03_messages", "10_fedreplay", "11_fedmox", "12_fedklpr", "13_fedcbdr",
-           "14_fedgtea"]
+           "14_fedgtea", "20_beyond"]
 
 
 @pytest.fixture(scope="module", params=WRITTEN)

@@ -568,6 +568,8 @@ def test_flow_draws_one_arrow_per_verb_and_way():
     texts = [t.get_text() for t in fig.axes[0].texts]
     assert sum("4.5 kB" in t for t in texts) == 4 and sum("weights 1.4 kB" in t for t in texts) == 4
     assert "3 clients" in texts
+    worded = [t.get_text() for t in lab.flow(entries, says=dict(down="the model")).axes[0].texts]
+    assert worded.count("fit: the model") == 1 and sum("weights 1.4 kB" in t for t in worded) == 2
 
 
 def test_small_things():

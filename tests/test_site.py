@@ -1,6 +1,7 @@
 """The site of a course of two notebooks: what its pages show, what opens on them, what stops its build."""
 import base64
 import html
+import importlib
 import re
 import subprocess
 import sys
@@ -126,6 +127,17 @@ def test_names_are_in_the_glossary_and_words_in_the_search(site):
     assert re.search(r"alpha.*how skewed.*00_small\.html#names", page(site, "glossary"), re.S)
     index = (site / "searchindex.js").read_text()
     assert '"everyth' in index and '"travel"' in index and '"skew' in index
+
+
+def test_each_word_of_the_glossary_has_a_chapter_and_a_name_that_can_be_imported():
+    page = (ROOT / "site" / "pages" / "glossary.md").read_text()
+    rows = [line for line in page.splitlines() if re.match(r"\| (?!word)[^-]", line)]
+    assert len(rows) == page.count("\n| ") - page.count("\n| word") >= 60
+    for row in rows:
+        word, sentence, chapter, name = re.fullmatch(
+            r"\| (.+) \| (.+\.) \| \[(.+)\]\(\3\.ipynb\) \| `(fedbook\..+)` \|", row).groups()
+        module, _, own = name.rpartition(".")
+        assert chapter in chapters() and hasattr(importlib.import_module(module), own), word
 
 
 def test_a_link_in_a_name_of_a_wing_leads_there_from_the_glossary():

@@ -475,14 +475,14 @@ def _draw_panel(ax: Any, claims: list[dict], unit: str, own: bool) -> None:
 
 # %% ../../nbs/evidence/claims.ipynb #9a01c3ec
 def claims_figure(body: dict) -> Any:
-    """Return a matplotlib `Figure` of the claims of `body` (a results file as a dict): a row for each, with
-    its interval against its bound and the paper's effect."""
+    """Return a matplotlib `Figure` of the papers' claims in `body` (a results file as a dict), or of our own
+    checks where there is none: a row for each, with its interval against its bound and the paper's effect."""
     needs("matplotlib")
     import matplotlib as mpl
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-    panels = _panels(body["claims"])
+    panels = _panels([claim for claim in body["claims"] if not claim["own"]]) or _panels(body["claims"])
     heights = [len(claims) for claims in panels.values()]
     with mpl.rc_context():
         style()
@@ -490,7 +490,8 @@ def claims_figure(body: dict) -> Any:
         axes = fig.subplots(len(panels), 1, height_ratios=heights, squeeze=False)[:, 0]
         for ax, ((own, unit, _), claims) in zip(axes, panels.items()): _draw_panel(ax, claims, unit, own)
         line = lambda label, **look: Line2D([], [], label=label, ls="", ms=7, **look)
-        used = [word for word in _MARKS if any(c["verdict"] == word for c in body["claims"])]
+        verdicts = {claim["verdict"] for claims in panels.values() for claim in claims}
+        used = [word for word in _MARKS if word in verdicts]
         marks = [line(word, marker=_MARKS[word][0], color=_MARKS[word][1]) for word in used]
         marks.append(line("bound; the claim holds on the arrow's side", marker=9, color="black"))
         if any(claim["effect"] for claim in body["claims"]):

@@ -423,10 +423,11 @@ def _arrow_text(verb, entries, room=86):
     return text
 
 
-def flow(entries: Sequence, title: str = "One round, drawn from its messages") -> Any:
+def flow(entries: Sequence, title: str = "One round, drawn from its messages",
+         says: dict[str, str] | None = None) -> Any:
     """Return a matplotlib figure of the messages between server and clients: an arrow for each verb
     (the client's method that is asked for, such as "fit") and direction, with the names and bytes
-    of its largest tensors. `entries`: records of messages, `fedbook.engine.wire.Entry`, usually of
+    of its largest tensors, or with what `says` has in words for that direction ("down", "up"). `entries`: records of messages, `fedbook.engine.wire.Entry`, usually of
     one round; each has `way` ("down" or "up"), `client`, `verb`, `nbytes` and `tensors` (pairs of
     name and bytes)."""
     needs("matplotlib")
@@ -440,7 +441,8 @@ def flow(entries: Sequence, title: str = "One round, drawn from its messages") -
         colour = COLOURS[0] if way == "down" else COLOURS[1]
         ax.annotate("", xytext=ends[0], xy=ends[1],
                     arrowprops=dict(arrowstyle="-|>", lw=2, color=colour, shrinkA=0, shrinkB=0))
-        ax.text(0.5, row - 0.12, _arrow_text(verb, group), ha="center", va="bottom", fontsize=9)
+        words = f"{verb}: {says[way]}" if says and way in says else _arrow_text(verb, group)
+        ax.text(0.5, row - 0.12, words, ha="center", va="bottom", fontsize=9)
         ax.text(0.5, row + 0.12, f"{bytes_text(sum(e.nbytes for e in group))} {way}", ha="center", va="top",
                 fontsize=9, color=colour)
     clients = len({entry.client for group in arrows.values() for entry in group})

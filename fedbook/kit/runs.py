@@ -48,7 +48,7 @@ WINGS = {
                 "leverage", "balanced", "wasserstein", "alignment", "heads", "reid", "pruning", "recovery"),
     "privacy": ("secagg", "dp", "private", "attack", "robust", "compress"),
     "deploy": ("flower", "nodes", "buffered", "scale"),
-    "evidence": ("claims", "fedreplay", "fedmox", "fedklpr", "fedcbdr", "fedgtea", "streams", "left_open"),
+    "evidence": ("claims", "fedreplay", "fedmox", "fedklpr", "fedcbdr", "fedgtea", "streams", "compress", "left_open"),
 }
 
 

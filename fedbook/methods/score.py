@@ -79,7 +79,7 @@ def plot_matrix(matrix: _Numbers, names: Sequence[str] | None = None, title: str
     import matplotlib.pyplot as plt
 
     a = _lower(matrix)
-    names = [f"task {j}" for j in range(len(a))] if names is None else list(names)
+    names = [f"task {j + 1}" for j in range(len(a))] if names is None else list(names)
     if len(names) != len(a):
         raise UserError(f"names has {len(names)} entries, expected {len(a)}, one per task")
     fig, ax = plt.subplots(figsize=(2.4 + 0.75 * len(a), 1.3 + 0.5 * len(a)))

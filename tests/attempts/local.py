@@ -8,7 +8,7 @@ from fedbook.engine.local import batches, fixed_point, generator
 
 # ---- where FedProx rests
 
-def prox_point__wrong_forgets_the_rope(hessians, lows, steps, lr, mu):
+def prox_point__wrong_forgets_the_proximal_term(hessians, lows, steps, lr, mu):
     return fixed_point(hessians, lows, steps, lr)
 
 
@@ -46,10 +46,10 @@ def prox_point__right_by_running(hessians, lows, steps, lr, mu):
 def prox_point__right_by_targets(hessians, lows, steps, lr, mu):
     eye, left, right = np.eye(lows.shape[1]), 0, 0
     for A, low in zip(hessians, lows):
-        rope = A + mu * eye
-        gone = eye - np.linalg.matrix_power(eye - lr * rope, steps)
+        held = A + mu * eye
+        gone = eye - np.linalg.matrix_power(eye - lr * held, steps)
         left, right = left + gone @ (eye - mu
-                                     * np.linalg.inv(rope)), right + gone @ np.linalg.inv(rope) @ A @ low
+                                     * np.linalg.inv(held)), right + gone @ np.linalg.inv(held) @ A @ low
     return np.linalg.solve(left, right)
 
 
