@@ -44,8 +44,8 @@ def notebooks_folder() -> Path:
 WINGS = {
     "engine": ("local", "wire", "federation", "workers", "stacked"),
     "datasets": ("world", "split", "folders", "encoders", "leaves", "people", "traffic", "streets", "sensors"),
-    "methods": ("fedavg", "score", "continual", "penalties", "exemplars", "painters", "detect", "teacher", "experts", "adapt",
-                "leverage", "balanced", "wasserstein", "alignment", "heads", "reid", "pruning", "recovery"),
+    "methods": ("fedavg", "score", "continual", "penalties", "exemplars", "painters", "detect", "teacher", "experts",
+                "adapt", "leverage", "balanced", "wasserstein", "alignment", "heads", "reid", "pruning", "recovery"),
     "privacy": ("secagg", "dp", "private", "attack", "robust", "compress"),
     "deploy": ("flower", "nodes", "buffered", "scale"),
     "evidence": ("claims", "fedreplay", "fedmox", "fedklpr", "fedcbdr", "fedgtea", "streams", "compress", "left_open"),
