@@ -207,7 +207,6 @@ def soft_mixture__right_step(server_state, aggregated_state, alpha):
     return {name: old + (1 - alpha) * step[name] for name, old in server_state.items()}
 
 def mean_of__wrong_sizes_ignored(replies):
-    total = sum(n for _, n in replies)
     names = replies[0][0].keys()
     mean = {}
     for name in names:
@@ -215,7 +214,6 @@ def mean_of__wrong_sizes_ignored(replies):
     return mean
 
 def mean_of__wrong_sum(replies):
-    total = sum(n for _, n in replies)
     names = replies[0][0].keys()
     mean = {}
     for name in names:
