@@ -56,6 +56,7 @@ class FedMoxSizes(AdaptSizes):
     "Settings of FedMox's runs on pictures of streets."
     share: Share = 0.33         # share of the clients that answer in a round
     rounds: Count = 20          # rounds
+    same_resolution: bool = False  # whether the server sees `low`, too
     alpha: Share = 0.2          # weight of the old server model in the soft mixture
     own_teacher: bool = False   # whether a client keeps its teacher from round to round
 

@@ -47,7 +47,6 @@ class AdaptSizes(Profile):
     test_images: Count = 20  # pictures of each test (rendered only)
     high: tuple[Count, ...] = (180, 320)  # height and width of the server's pictures, pixels
     low: tuple[Count, ...] = (90, 160)  # height and width of the clients' pictures, pixels
-    same_resolution: bool = False  # whether the server sees `low`, too
     encoder: str = "efficientnet-lite0"  # the frozen network
     weights: str = "auto"  # its weights: auto, a path, or random
     channels: Count = 64  # channels of the feature pyramid
