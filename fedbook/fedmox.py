@@ -123,12 +123,14 @@ def street_server(sizes: FedMoxSizes, seed: int, device: str | torch.device = "c
 
 # %% ../nbs/11_fedmox.ipynb #45d500b6
 def warm_up(sizes: FedMoxSizes, seed: int, device: str | torch.device = "cpu",
-            checkpoint: Checkpoint | None = None, phase: int = 0) -> dict[str, torch.Tensor]:
+            checkpoint: Checkpoint | None = None, phase: int = 0,
+            start: Callable[[nn.Module], dict] | None = None) -> dict[str, torch.Tensor]:
     """Return the weights of the head after `sizes.warmup` epochs of the server alone, with one AdamW;
-    `checkpoint`: to go on after a stop. `phase` as in `SupervisingServer`."""
-    rise = min(5, sizes.warmup // 3)
+    `checkpoint`: to go on after a stop. `phase` as in `SupervisingServer`. `start(model)` returns the weights
+    to begin with; None: those of a new detector."""
     its = replace(sizes, share=0, lr=sizes.warm_lr, penalty="none", rounds=max(1, sizes.warmup))
-    server = street_server(its, seed, device, lasting=True, rise=rise, phase=phase)
+    server = street_server(its, seed, device, lasting=True, rise=min(5, sizes.warmup // 3), phase=phase)
+    if start: server.weights = start(server.model)
     return train_alone(server, sizes.warmup, checkpoint, "warm-up")
 
 # %% ../nbs/11_fedmox.ipynb #6c090a11

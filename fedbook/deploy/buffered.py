@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from ..engine.errors import UserError
-from ..engine.federation import Call, Failure, Transport, Mean, Replies, Server, Step
+from ..engine.federation import Call, Failure, Transport, Mean, Replies, Server, Step, WrappedClient
 from ..engine.local import State, generator
 from ..engine.sizes import Bounds, Count, Positive, Profile, Share, whole_number
 from ..engine.wire import Msg
@@ -235,13 +235,9 @@ def _calls_in(msg):
 def _as_tensor(data): return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
 # %% ../../nbs/deploy/buffered.ipynb #23a00031
-class Updates:
+class Updates(WrappedClient):
     """Wrap `client` so that `fit` replies with its update (trained weights minus received ones) in place of
     the weights."""
-    verbs = ("fit",)
-    keeps = ("client",)
-
-    def __init__(self, client: Any) -> None: self.client = client
 
     def fit(self, msg: Msg) -> Msg:
         """Train on the weights in `msg`; return the update, name to tensor, with the metadata of the client's
@@ -249,14 +245,6 @@ class Updates:
         reply = self.client.fit(msg)
         changed = {name: reply.tensors[name].to(t.device) - t for name, t in msg.tensors.items()}
         return Msg(changed, reply.meta)
-
-    def state(self) -> Msg:
-        "Return the private state of the wrapped client."
-        return self.client.state()
-
-    def load(self, msg: Msg) -> None:
-        "Restore the private state of the wrapped client from `msg`."
-        self.client.load(msg)
 
 # %% ../../nbs/deploy/buffered.ipynb #23a00033
 def staleness_weight(stale: int, exponent: float = 0.5) -> float:

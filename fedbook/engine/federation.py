@@ -6,7 +6,7 @@
 __all__ = ['Aggregate', 'Messages', 'Replies', 'PATIENCE', 'OUTWEIGH', 'Mean', 'weighted_average', 'mean_of', 'Client', 'Step',
            'Server', 'Call', 'Answer', 'Failure', 'ClientLike', 'ServerLike', 'Transport', 'ClientPool',
            'check_patience', 'InProcess', 'Heard', 'TooFewReplies', 'Federation', 'Position', 'run', 'FedProxClient',
-           'LocalOnly', 'Experiment', 'Wrapped']
+           'LocalOnly', 'Experiment', 'Wrapped', 'WrappedClient']
 
 # %% ../../nbs/engine/federation.ipynb #cbd39963
 import math
@@ -1274,3 +1274,19 @@ class Wrapped:
 
     def transport(self, transport: Transport) -> Transport:
         return self.experiment.transport(transport)
+
+class WrappedClient:
+    """A client around another, `client`: a subclass says in `fit` what becomes of
+    its answer. The private state is that of the client inside."""
+
+    verbs: tuple[str, ...] = ("fit",)
+    keeps: tuple[str, ...] = ("client",)
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+
+    def state(self) -> Msg:
+        return self.client.state()
+
+    def load(self, msg: Msg) -> None:
+        self.client.load(msg)

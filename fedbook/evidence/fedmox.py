@@ -23,16 +23,16 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..engine.errors import UserError
-from ..engine.federation import Client, Experiment
+from ..engine.federation import Client, Experiment, WrappedClient
 from ..engine.local import batches, train
 from ..engine.sizes import Count, Positive, Profile, Share
 from ..engine.wire import Msg, Refused, expect
 from ..engine.workers import Checkpoint, trial
 from .claims import Results, judge
-from ..fedmox import FedMoxClient, FedMoxServer, FedMoxSizes, street_server, warm_up
+from ..fedmox import FedMoxClient, FedMoxServer, FedMoxSizes, warm_up
 from ..fedmox import profiles as of_the_chapter
 from ..methods.adapt import (MoEBoxHead, MoERPNHead, as_numbers, n_parameters, penalty_of, train_alone)
-from ..methods.detect import load_head
+from ..methods.detect import head_state, load_head
 from ..methods.experts import (Gate, halved, learn_mosaic, mosaic, mosaic_head, plain_head,
                                      score_mosaic, upcycled)
 from ..methods.teacher import ema_update, momentum_at
@@ -384,12 +384,10 @@ def upcycled_warm_up(sizes: FedMoxLabSizes, seed: int, device: str | torch.devic
     first = round(sizes.upcycle * sizes.warmup) if sizes.experts > 1 else 0
     if not first: return warm_up(sizes, seed, device, checkpoint)
     single = warm_up(replace(sizes, experts=1, upcycle=0.0, warmup=first, balance=0.0), seed, device)
-    rest = sizes.warmup - first
-    its = replace(sizes, share=0, lr=sizes.warm_lr, penalty="none", rounds=max(1, rest))
-    server = street_server(its, seed, device, lasting=True, rise=min(5, rest // 3), phase=2)
-    copies = upcycled(server.model, single, seed=seed)
-    server.weights = {name: copies[name].cpu() for name in server.weights}
-    return train_alone(server, rest, checkpoint, "warm-up")
+    def copies(model):
+        grown = upcycled(model, single, seed=seed)
+        return {name: grown[name].cpu() for name in head_state(model)}
+    return warm_up(replace(sizes, warmup=sizes.warmup - first), seed, device, checkpoint, 2, copies)
 
 # %% ../../nbs/evidence/fedmox.ipynb #fbf33496
 def equal_width(sizes: FedMoxSizes, n_classes: int = 5) -> int:
@@ -563,25 +561,17 @@ def restored(small: dict[str, torch.Tensor], start: dict[str, torch.Tensor]) -> 
     return state
 
 # %% ../../nbs/evidence/fedmox.ipynb #0f89dd9a
-class ShrinkingClient:
+class ShrinkingClient(WrappedClient):
     "Wraps `client` and compresses its answers by `shrink` with this `kind`."
-    verbs = ("fit",)
-    keeps = ("client",)
 
-    def __init__(self, client: Client, kind: str): self.client, self.kind = client, kind
+    def __init__(self, client: Client, kind: str):
+        super().__init__(client)
+        self.kind = kind
 
     def fit(self, msg: Msg) -> Msg:
         "Let the client train from `msg`, and return its answer compressed."
         reply = self.client.fit(msg)
         return Msg(shrink(reply.tensors, msg.tensors, self.kind), reply.meta)
-
-    def state(self) -> Msg:
-        "Return the client's private state."
-        return self.client.state()
-
-    def load(self, msg: Msg) -> None:
-        "Restore the client's private state from `msg`."
-        self.client.load(msg)
 
 class ShrinkingServer(FedMoxServer):
     """A `FedMoxServer` that reads answers of `ShrinkingClient`s, compressed by the kind `shrinking` of

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from ..engine.errors import UserError, needs
-from ..engine.federation import Answer, Call, Client, Experiment, Federation, InProcess, Transport, run
+from ..engine.federation import Answer, Call, Client, Experiment, Federation, InProcess, Transport, run, WrappedClient
 from ..engine.local import as_pixels, State, batches, build, generator, outputs, as_float
 from ..engine.show import Table
 from ..engine.sizes import Count, Positive, Share
@@ -633,15 +633,14 @@ def noised(update: State, generator: torch.Generator, clip: float, noise: float)
             for name, t in clip_update(update, clip).items()}
 
 # %% ../../nbs/privacy/attack.ipynb #3b14c990
-class ShieldedClient:
+class ShieldedClient(WrappedClient):
     """Wraps a FedAvg `client` and protects its update: it answers the weights it was sent plus
     `shield(update, generator)`, name to tensor, with the client's own generator; the rest of the answer is as
     it was."""
-    verbs = ("fit",)
-    keeps = ("client",)
 
     def __init__(self, client: Client, shield: Callable[[State, torch.Generator], State]) -> None:
-        self.client, self.shield = client, shield
+        super().__init__(client)
+        self.shield = shield
 
     def fit(self, msg: Msg) -> Msg:
         "Let the client train from `msg`, and return its answer with the shielded update."
@@ -649,11 +648,3 @@ class ShieldedClient:
         update = {name: reply.tensors[name].cpu() - t for name, t in msg.tensors.items()}
         told = self.shield(update, self.client.generator)
         return Msg({name: t + told[name] for name, t in msg.tensors.items()}, reply.meta)
-
-    def state(self) -> Msg:
-        "Return the client's private state."
-        return self.client.state()
-
-    def load(self, msg: Msg) -> None:
-        "Restore the client's private state from `msg`."
-        self.client.load(msg)

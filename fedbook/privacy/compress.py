@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from ..engine.errors import UserError
-from ..engine.federation import Wrapped
+from ..engine.federation import Wrapped, WrappedClient
 from ..engine.local import State
 from ..engine.sizes import whole_number
 from ..engine.wire import Msg, Refused, expect
@@ -187,13 +187,13 @@ class LowRank(_Form):
         return in_factors(change, self.rank)
 
 # %% ../../nbs/privacy/compress.ipynb #11e00029
-class UsedExpertsClient:
+class UsedExpertsClient(WrappedClient):
     """Wraps `client` and leaves out of its answers the experts of its model that were hardly ever chosen in
     training, at the share `least` of the places at most (`idle`)."""
-    verbs, keeps = ("fit",), ("client",)
 
     def __init__(self, client: Any, least: float = 0.0):
-        self.client, self.least = client, least
+        super().__init__(client)
+        self.least = least
         self.mods = getattr(client, "mods", ())
 
     def fit(self, msg: Msg) -> Msg:
@@ -202,14 +202,6 @@ class UsedExpertsClient:
         with asked(self.client.model) as counts: reply = self.client.fit(msg)
         quiet = idle(self.client.model, counts, self.least)
         return Msg(without(reply.tensors, quiet), reply.meta)
-
-    def state(self) -> Msg:
-        "Return the client's private state."
-        return self.client.state()
-
-    def load(self, msg: Msg) -> None:
-        "Restore the client's private state from `msg`."
-        self.client.load(msg)
 
 @dataclass(frozen=True)
 class UsedExperts(Wrapped):

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from ..engine.errors import UserError
-from ..engine.federation import Client, Replies, Server
+from ..engine.federation import Client, Replies, Server, WrappedClient
 from ..engine.local import State, generator
 from ..engine.sizes import Bounds, Count, Positive, whole_number
 from ..engine.wire import Msg, pack
@@ -74,24 +74,17 @@ profiles = {
 # %% ../../nbs/privacy/robust.ipynb #22c00012
 Lie = Callable[[Client, Msg, Msg], Msg]
 
-class Liar:
+class Liar(WrappedClient):
     """A malicious client: wraps an honest `client`, whose answers go through `lie(client, sent, reply)`
     before they leave."""
-    verbs, keeps = ("fit",), ("client",)
 
-    def __init__(self, client: Client, lie: Lie) -> None: self.client, self.lie = client, lie
+    def __init__(self, client: Client, lie: Lie) -> None:
+        super().__init__(client)
+        self.lie = lie
 
     def fit(self, msg: Msg) -> Msg:
         "Return the lie that replaces the client's answer to `msg`."
         return self.lie(self.client, msg, self.client.fit(msg))
-
-    def state(self) -> Msg:
-        "Return the client's private state."
-        return self.client.state()
-
-    def load(self, msg: Msg) -> None:
-        "Restore the client's private state from `msg`."
-        self.client.load(msg)
 
 # %% ../../nbs/privacy/robust.ipynb #22c00115
 class SteadyClient(Client):

@@ -5,18 +5,7 @@ import torch
 import torch.nn.functional as F
 from torchvision.ops import box_iou, nms
 
-def ema_update(teacher, student, momentum):
-    own = dict(teacher.named_parameters())
-    for name, p in student.named_parameters():
-        if p.requires_grad: own[name].data.lerp_(p.data, 1 - momentum)
-    return teacher.state_dict()
-
-def soft_mixture(server_state, aggregated_state, alpha):
-    return {name: torch.lerp(mean, server_state[name], alpha) for name, mean in aggregated_state.items()}
-
-def mean_of(replies):
-    total = sum(n for _, n in replies)
-    return {name: sum(n / total * state[name] for state, n in replies) for name in replies[0][0]}
+from fedbook.answers.fedmox import ema_update, mean_of, soft_mixture
 
 def route__wrong_smallest(x, weight, bias):
     logits = torch.einsum("bchw,kc->bkhw", x, weight)
