@@ -1184,6 +1184,6 @@ COMMANDS = {"report": "report runs", "data": "data", "flower-app": "flower-app f
 def test_no_command_sends_anything(command, spied, tmp_path):
     if command == "report":
         (tmp_path / "runs" / "a").mkdir(parents=True)
-        kept = next((PACKAGE.parent / "results").glob("[0-9]*.json"))
+        kept = next((PACKAGE.parent / "results").glob("*.json"))
         (tmp_path / "runs" / "a" / "results.json").write_text(kept.read_text())
     assert spied("-m", "fedbook", *COMMANDS[command].split()) == ""
