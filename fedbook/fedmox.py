@@ -182,7 +182,7 @@ profiles = {
     "smoke": FedMoxSizes(clients=2, server_images=2, client_images=2, test_images=1, high=(64, 96),
                          low=(32, 48), channels=8, box_dim=8, experts=2, warmup=1, rounds=1, jitters=2),
     "quick": FedMoxSizes(seeds=3, clients=6, server_images=12, client_images=4, test_images=3, channels=32,
-                         box_dim=64, warmup=8, rounds=2, keep=0.2, rpn=0.25, classes=0.25, variance=0.2,
+                         box_dim=64, experts=2, warmup=8, rounds=2, keep=0.2, rpn=0.25, classes=0.25, variance=0.2,
                          jitters=4),
     "full": FedMoxSizes(seeds=4, rounds=10),
     "paper": FedMoxSizes(seeds=3, data="bdd100k", server_images=2000, client_images=2000, test_images=300,

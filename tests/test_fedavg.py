@@ -592,7 +592,8 @@ def test_a_pick_is_that_of_the_numbers_themselves():
 
 # ---- the chapter trains what its sizes say
 
-CONTEST = ("#| hide\nfrom dataclasses", "sizes, device = choose(", "class NovaClient(", "def zeros(", "class Scaffold(", "def contest(")
+CONTEST = ("#| hide\nfrom dataclasses", "sizes, device = choose(", "class NovaClient(", "def zeros(", "class Scaffold(",
+           "def contest(")
 
 
 def contest(tmp_path, **changes):

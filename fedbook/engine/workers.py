@@ -296,10 +296,12 @@ def _can_fork():
 
 def default_workers() -> int:
     """One worker per usable core, at most 8, where processes can be forked and no GPU is in play; else one, as
-    in a process of a pool."""
+    in a process of a pool. The environment's `FEDBOOK_CORES` says how many cores are usable, where a run has
+    to leave some to others."""
     if not _can_fork():
         return 1
-    return min(8, len(os.sched_getaffinity(0)))
+    usable = os.environ.get("FEDBOOK_CORES") or len(os.sched_getaffinity(0))
+    return min(8, int(usable))
 
 # %% ../../nbs/engine/workers.ipynb #95ade18e
 def transport_for(

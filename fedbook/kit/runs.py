@@ -431,10 +431,11 @@ def run_chapters(paths: Sequence[Path], at_once: int = 2, **options: Any) -> Ite
     if at_once == 1:
         yield from (run_chapter(path, **options) for path in paths)
         return
-    threads, now = os.environ.get("OMP_NUM_THREADS", str(max(1, cores() // at_once))), list[str]()
+    share, now = str(max(1, cores() // at_once)), list[str]()
+    names = dict(OMP_NUM_THREADS=os.environ.get("OMP_NUM_THREADS", share), FEDBOOK_CORES=share)
     def run(path: Path) -> dict:
         now.append(chapter_name(path))
-        try: return run_chapter(path, **options, stop=stop, OMP_NUM_THREADS=threads)
+        try: return run_chapter(path, **options, stop=stop, **names)
         finally: now.remove(chapter_name(path))
     with _stoppable() as stop, ThreadPoolExecutor(at_once) as pool:
         futures = [pool.submit(run, path) for path in paths]
