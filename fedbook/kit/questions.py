@@ -313,9 +313,9 @@ def answer_figure(answer: Settled) -> Any:
         if bound is not None: ax.axvline(scale * bound, color="#D55E00", linestyle="--", label="bound")
     ax.set_yticks([])
     ax.set_ylim(-0.5, 1.0)
-    name = textwrap.fill(claim["claim"].replace(" %", "\u00a0%"), 78, break_on_hyphens=False)
-    ax.set_xlabel(f"{name}, in\u00a0{claim['unit']}" if claim["unit"] else name, fontsize=9)
-    ax.set_title(f"Verdict: {verdict_of(claim)}", fontsize=10)
+    title = f"{claim['claim']}: {verdict_of(claim)}".replace(" %", "\u00a0%")
+    ax.set_title(textwrap.fill(title, 90, break_on_hyphens=False), fontsize=10)
+    ax.set_xlabel(f"measured, in {claim['unit']}" if claim["unit"] else "measured", fontsize=9)
     ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9, frameon=False)
     plt.close(figure)
     return figure
