@@ -93,9 +93,9 @@ class FedGTEAClient(TaskClient):
     """FedGTEA's client: trains an AC-GAN with task embeddings for `iterations` steps a round, each on
     `gan_batch` pictures of the task and as many replayed ones, at the rates `critic_lr` and `generator_lr`. A
     share 1 - `alone` of the steps takes one embedding for each task in the batch, the others one for each
-    picture. The reply has mean and covariance of CATE's embeddings of all pictures of the task beside the
-    weights, if there are at least `LEAST_PICTURES`. The paper: rates 1e-4, batch 64, 100 iterations
-    (CIFAR-10)."""
+    picture. Besides the weights, the reply has the mean and covariance of CATE's embeddings of all
+    pictures of the task, if there are at least `LEAST_PICTURES`. The paper: rates 1e-4, batch 64, 100
+    iterations (CIFAR-10)."""
     scratch = (*TaskClient.scratch, "known")
 
     def __init__(self, *args: Any, iterations: int = 100, gan_batch: int = 64, critic_lr: float = 1e-4,
