@@ -559,7 +559,7 @@ def proximal(
     anchor: Iterable[torch.Tensor],
     mu: float,
 ) -> torch.Tensor:
-    """FedProx's term, mu/2 times the squared distance of `parameters` (iterable of tensors) from `anchor` (as
+    """The proximal term, mu/2 times the squared distance of `parameters` (iterable of tensors) from `anchor` (as
     many, no gradient). Li et al. 2020, Eq. 2."""
     squares = (
         ((p - a) ** 2).sum() for p, a in zip(parameters, anchor, strict=True)

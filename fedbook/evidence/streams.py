@@ -225,7 +225,7 @@ def check_tasks(tasks: Sequence[StreamTask]) -> None:
     """Raise `UserError` for no tasks, a task without classes or inputs of one of them, and inputs of more
     than one shape."""
     if not tasks: raise UserError("tasks are empty, expected at least one")
-    for t, task in enumerate(tasks):
+    for t, task in enumerate(tasks, 1):
         if not task.classes:
             raise UserError(f"task {t} of {task.source!r} has no classes, expected at least one")
         wanted, *shapes = (tuple(x.shape[1:]) for x, _ in (tasks[0].train, task.train, task.test))

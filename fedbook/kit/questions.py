@@ -301,7 +301,7 @@ def answer_figure(answer: Settled) -> Any:
     claim = answer.found[0]
     if claim is None: return None
     scale = 100 if claim["unit"] == "%" else 1
-    figure, ax = plt.subplots(figsize=(7.0, 1.7), layout="constrained")
+    figure, ax = plt.subplots(figsize=(7.0, 1.8), layout="constrained")
     ax.plot([scale * value for value in claim["values"]], [0.0] * len(claim["values"]), "o", color="0.6",
             markersize=5, label="seeds")
     if claim["low"] is not None:
@@ -313,9 +313,9 @@ def answer_figure(answer: Settled) -> Any:
         if bound is not None: ax.axvline(scale * bound, color="#D55E00", linestyle="--", label="bound")
     ax.set_yticks([])
     ax.set_ylim(-0.5, 1.0)
-    name = textwrap.fill(claim["claim"].replace(" %", "\u00a0%"), 78, break_on_hyphens=False)
-    ax.set_xlabel(f"{name}, in\u00a0{claim['unit']}" if claim["unit"] else name, fontsize=9)
-    ax.set_title(f"Verdict: {verdict_of(claim)}", fontsize=10)
+    title = textwrap.fill(claim["claim"].replace(" %", "\u00a0%"), 90, break_on_hyphens=False)
+    ax.set_title(f"{title}\nVerdict: {verdict_of(claim)}", fontsize=10)
+    ax.set_xlabel(f"measured, in {claim['unit']}" if claim["unit"] else "measured", fontsize=9)
     ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9, frameon=False)
     plt.close(figure)
     return figure

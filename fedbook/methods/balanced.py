@@ -473,7 +473,7 @@ class TrainingServer(TaskServer):
         if config.replace and config.gdr_mode != "class_quota": return config.buffer_size
         if config.buffer_size > max(present, held):
             raise UserError(f"buffer_size={config.buffer_size} is more than the {max(present, held)} pictures "
-                            f"of task {self.task}; without replacement each is kept at most once")
+                            f"of task {self.task + 1}; without replacement each is kept at most once")
         return min(config.buffer_size, present)
 
     def dice(self) -> torch.Generator:

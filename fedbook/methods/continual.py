@@ -276,7 +276,7 @@ class TaskClient(Client):
 
     def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Return the loss of a batch, a scalar: the `cross_entropy` of float pictures `x` (b, C, H, W) with
-        labels `y` (b,), plus with `mu` FedProx's term mu / 2 |w - w_received|^2."""
+        labels `y` (b,), plus with `mu` FedProx's proximal term mu / 2 |w - w_received|^2."""
         loss = self.cross_entropy(self.model(x), y)
         return loss + proximal(self.model.parameters(), self._anchor, self.mu) if self.mu else loss
 
@@ -519,7 +519,7 @@ def stream_row(results: Rows, experiment: StreamExperiment,
     """Return the scores of `experiment`, a dict of numbers: those stored in `results` for its
     method and seed, else those of a run, which are then stored. They are `accuracy`,
     `average_incremental`, `forgetting`, the bytes `down` and `up`, the `seconds`, the task `matrix`
-    (list t holds the accuracies on tasks 0 to t after task t), and what the dict `more(ended)`
+    (list t holds the accuracies on the tasks so far after task t), and what the dict `more(ended)`
     adds, where `ended` is the `RunResult` of the run."""
     started = clock()
     def numbers(ended):
