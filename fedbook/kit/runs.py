@@ -432,7 +432,7 @@ def run_chapters(paths: Sequence[Path], at_once: int = 2, **options: Any) -> Ite
         yield from (run_chapter(path, **options) for path in paths)
         return
     share, now = str(max(1, cores() // at_once)), list[str]()
-    names = dict(OMP_NUM_THREADS=os.environ.get("OMP_NUM_THREADS", share), FEDBOOK_CORES=share)
+    names: dict[str, Any] = dict(OMP_NUM_THREADS=os.environ.get("OMP_NUM_THREADS", share), FEDBOOK_CORES=share)
     def run(path: Path) -> dict:
         now.append(chapter_name(path))
         try: return run_chapter(path, **options, stop=stop, **names)
