@@ -381,7 +381,7 @@ def _walks(args: argparse.Namespace, found: dict[str, Path], changes: dict) -> I
         if given: raise UserError(f"--dry does not go with {what}")
     has = lambda name: args.profile in getattr(chapter_module(found[name]), "profiles", ())
     stems = [name for name in found if len(found) == 1 or has(name)]
-    print(f"a dry run: {DRY}", flush=True)
+    print(DRY, flush=True)
     with TemporaryDirectory() as folder:
         data = made_up(Path(folder), {name for name in stems for name in encoders_of(found[name])})
         for name in stems:
