@@ -200,7 +200,7 @@ def test_sources_that_disagree_get_one_sentence():
 
 def test_a_task_without_classes_or_pictures_gets_one_sentence():
     fine = as_task(*points(9, 4, 2), 2)
-    with pytest.raises(UserError, match="task 1 of 'mine' has no classes, expected at least one"):
+    with pytest.raises(UserError, match="task 2 of 'mine' has no classes, expected at least one"):
         stream_of([fine, fine._replace(classes=[])], 2, 1.0, 0)
     few = fine.test[0], torch.zeros(9, dtype=torch.int64)
     for part in ("train", "test"):
