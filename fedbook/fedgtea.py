@@ -219,8 +219,8 @@ settings: dict[str, dict] = {
 profiles = {
     "smoke": FedGTEASizes(pictures=16, test_pictures=6, tasks=2, clients=2, rounds=1, epochs=1, iterations=1,
                           gan_batch=2, server_steps=1, server_batch=4, painted=4),
-    "quick": FedGTEASizes(seeds=3, pictures=250, test_pictures=80, clients=2, rounds=2, iterations=10, gan_batch=12,
-                          server_steps=3, painted=16),
+    "quick": FedGTEASizes(seeds=3, pictures=250, test_pictures=80, clients=2, rounds=2, iterations=10,
+                          gan_batch=12, server_steps=3, painted=16),
     "full": FedGTEASizes(seeds=5),
     "paper": FedGTEASizes(seeds=3, setting="cifar10-5x2", network="resnet18", alpha=1.0, batch=128, lr=0.01,
                           gan_batch=64, server_steps=50, server_batch=64, painted=256),

@@ -559,8 +559,8 @@ def proximal(
     anchor: Iterable[torch.Tensor],
     mu: float,
 ) -> torch.Tensor:
-    """The proximal term, mu/2 times the squared distance of `parameters` (iterable of tensors) from `anchor` (as
-    many, no gradient). Li et al. 2020, Eq. 2."""
+    """The proximal term, mu/2 times the squared distance of `parameters` (iterable of tensors) from `anchor`
+    (as many, no gradient). Li et al. 2020, Eq. 2."""
     squares = (
         ((p - a) ** 2).sum() for p, a in zip(parameters, anchor, strict=True)
     )

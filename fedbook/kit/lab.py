@@ -428,8 +428,8 @@ def flow(entries: Sequence, title: str = "One round, drawn from its messages",
     """Return a matplotlib figure of the messages between server and clients: an arrow for each verb
     (the client's method that is asked for, such as "fit") and direction, with the names and bytes
     of its largest tensors, or with what `says` has in words for that direction ("down", "up").
-    `entries`: records of messages, `fedbook.engine.wire.Entry`, usually of one round; each has `way` ("down" or "up"), `client`, `verb`, `nbytes` and `tensors` (pairs of
-    name and bytes)."""
+    `entries`: records of messages, `fedbook.engine.wire.Entry`, usually of one round; each has
+    `way` ("down" or "up"), `client`, `verb`, `nbytes` and `tensors` (pairs of name and bytes)."""
     needs("matplotlib")
     import matplotlib.pyplot as plt
 

@@ -336,8 +336,8 @@ def orthogonality(parameters: Iterable[torch.Tensor]) -> torch.Tensor | float:
 # %% ../../nbs/methods/adapt.ipynb #2c6c7d09
 def penalty_of(name: str, mu: float, model: nn.Module | None) -> Callable | None:
     """Return the penalty function `name` ("none", "proximal" or "orthogonal"), from a model to a scalar that
-    is added to its loss: `mu` times the `orthogonality`, or the proximal term, `mu` / 2 x squared distance from the
-    present weights of `model`; None for "none"."""
+    is added to its loss: `mu` times the `orthogonality`, or the proximal term, `mu` / 2 x squared distance
+    from the present weights of `model`; None for "none"."""
     if name == "none": return None
     if name == "orthogonal": return lambda model: mu * orthogonality(trainable(model))
     if name != "proximal":

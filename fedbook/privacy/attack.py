@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from ..engine.errors import UserError, needs
-from ..engine.federation import Answer, Call, Client, Experiment, Federation, InProcess, Transport, run, WrappedClient
+from ..engine.federation import (Answer, Call, Client, Experiment, Federation, InProcess, Transport,
+                                       WrappedClient, run)
 from ..engine.local import as_pixels, State, batches, build, generator, outputs, as_float
 from ..engine.show import Table
 from ..engine.sizes import Count, Positive, Share
