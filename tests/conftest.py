@@ -184,7 +184,7 @@ def kill(monkeypatch):
 @pytest.fixture
 def one_process(monkeypatch):
     "One worker in this process with one thread, for sizes that are too small to share out."
-    monkeypatch.setattr(fedbook.engine.workers, "default_workers", lambda: 1)
+    monkeypatch.setattr(fedbook.engine.workers, "default_workers", lambda device=None: 1)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

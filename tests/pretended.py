@@ -233,7 +233,7 @@ install.libraries = []
 
 
 STANDINS = {"torch_device": lambda name="auto": torch.device("cpu") if name == "cpu" else install(),
-            "_can_fork": lambda: False}
+            "_can_start": lambda device: False}
 
 def stand_in(names):
     "Where `names` (of a module, or of a notebook) find out what the machine has, let them find the device."

@@ -487,16 +487,16 @@ def test_a_line_must_serve():
 def test_the_line_that_suits(monkeypatch):
     make = tiny().client
     assert type(transport_for(make, 1)) is InProcess and transport_for(make, 1, threads=3).threads == 3
-    monkeypatch.setattr(engine, "default_workers", lambda: 1)
+    monkeypatch.setattr(engine, "default_workers", lambda device=None: 1)
     assert type(transport_for(make)) is InProcess
-    monkeypatch.setattr(engine, "_can_fork", lambda: True)
+    monkeypatch.setattr(engine, "_can_start", lambda device: True)
     three = transport_for(make, 3)
     assert type(three) is Workers and three.count == 3 and not three.processes
-    monkeypatch.setattr(engine, "default_workers", lambda: 4)
-    assert transport_for(make).count == 4
+    monkeypatch.setattr(engine, "default_workers", lambda device=None: 4)
+    assert transport_for(make).many.count == 4
     with pytest.raises(UserError, match="threads=2 .* use threads=1, or workers=1"): transport_for(make, threads=2)
-    monkeypatch.setattr(engine, "_can_fork", lambda: False)
-    with pytest.raises(UserError, match="workers=2 needs forked processes"): transport_for(make, 2)
+    monkeypatch.setattr(engine, "_can_start", lambda device: False)
+    with pytest.raises(UserError, match="workers=2 needs worker processes"): transport_for(make, 2)
 
 
 def test_rows_are_kept_and_go_on_where_they_were_killed(tmp_path, monkeypatch, kill):

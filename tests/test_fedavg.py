@@ -31,7 +31,7 @@ from fedbook.kit.runs import chapters, code_cells
 from fedbook.engine.wire import Msg, pack
 
 
-WORKERS = [1, 2] if engine._can_fork() else [1]
+WORKERS = [1, 2] if engine._can_start(None) else [1]
 several = pytest.mark.skipif(len(WORKERS) == 1, reason="workers are forked processes, which PyTorch supports "
                                                        "on Linux without a GPU")
 

@@ -634,7 +634,7 @@ def test_an_experiment_in_a_process_of_a_pool_takes_one_worker():
     experiment = Brought(one_round, 3, make=partial(Words, lstm), shape=WORDS)
     with multiprocessing.get_context("fork").Pool(1) as pool:
         rounds, refusal = pool.apply(_in_a_pool, (experiment,))
-    assert rounds == 1 and "workers=2 needs forked processes" in refusal
+    assert rounds == 1 and "workers=2 needs worker processes" in refusal
 
 
 def _in_a_pool(experiment):

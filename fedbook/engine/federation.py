@@ -90,7 +90,7 @@ class Mean:
             }
         _check_summand(self.sums, state, weight)
         for name, t in state.items():
-            self.sums[name][0].add_(t, alpha=weight)
+            _add(self.sums[name][0], t, weight)
         self.weight += weight
 
     def value(self) -> dict[str, Tensor]:
@@ -100,7 +100,7 @@ class Mean:
                 f"weights add up to {self.weight}; at least one must exceed 0"
             )
         return {
-            name: _cast(total / self.weight, dtype)
+            name: _mean(total, self.weight, dtype)
             for name, (total, dtype) in self.sums.items()
         }
 
@@ -111,10 +111,29 @@ def _zeros(t):
     )
 
 
-def _cast(t, dtype):
+_AT_ONCE = 2**16  # entries: PyTorch makes a float64 copy of what it adds, which then stays in the cache
+
+
+def _add(total, t, weight):
+    for part, own in _in_parts(total, t):
+        part.add_(own, alpha=weight)
+
+
+def _mean(total, weight, dtype):
     if not (dtype.is_floating_point or dtype.is_complex):
-        t = t.round()
-    return t.to(dtype)
+        return (total / weight).round().to(dtype)
+    mean = torch.empty_like(total, dtype=dtype)
+    for part, own in _in_parts(total, mean):
+        torch.div(part, weight, out=own)
+    return mean
+
+
+def _in_parts(a, b):
+    "Pairs of views of `a` and `b`, tensors of one shape, that cover both."
+    if not (a.is_contiguous() and b.is_contiguous()):
+        return [(a, b)]
+    parts = a.view(-1).split(_AT_ONCE)
+    return zip(parts, b.view(-1).split(_AT_ONCE))
 
 
 def _check_summand(sums, state, weight):
@@ -353,10 +372,10 @@ class Call(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A packed reply and the client's packed private `state` after it; `around` are the bytes that a
-    transport wrote around the message, down and up."""
+    """A packed reply and the client's packed private `state` after it; `envelope` are the bytes that a
+    transport wrote around the message, down and up. A memoryview is lent to whoever holds it, and read once."""
 
-    data: bytes
+    data: bytes | memoryview
     state: bytes
     envelope: tuple[int, int] = (0, 0)
     sent: bool = True
@@ -408,16 +427,18 @@ class ClientPool:
     While a client answers, what the global generators draw depends on its `seed`, the round, its id and the
     verb alone; while it is made, on its id and on the generators' states at the `starts` of the pool (None:
     now). Its networks hold, beside their state, what they held when they first came, and what `load` gives
-    them."""
+    them. Replies are packed by `write`."""
 
     def __init__(
         self,
         make_client: Callable[[int], ClientLike],
         places: int = 1000,
         starts: Starts | None = None,
+        write: Callable[[Msg], Any] = pack,
     ) -> None:
         self.make_client = make_client
         self.places = places
+        self.write = write
         self.starts = starts or global_starts()
         self.lent = _Lent()
         self.clients: dict[int, tuple] = {}
@@ -454,7 +475,8 @@ class ClientPool:
         if getattr(client, "mods", ()):
             reply = leaving(client, unpack(call.data), reply)
         check_state(client, made, call)
-        answer = Answer(pack(reply), pack(client.state()))
+        state = pack(client.state())
+        answer = Answer(self.write(reply), state)
         seen = None if self.lent.put_back(client) else answer.state
         self.clients[call.id] = client, seen, made
         if len(self.clients) > self.places:
@@ -825,8 +847,9 @@ def _room(question, reply, least):
 
 
 def _unpacked_within(room, data):
+    lent = isinstance(data, memoryview)
     try:
-        return unpack(data, room)
+        return unpack(data, room, lent)
     except Bloated as refused:
         raise Refused(f"{refused}; Federation(room=...) allows more") from None
 
@@ -1037,7 +1060,8 @@ def run(
             checkpoint.save(place, server, federation, history)
 
     left = range(place.round, rounds)
-    for r in progress(left, label, total=rounds, initial=place.round):
+    bar = progress(left, label, total=rounds, initial=place.round)
+    for r in bar:
         if done and done(history):
             break
         federation.round = r
@@ -1055,6 +1079,8 @@ def run(
                 for _ in replies:
                     pass
             place = Position(r, i + 1, ids)
+        note = getattr(federation.transport, "note", "")
+        bar.set_postfix_str(note, refresh=False)
         place = Position(r + 1)
         numbers = test(server) if test else {}
         sent = federation.ledger.so_far
@@ -1248,6 +1274,10 @@ class Wrapped:
     @property
     def seed(self) -> int:
         return self.experiment.seed
+
+    @property
+    def device(self) -> str:
+        return self.experiment.device
 
     def client(self, id: int) -> Any:
         return self.experiment.built_client(id)
