@@ -271,33 +271,44 @@ def test_without_memory_to_share_messages_go_through_pipes_and_that_is_said_once
 # ---- spawned workers, and as many as pay
 
 SPAWN = """
-import sys
-sys.path.insert(0, {tests!r})
-from test_memory import *
+from functools import partial
+import torch
+from torch import nn
+from fedbook.engine.federation import Client, Federation, InProcess, Server, run
+from fedbook.engine.local import build, generator
+from fedbook.engine.workers import Workers
+
+def net(): return nn.Sequential(nn.Linear(4, 40_000), nn.ReLU(), nn.Linear(40_000, 3))
+
+def make(id):
+    x = torch.randn(6, 4, generator=generator(7, id))
+    return Client(id, build(net, 0), x, (x[:, 0] > 0).long(), seed=3, lr=1e-3)
+
+def weights(line):
+    server = Server(build(net, 0), 4, seed=1)
+    with Federation(line, 5) as federation: run(server, federation, 2)
+    return server.weights
 {main}
 """
-SPAWNED = "line = Workers(clients_of(), 2, method='spawn')\nprint(equal(federate(line)[0], federate(InProcess(clients_of()))[0]))"
-
-
-def run_script(main, tmp_path, by_file=True):
-    script = SPAWN.format(tests=HERE, main=main)
-    if not by_file: return subprocess.run([sys.executable], input=script, capture_output=True, text=True)
-    path = tmp_path / "script.py"
-    path.write_text(script)
-    return subprocess.run([sys.executable, path], capture_output=True, text=True)
+SPAWNED = """
+there, here = weights(Workers(make, 2, method="spawn")), weights(InProcess(make))
+print(all(torch.equal(there[name], here[name]) for name in here))
+"""
 
 
 @several
 def test_spawned_workers_give_the_same_weights(tmp_path):
     guarded = 'if __name__ == "__main__":\n' + textwrap.indent(SPAWNED, "    ")
-    done = run_script(guarded, tmp_path)
+    path = tmp_path / "script.py"
+    path.write_text(SPAWN.format(main=guarded))
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True)
     assert done.stdout.strip() == "True", done.stderr
 
 
 @several
-@pytest.mark.parametrize("by_file", [True, False])
-def test_spawned_workers_without_a_main_that_can_be_imported_say_so(tmp_path, by_file):
-    done = run_script(SPAWNED, tmp_path, by_file)
+def test_spawned_workers_without_a_main_that_can_be_imported_say_so():
+    script = SPAWN.format(main=SPAWNED)
+    done = subprocess.run([sys.executable], input=script, capture_output=True, text=True)
     last = done.stderr.strip().splitlines()[-1]
     assert done.returncode and "UserError: a worker process ended before it had started" in last
 
