@@ -26,7 +26,7 @@ def joined(parts: Sequence[Any]) -> bytes:
     address = _start_of(data)
     _in_huge_pages(address, size)
     room = (ctypes.c_char * size).from_address(address)
-    fill(room, parts)
+    copy_into(room, parts)
     return data
 
 
@@ -47,7 +47,7 @@ def _in_huge_pages(address, size):
     advise(ctypes.c_void_p(first), ctypes.c_size_t(length), mmap.MADV_HUGEPAGE)
 
 
-def fill(room: Any, parts: Sequence[Any]) -> int:
+def copy_into(room: Any, parts: Sequence[Any]) -> int:
     "Copy `parts` one after the other into the writable memory `room`. Returns their length."
     whole = np.frombuffer(room, np.uint8)
     end = 0
@@ -113,7 +113,7 @@ class Blocks:
         block = self._taken(size)
         if block is None:
             return None
-        fill(block.memory, parts)
+        copy_into(block.memory, parts)
         block.users = 1
         return Place(block.number, size)
 

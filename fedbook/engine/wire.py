@@ -213,7 +213,7 @@ def packed_parts(msg: Msg) -> list:
 
 
 def _laid_out(tensors, text):
-    places: dict[str, Any] = {"__metadata__": {"fedbook": text}}
+    places = {"__metadata__": {"fedbook": text}}
     parts = []
     end = 0
     for name in sorted(tensors, key=lambda name: _rank(name, tensors[name])):
