@@ -182,13 +182,15 @@ _tried: WeakKeyDictionary = WeakKeyDictionary()
 def as_input(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """`x` (n, ...) as `model` takes it: pixels (uint8) as floats in [-1, 1], all floats in the dtype of its
     weights, other whole numbers (such as the ids of words) as they are. Pictures (n, C, H, W) have the
-    channels last in memory where they come so, or were pixels, and `model` can read them."""
+    channels last in memory where `model` can read them, and one channel after the other where it cannot."""
     x = in_dtype_of(model, x)
-    if not x.is_floating_point() or x.dim() != 4 or _in_one_row(x):
+    if not x.is_floating_point() or x.dim() != 4:
         return x
-    if reads_channels_last(model, x):
+    last = reads_channels_last(model, x)
+    if last is None or last != _in_one_row(x):
         return x
-    return x.clone(memory_format=torch.contiguous_format)
+    layout = torch.channels_last if last else torch.contiguous_format
+    return x.clone(memory_format=layout)
 
 
 def in_dtype_of(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
@@ -198,9 +200,10 @@ def in_dtype_of(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return as_float(x).to(_dtype(model))
 
 
-def reads_channels_last(model: nn.Module, x: torch.Tensor) -> bool:
-    """Whether `model` can read pictures like `x` (n, C, H, W) that have the channels last in memory. A copy of
-    it is tried once for each shape of picture; if it cannot, that is said once, and stands with the results."""
+def reads_channels_last(model: nn.Module, x: torch.Tensor) -> bool | None:
+    """Whether `model` can read pictures like `x` (n, C, H, W) that have the channels last in memory; None where
+    it can be shown no empty picture at all. A copy of it is tried once for each shape of picture; if it cannot,
+    that is said once, and stands with the results."""
     shape = x.shape[1:]
     known = _tried.setdefault(model, {})
     if shape not in known:
@@ -224,9 +227,11 @@ def _reads_channels_last(model, x):
     empty = torch.zeros(1, height, width, channels, dtype=x.dtype, device=device)
     last = empty.movedim(-1, 1)
     trouble = _trouble(model, last)
-    row = last.clone(memory_format=torch.contiguous_format)
-    if trouble is None or _trouble(model, row) is not None:
+    if trouble is None:
         return True
+    row = last.clone(memory_format=torch.contiguous_format)
+    if _trouble(model, row) is not None:
+        return None
     why = str(trouble).partition(" (")[0]
     name = type(model).__name__
     say_once(
