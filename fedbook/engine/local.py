@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['Starts', 'State', 'fixed_point', 'generator', 'global_starts', 'global_draws', 'build', 'torch_threads', 'precise',
-           'as_float', 'as_pixels', 'as_input', 'in_dtype_of', 'reads_channels_last', 'batches', 'check_pairs',
-           'passes', 'train', 'picture_gradients', 'sample_gradients', 'as_array', 'class_ids', 'outputs', 'predict',
-           'share_right', 'snapshot', 'frozen', 'distillation_loss', 'annealed_rate', 'small_cnn', 'dry_narrow',
-           'drift', 'proximal', 'control_update', 'momentum_step']
+           'as_network', 'as_float', 'as_pixels', 'as_input', 'in_dtype_of', 'reads_channels_last', 'batches',
+           'check_pairs', 'passes', 'train', 'picture_gradients', 'sample_gradients', 'as_array', 'class_ids',
+           'outputs', 'predict', 'share_right', 'snapshot', 'frozen', 'distillation_loss', 'annealed_rate', 'small_cnn',
+           'dry_narrow', 'drift', 'proximal', 'control_update', 'momentum_step']
 
 # %% ../../nbs/engine/local.ipynb #0d6e1e1e
 import copy
@@ -18,6 +18,7 @@ import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -220,6 +221,25 @@ def precise(precision: str = "fp32") -> Iterator[None]:
             unit.allow_tf32 = allowed
         for hook in hooks:
             hook.remove()
+
+
+def as_network(forward: Callable) -> Callable:
+    """`forward(model, ...)`, a function that stands for the forward pass of `model`, in the precision in which
+    `model` itself would compute."""
+
+    @wraps(forward)
+    def passed(model, *args):
+        if not _modes:
+            return forward(model, *args)
+        answer = None
+        _autocast.enter(model, args)
+        try:
+            answer = forward(model, *args)
+        finally:
+            rounded = _autocast.leave(model, args, answer)
+        return answer if rounded is None else rounded
+
+    return passed
 
 
 def _hooks():
