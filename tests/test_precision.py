@@ -27,6 +27,7 @@ def everywhere(monkeypatch):
 
 def network(): return build(small_cnn, 0)
 
+
 def pictures(): return normal(6, 1, 28, 28)
 
 
@@ -81,7 +82,8 @@ def test_a_network_that_fails_leaves_no_autocast_behind():
             with pytest.raises(ValueError, match="no"): model(x)
             assert not torch.is_autocast_enabled("cpu")
         assert (x @ x.T).dtype == torch.float32
-        assert model[0](x).dtype == torch.float32 and not torch.equal(model[0](x), F.linear(x, *model[0].parameters()))
+        exact = F.linear(x, *model[0].parameters())
+        assert model[0](x).dtype == torch.float32 and not torch.equal(model[0](x), exact)
 
 
 class Many(nn.Module):
@@ -122,7 +124,8 @@ def test_copies_and_stacks_of_networks_compute_so_too():
     ("tf32", "cpu", "a mode of GPUs and changes nothing on a CPU"),
     ("bf16", "cpu", "slower than fp32 on this processor"), ("bf16", "cuda:0", "slower than fp32 on this GPU")])
 def test_what_a_device_cannot_do(monkeypatch, precision, device, why):
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, "amx_bf16": False}, raising=False)
+    known = {"avx2": True, "amx_bf16": False}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: known, raising=False)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
     with pytest.raises(UserError, match=why): check_precision(precision, device)
     check_precision("fp32", device), check_precision("bf16"), check_precision("tf32", "cuda")
@@ -160,7 +163,8 @@ class Warmed(Server):
 
 @dataclass(frozen=True)
 class Small(Experiment):
-    def client(self, id): return Client(id, network(), pictures(), torch.arange(6), self.seed, batch=2, lr=0.01)
+    def client(self, id):
+        return Client(id, network(), pictures(), torch.arange(6), self.seed, batch=2, lr=0.01)
 
     def server(self): return Warmed(network(), self.sizes.per_round, self.seed)
 
@@ -208,8 +212,9 @@ def test_an_experiment_refuses_what_its_device_cannot(monkeypatch):
 def mixed():
     "Tensors of many types, shapes and layouts, some of which share memory."
     whole = normal(4, 6)
-    return {"w": whole, "t": whole.T, "cut": whole[1:3, ::2], "last": normal(2, 3, 4, 4).to(memory_format=torch.channels_last),
-            "bool": torch.tensor([True, False, True]), "n": torch.tensor(7), "none": torch.empty(0, 3),
+    last = normal(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    return {"w": whole, "t": whole.T, "cut": whole[1:3, ::2], "last": last, "bool": torch.tensor([True, False, True]),
+            "n": torch.tensor(7), "none": torch.empty(0, 3),
             "half": normal(3).bfloat16(), "double": normal(5).double(), "byte": torch.arange(3, dtype=torch.uint8)}
 
 

@@ -77,8 +77,6 @@ _ALIGNED = 16  # bytes: the largest entry of a tensor
 
 def _in_one_copy(tensors, device):
     "`tensors`, all of one device, on another: packed there, copied once, and taken apart here."
-    import torch
-
     places = {}
     end = 0
     for name, t in tensors.items():
