@@ -2,11 +2,14 @@
 import copy
 import subprocess
 import sys
+import threading
 import warnings
+from contextlib import closing
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import save_file
 from torch.nn import functional as F
 
@@ -17,7 +20,8 @@ from fedbook.datasets.encoders import (ENCODERS, local_weights, data_hash, find_
                                        mobilenet_body, read_features, resize_and_crop, vit_body,
                                        write_features)
 from fedbook.engine.errors import UserError
-from fedbook.datasets.world import Pictures, class_means, fashion_mnist_small, nearest_mean
+from fedbook.engine.local import precise
+from fedbook.datasets.world import Files, Pictures, Selected, class_means, fashion_mnist_small, nearest_mean
 
 GREY = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (6, 1, 28, 28), dtype=np.uint8))
 RGB = torch.from_numpy(np.random.default_rng(1).integers(0, 256, (5, 3, 40, 50), dtype=np.uint8))
@@ -588,3 +592,85 @@ def test_answers():
     assert answers.hypercolumn([torch.tensor([[[[1.0, 3.0]]]]),
                                 torch.ones(1, 2, 1, 1)]).tolist() == [[2, 1, 1]]
     assert [answers.break_even(100, 10, r) for r in (1, 3)] == [11, 31]
+
+
+# ---- files are decoded in threads
+
+def photographs(folder, count=11):
+    "Files of pictures of differing sizes."
+    rng, paths = np.random.default_rng(0), []
+    for k in range(count):
+        paths.append(folder / f"{k}.png")
+        Image.fromarray(rng.integers(0, 256, (20 + k, 45 - k, 3), dtype=np.uint8)).save(paths[-1])
+    return Files(paths)
+
+
+class Noted:
+    "Which pictures were decoded, in which threads, and how many at a time."
+    def __init__(self, monkeypatch):
+        self.began, self.threads, plain = [], set(), Files.__getitem__
+
+        def noted(files, i):
+            self.began.append(i)
+            self.threads.add(threading.get_ident())
+            return plain(files, i)
+
+        monkeypatch.setattr(Files, "__getitem__", noted)
+
+
+@pytest.mark.parametrize("cores, chunk", [("1", 4096), ("3", 4096), ("3", 4), ("20", 3)])
+def test_files_are_decoded_in_threads_with_the_same_bits(fresh, tmp_path, monkeypatch, cores, chunk):
+    files, fresh.chunk = photographs(tmp_path), chunk
+    plain = Lazy(0)
+    plain.images = [files[i] for i in range(len(files))]
+    wanted = fresh.encode(plain, batch=3, cache=tmp_path / "one")
+    monkeypatch.setenv("FEDBOOK_CORES", cores)
+    noted = Noted(monkeypatch)
+    found = fresh.encode(files, batch=3, cache=tmp_path / "two")
+    assert torch.equal(found, wanted) and sorted(noted.began) == list(range(len(files)))
+    assert (threading.get_ident() in noted.threads) == (cores == "1")
+    names = [sorted(path.name for path in (tmp_path / kept).iterdir()) for kept in ("one", "two")]
+    assert names[0] == names[1] and len(names[0]) == -(-len(files) // chunk)
+    chosen = Selected(files, np.array([7, 2]))
+    assert torch.equal(fresh.encode(chosen, batch=1, cache=None), fresh.encode(files, batch=1, cache=None)[[7, 2]])
+
+
+def test_a_file_that_cannot_be_read_stops_after_the_pieces_before_it(fresh, tmp_path, monkeypatch):
+    files, fresh.chunk = photographs(tmp_path), 3
+    for bad in (4, 5): files.paths[bad].write_bytes(b"no picture")
+    monkeypatch.setenv("FEDBOOK_CORES", "2")
+    for _ in range(2):
+        with pytest.raises(UserError, match="4.png"): fresh.encode(files, cache=tmp_path / "kept")
+        assert len([*(tmp_path / "kept").iterdir()]) == 1
+    assert not [t for t in threading.enumerate() if t.name.startswith("ThreadPoolExecutor")]
+
+
+def test_readers_run_ahead_by_four_pictures_a_thread():
+    began = []
+    with closing(encoders.read_ahead(lambda i: began.append(i) or i, range(100), 2)) as pictures:
+        assert next(pictures) == 0
+        assert len(began) <= 8
+        assert [next(pictures) for _ in range(5)] == [1, 2, 3, 4, 5]
+    assert max(began) <= 13 and len(set(began)) == len(began)
+
+
+def test_sequences_of_ones_own_are_read_in_this_thread(lite, monkeypatch):
+    monkeypatch.setenv("FEDBOOK_CORES", "4")
+    seen = set()
+
+    class Own(Lazy):
+        def __getitem__(self, i):
+            seen.add(threading.get_ident())
+            return super().__getitem__(i)
+
+    lite.encode(Own(5), cache=None)
+    assert seen == {threading.get_ident()}
+
+
+def test_features_are_of_one_precision(fresh):
+    pixels = torch.arange(2 * 3 * 32 * 32).remainder(251).to(torch.uint8).view(2, 3, 32, 32)
+    exact = fresh.encode(pixels, cache=None)
+    with precise("bf16"):
+        assert torch.equal(fresh.encode(pixels, cache=None), exact)
+        assert fresh.module(fresh.preprocess(pixels)).dtype == torch.float32
+        assert not torch.equal(fresh.module(fresh.preprocess(pixels)), exact)

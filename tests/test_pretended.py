@@ -21,11 +21,13 @@ from fedbook.engine.files import run_dir
 from fedbook.kit.classroom import exercises_of
 from fedbook.kit.runs import chapters
 from fedbook.kit.command import plan_of
-from fedbook.engine.federation import Federation, InProcess
+from fedbook.engine.devices import to_device, to_host
+from fedbook.engine.federation import Client, Federation, InProcess
 from fedbook.engine.sizes import choose
 from fedbook.engine.local import small_cnn, train
-from fedbook.engine.wire import pack, unpack
+from fedbook.engine.wire import Msg, pack, unpack
 from pretended import Count, aside, install
+from test_precision import mixed
 
 pytestmark = pytest.mark.skipif(bool(pretended.MISSING), reason=pretended.MISSING)
 
@@ -220,6 +222,35 @@ def test_a_step_copies_nothing(name, method, task):
     most = MOST.get(name, 16)
     if (method[1] if method else name) in PER_STEP: assert more and all(n <= most for n in more.values()), more
     else: assert {way for way, _ in more} <= {"in"} and sum(more.values()) <= 2, more
+
+
+# Weights on their way to a device and back
+
+@on_the_device
+def test_weights_cross_in_one_copy_each_way(device):
+    tensors = mixed()
+    with Count() as count: there = to_device(tensors, device)
+    assert [copy[0] for copy in count.copies] == ["in"]
+    assert count.copies[0][1] < sum(t.nbytes for t in tensors.values()) + 16 * len(tensors)
+    with Count() as count: back = to_host(there)
+    assert [copy[0] for copy in count.copies] == ["out"]
+    for name, t in tensors.items():
+        assert there[name].device.type == "sham" and back[name].device.type == "cpu", name
+        assert there[name].dtype == back[name].dtype == t.dtype and torch.equal(back[name], t), name
+    assert to_device(there, device) is there
+    with Count() as count: again = to_device({**there, "new": normal(3)}, device)
+    assert [copy[:2] for copy in count.copies] == [("in", 12)] and again["w"] is there["w"]
+
+
+@on_the_device
+def test_a_client_gets_its_weights_in_one_copy(device):
+    model, x = small_cnn().to(device), normal(4, 1, 28, 28)
+    client = Client(0, model, x, torch.arange(4), epochs=1)
+    sent = Msg({name: t.cpu() for name, t in model.state_dict().items()})
+    with Count() as count: client.fit(sent)
+    of_weights = [copy for copy in count.ways("in") if "to_device" in copy[2] or "_in_one_copy" in copy[2]]
+    assert len(of_weights) == 1 and len(sent.tensors) == 8
+    assert not [copy for copy in count.copies if "load_state_dict" in copy[2]]
 
 
 # Chapters

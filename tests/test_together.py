@@ -4,17 +4,18 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
-from conftest import copied
+from conftest import copied, normal
 from fedbook.engine import stacked as module
 from fedbook.engine.workers import Checkpoint, Faults
 from fedbook.engine.federation import Client, Federation, FedProxClient, InProcess, Server, run
 from fedbook.methods.heads import ReplayHead, ReplayPool, cross_entropy, fedprox, logits_stacked
 from fedbook.fedreplay import FedReplayClient, FedReplayServer, FedReplaySizes
 from fedbook.engine.errors import UserError
-from fedbook.engine.local import batches, build, generator
+from fedbook.engine.local import batches, build, generator, precise, small_cnn
 from fedbook.engine.stacked import (Stacked, batch_stacked, default_stacked, entropy_stacked,
-                                    mean_stacked, train_stacked)
+                                    mean_stacked, together_for, train_stacked)
 from fedbook.engine.wire import Msg, unpack
 
 # one step, several, a last batch of one that joins the one before it, a single picture
@@ -435,3 +436,50 @@ def test_who_is_not_alike_does_not_stand_together():
                             ({}, dict(momentum=0.5), dict(dtype=torch.uint8)))
     assert len({side.alike() for side in (first, second, third)}) == 3
     assert first.alike() == module.StackedClients(ones_like(Client)(1)).alike() is not None
+
+
+# ---- how many, where nobody says it
+
+class Widened(Client):
+    "A class of its own."
+
+
+@pytest.mark.parametrize("network, kind, many", [
+    (small_cnn, Client, 16), (small_cnn, FedProxClient, 16), (small_cnn, Widened, 1),
+    (lambda: nn.Sequential(nn.Flatten(), nn.BatchNorm1d(784), nn.Linear(784, 10)), Client, 1),
+    (lambda: nn.Sequential(nn.Flatten(), nn.Linear(784, 6000), nn.Linear(6000, 10)), Client, 1)])
+def test_how_many_train_together_depends_on_the_client_alone(network, kind, many):
+    model, made = build(network, 0), []
+
+    def make(id):
+        made.append(id)
+        return kind(id, model, normal(4, 1, 28, 28), torch.arange(4), batch=2)
+
+    assert together_for(make(0)) == many
+    line, sent = Stacked(make), Server(model).send(0)
+    federation = Federation(line, 5)
+    replies = dict(federation.exchange("fit", sent, federation.ids))
+    assert line.together == many and sorted(replies) == [0, 1, 2, 3, 4] and not federation.ledger.absent
+    other = Federation(InProcess(make), 5)
+    for id, reply in other.exchange("fit", sent, other.ids):
+        for name, t in reply.tensors.items(): assert torch.allclose(t, replies[id].tensors[name], atol=1e-4)
+
+
+def test_where_no_client_can_be_made_the_reason_comes_through():
+    def make(id): raise UserError("no data")
+    with pytest.raises(UserError, match="client 0 cannot be made: no data"):
+        federation = Federation(Stacked(make), 2)
+        list(federation.exchange("fit", Server(build(small_cnn, 0)).send(0), [0, 1]))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_stacked_heads_compute_in_the_precision_of_heads(precision):
+    head = small_head(classes=3)
+    weights = {name: torch.stack([t, t]) for name, t in head.state_dict().items()}
+    z = normal(2, 4, head.n_tokens * head.in_dim)
+    exact = logits_stacked(head, weights, z)
+    with precise(precision):
+        stacked = logits_stacked(head, weights, z)
+        alone = torch.stack([head(part) for part in z])
+    assert stacked.dtype == torch.float32 and torch.allclose(stacked, alone, atol=0.05)
+    assert torch.equal(stacked, exact) == (precision == "fp32")

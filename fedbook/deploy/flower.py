@@ -232,7 +232,7 @@ def answer(client: ClientLike, verb: str, message: Message, states: NodeStates,
     call = Call(round, states.id, verb, packed_in(message.content), state)
     with torch_threads(threads), time_limit(message.metadata.ttl):
         answered = ClientPool(lambda id: client).answer(call)
-    records = ArrayRecord({"msg": to_array(answered.data)})
+    records = ArrayRecord({"msg": to_array(bytes(answered.data))})
     mark = ConfigRecord({"state": states.keep(start, answered.state)})
     return RecordDict({"msg": records, "fedbook": mark})
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from ..engine.errors import UserError
 from ..engine.federation import Client, Experiment, Server
-from ..engine.local import State, batches, build, generator, proximal, train
+from ..engine.local import State, as_network, batches, build, generator, proximal, train
 from ..engine.sizes import Count, Positive, Profile
 from ..engine.stacked import (block_stacked, entropy_stacked, fused_adamw, linear_stacked, mean_stacked,
                                     norm_stacked)
@@ -647,6 +647,7 @@ class HeadExperiment(Experiment):
         return dict(accuracy=over(0, rows), old=over(0, known), new=over(known, rows))
 
 # %% ../../nbs/methods/heads.ipynb #5ffddef8
+@as_network
 def logits_stacked(head: ReplayHead, weights: State, z: Tensor) -> Tensor:
     """Return the logits (k, b, C) of k heads at once, as `ReplayHead` computes each, for features `z` (k, b,
     in_dim) or (k, b, n_tokens, in_dim).

@@ -140,7 +140,7 @@ class Recorder:
     def serve(self, calls: Iterable[Call]) -> Generator[tuple[Call, Any], None, None]:
         "Yield each of `calls` with its outcome, as the wrapped transport does."
         for call, outcome in self.transport.serve(calls):
-            if isinstance(outcome, Answer): self.kept.append((call._replace(state=None), outcome.data))
+            if isinstance(outcome, Answer): self.kept.append((call._replace(state=None), bytes(outcome.data)))
             yield call, outcome
 
     def close(self) -> None:
