@@ -23,6 +23,7 @@ from fedbook.engine.errors import UserError
 from fedbook.engine.federation import Client, Federation, InProcess, LocalOnly, Server, run
 from fedbook.engine.local import build, generator
 from fedbook.engine.memory import Block, Blocks, Post, joined
+from fedbook.engine.stacked import Stacked
 from fedbook.engine.wire import Msg, Refused, pack, unpack
 from fedbook.engine.workers import Thrifty, Workers, transport_for
 from test_fedavg import equal, several
@@ -342,7 +343,8 @@ def test_where_calls_are_short_one_process_serves_them(monkeypatch):
 def test_where_clients_compute_decides_how_workers_start(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert engine.default_workers() == 1 and engine.default_workers("cuda") == 1
-    assert type(transport_for(make)) is InProcess and type(transport_for(make, device="cuda")) is InProcess
+    assert type(transport_for(make)) is InProcess and type(transport_for(make, device="cuda")) is Stacked
+    assert type(transport_for(make, 1, device="cuda")) is InProcess
     if sys.platform == "linux":
         monkeypatch.setenv("FEDBOOK_CORES", "3")
         assert engine.default_workers("cpu") == 3 and transport_for(make, device="cpu").many.method == "fork"

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from .devices import to_host
 from .errors import UserError, needs
 from .memory import joined
 from .show import Table, bytes_text
@@ -194,7 +195,8 @@ _ORDER = list(_TYPES)
 def packed_parts(msg: Msg) -> list:
     """The bytes of `msg` in parts: its header, and a flat uint8 view of each tensor that travels. Raises
     `UserError` where `meta` is not plain JSON, or a tensor cannot travel."""
-    encoded = {name: encode(t) for name, t in msg.tensors.items()}
+    here = to_host(msg.tensors)
+    encoded = {name: encode(t) for name, t in here.items()}
     notes = {
         name: note for name, (_, note) in encoded.items() if note is not None
     }

@@ -35,6 +35,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 
+from .devices import usable_cores
 from .errors import UserError
 from fedbook.engine.federation import (
     OUTWEIGH,
@@ -59,6 +60,7 @@ from .memory import Blocks, Post
 from .rows import Rows
 from .show import Table
 from .sizes import Count, Positive, Profile, whole_number
+from .stacked import Stacked
 from fedbook.engine.wire import (
     Ledger,
     Msg,
@@ -382,8 +384,7 @@ def default_workers(device: Any = None) -> int:
     environment's `FEDBOOK_CORES` says how many cores are usable, where a run has to leave some to others."""
     if _on_gpu(device) or not _can_start(device):
         return 1
-    usable = os.environ.get("FEDBOOK_CORES") or len(os.sched_getaffinity(0))
-    return min(8, int(usable))
+    return min(8, usable_cores())
 
 # %% ../../nbs/engine/workers.ipynb #95ade18e
 LEAST_WORK = 5e-3  # CPU seconds of a call; below, a second process costs more than it brings
@@ -450,11 +451,14 @@ def transport_for(
 ) -> Transport:
     """The transport to clients that suits this machine: `Workers`, or `InProcess` where one is enough. None
     for `workers` means one per core, where processes can be forked, and one in all where calls are too short
-    for more (`Thrifty`). `device` is where the clients compute (None: wherever): workers on a GPU share it.
+    for more (`Thrifty`); on a GPU, clients with small networks as one batch (`Stacked`). `device` is where the
+    clients compute (None: wherever): workers on a GPU share it.
     After `patience` seconds without an answer, `Workers` give a client up, and `InProcess` names it in a
     warning."""
     _check_workers(workers, threads, device)
     count = default_workers(device) if workers is None else workers
+    if workers is None and _on_gpu(device):
+        return Stacked(make_client, None, threads, patience)
     if count == 1:
         return InProcess(make_client, threads, patience)
     method: Any = "spawn" if _on_gpu(device) else "fork"
