@@ -10,7 +10,7 @@ __all__ = ['profiles', 'TOGETHER', 'LARGEST', 'StackedSizes', 'linear_stacked', 
 
 # %% ../../nbs/engine/stacked.ipynb #eb432a1a
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -414,7 +414,9 @@ class Stacked:
         self.together = together
         self.here = InProcess(make_client, threads, patience)
 
-    def serve(self, calls: Iterable[Call]) -> Iterator:
+    def serve(
+        self, calls: Iterable[Call]
+    ) -> Generator[tuple[Call, Any], None, None]:
         "Yield each of `calls` with what came of it, in their order. Calls are taken by the group."
         calls = iter(calls)
         first = list(islice(calls, 1))
