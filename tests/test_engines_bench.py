@@ -13,17 +13,11 @@ BENCH = "engines"
 
 
 @pytest.fixture
-def sizes(bench, monkeypatch):
+def sizes(bench):
     "Batches so large that a client takes one step a round, whatever the order of its pictures."
     sizes = bench.Sizes(pictures=600, clients=6, per_round=3, batch=1000, lr=0.1)
-    for name in ("CLIENTS", "PER_ROUND", "BATCH", "LR"):
-        monkeypatch.setattr(bench.federation, name, getattr(bench.federation, name))
-    bench.settle(sizes)
-    bench.world.cache_clear()
-    bench.picker.cache_clear()
     yield sizes
-    bench.world.cache_clear()
-    bench.picker.cache_clear()
+    bench.rivals.world.cache_clear()
 
 
 def weights_of(play, *args):
@@ -32,37 +26,34 @@ def weights_of(play, *args):
     return found[0]
 
 
-def distance(a, b): return max((a[name] - b[name]).abs().max().item() for name in a)
-
-
 @pytest.fixture
-def wanted(bench, sizes, one_process): return weights_of(bench.bare, sizes)
+def wanted(bench, sizes, one_process): return weights_of(bench.rivals.bare, sizes)
 
 
 def test_the_work_is_worth_comparing(bench, sizes, wanted):
-    assert distance(wanted, bench.initial().state_dict()) > 1e-2
-    asked = {id for r in range(2) for id in bench.chosen(sizes, r)}
-    assert len({len(bench.world(sizes)[2][id]) for id in asked}) > 1
-    assert bench.chosen(sizes, 0) != bench.chosen(sizes, 1)
+    assert bench.distance(wanted, bench.initial().state_dict()) > 1e-2
+    asked = {id for r in range(2) for id in bench.rivals.chosen(sizes, r)}
+    assert len({len(bench.rivals.world(sizes)[2][id]) for id in asked}) > 1
+    assert bench.rivals.chosen(sizes, 0) != bench.rivals.chosen(sizes, 1)
 
 
 def test_our_engine_reaches_the_weights_of_the_bare_loop(bench, sizes, wanted):
-    assert distance(weights_of(bench.in_process, sizes, 1), wanted) < 1e-5
+    assert bench.distance(weights_of(bench.rivals.in_process, sizes, 1), wanted) < 1e-5
 
 
 @pytest.mark.parametrize("name", by_day(["flower", "pfl-1", "pfl-2", "fedlab-1", "fedlab-2"], "flower"))
 def test_other_engines_reach_the_weights_of_the_bare_loop(bench, sizes, wanted, name):
     if reason := bench.missing(name): pytest.skip(reason)
     outcome = bench.measure(name, sizes, 2)
-    assert distance(outcome.weights, wanted) < 1e-5
+    assert bench.distance(outcome.weights, wanted) < 1e-5
 
 
 def test_a_batch_is_every_picture_once(bench, sizes):
-    x, y = (torch.cat(part) for part in zip(*bench.batches(3, sizes._replace(batch=7))))
-    mine = torch.as_tensor(bench.world(sizes)[2][3])
+    x, y = (torch.cat(part) for part in zip(*bench.rivals.batches(3, sizes._replace(batch=7))))
+    mine = torch.as_tensor(bench.rivals.world(sizes)[2][3])
     assert len(y) == len(mine)
-    assert y.bincount(minlength=10).equal(bench.world(sizes)[1][mine].bincount(minlength=10))
-    assert torch.allclose(x.sum(), bench.as_float(bench.world(sizes)[0][mine]).sum(), rtol=1e-4)
+    assert y.bincount(minlength=10).equal(bench.rivals.world(sizes)[1][mine].bincount(minlength=10))
+    assert torch.allclose(x.sum(), bench.rivals.as_float(bench.rivals.world(sizes)[0][mine]).sum(), rtol=1e-4)
 
 
 def outcomes_of(bench, **seconds):
