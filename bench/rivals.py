@@ -5,7 +5,7 @@ What was changed so that all do the same work:
 
 - Everywhere the picks of a round and the weights of the mean (pictures) are those of fedbook's server.
 - BlazeFL 3.0.0 asks for Python 3.14. Before that two of its files are changed as they are loaded
-  (`load_changed`): `core/utils.py` loses the type parameters of two signatures (`def f[T](`), and it and
+  (`Changed`): `core/utils.py` loses the type parameters of two signatures (`def f[T](`), and it and
   `reproducibility/snapshot.py` begin with `from __future__ import annotations`. Python 3.14 starts the
   processes of a pool by a server, 3.11 forks them, which is faster. Its free-threaded mode takes Python 3.14t
   and cannot be measured here. Its process trainer opens a new pool each round, whose workers each import
@@ -26,9 +26,9 @@ import socket
 import subprocess
 import sys
 import tempfile
-import types
 from functools import lru_cache, partial
-from importlib.util import find_spec
+from importlib.machinery import SourceFileLoader
+from importlib.util import spec_from_file_location
 from pathlib import Path
 from time import sleep
 from typing import Callable, NamedTuple
@@ -507,22 +507,27 @@ def fedlab_side_by_side(race, sizes):
     for client in clients: client.join()
 
 
+class Changed(SourceFileLoader):
+    "Loads a module without the type parameters of its functions, and with annotations that nobody evaluates."
+    def get_code(self, name):
+        source = Path(self.path).read_text().replace("[T](", "(")
+        return compile("from __future__ import annotations\n" + source, self.path, "exec")
+
+
+class ChangedBlazeFL:
+    "Finds the modules of BlazeFL that no Python before 3.14 reads."
+    @staticmethod
+    def find_spec(name, path, target=None):
+        if name not in ("blazefl.core.utils", "blazefl.reproducibility.snapshot"): return None
+        file = str(Path(path[0], name.rsplit(".", 1)[1] + ".py"))
+        return spec_from_file_location(name, file, loader=Changed(name, file))
+
+
 def blazefl_modules():
     "BlazeFL's modules of FedAvg; before Python 3.14 with the changes that the head of this file names."
-    if sys.version_info < (3, 14):
-        load_changed("blazefl.core.utils")
-        load_changed("blazefl.reproducibility.snapshot")
+    if sys.version_info < (3, 14): sys.meta_path.insert(0, ChangedBlazeFL)
     from blazefl.contrib import fedavg
     return fedavg
-
-
-def load_changed(name):
-    "Load module `name` without the type parameters of its functions, and with annotations that nobody evaluates."
-    package, *path = name.split(".")
-    file = Path(find_spec(package).submodule_search_locations[0], *path).with_suffix(".py")
-    source = "from __future__ import annotations\n" + file.read_text().replace("[T](", "(")
-    sys.modules[name] = module = types.ModuleType(name)
-    exec(compile(source, str(file), "exec"), module.__dict__)
 
 
 class Chooser(NamedTuple):
