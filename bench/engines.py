@@ -77,7 +77,7 @@ from typing import NamedTuple
 HERE = str(Path(__file__).resolve().parent)
 if HERE not in sys.path: sys.path.append(HERE)
 
-from rivals import BARE, ENGINES, MODELS, OURS, Sizes, initial, start, test_set   # sets the environment, first
+from rivals import ENGINES, MODELS, Sizes, initial, start, test_set   # first: it sets the environment
 
 import psutil
 import torch
@@ -315,7 +315,9 @@ def forms_of(sizes, form):
     return forms if form == "both" else {HANDED: sizes} if form == "handed" else {OWN: forms[OWN]}
 
 
-def toy(model): return Sizes(pictures=240, clients=6, per_round=3, batch=1000, lr=0.1, model=model)
+def toy(model):
+    pictures = 60 if model == "resnet18" else 240   # a picture costs much there
+    return Sizes(pictures=pictures, clients=6, per_round=3, batch=1000, lr=0.1, model=model)
 
 
 def equal(names, model):

@@ -657,4 +657,3 @@ ENGINES = {
                              usual=False, packs=True),
     "fluke": Engine("fluke", fluke, {"fluke": "fluke_fl"}),
 }
-BARE, OURS = {"bare", "bare-2"}, {"one", "two"}
