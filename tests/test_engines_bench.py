@@ -13,17 +13,11 @@ BENCH = "engines"
 
 
 @pytest.fixture
-def sizes(bench, monkeypatch):
+def sizes(bench):
     "Batches so large that a client takes one step a round, whatever the order of its pictures."
     sizes = bench.Sizes(pictures=600, clients=6, per_round=3, batch=1000, lr=0.1)
-    for name in ("CLIENTS", "PER_ROUND", "BATCH", "LR"):
-        monkeypatch.setattr(bench.federation, name, getattr(bench.federation, name))
-    bench.settle(sizes)
-    bench.world.cache_clear()
-    bench.picker.cache_clear()
     yield sizes
-    bench.world.cache_clear()
-    bench.picker.cache_clear()
+    bench.rivals.world.cache_clear()
 
 
 def weights_of(play, *args):
@@ -32,41 +26,88 @@ def weights_of(play, *args):
     return found[0]
 
 
-def distance(a, b): return max((a[name] - b[name]).abs().max().item() for name in a)
-
-
 @pytest.fixture
-def wanted(bench, sizes, one_process): return weights_of(bench.bare, sizes)
+def wanted(bench, sizes, one_process): return weights_of(bench.rivals.bare, sizes)
 
 
 def test_the_work_is_worth_comparing(bench, sizes, wanted):
-    assert distance(wanted, bench.initial().state_dict()) > 1e-2
-    asked = {id for r in range(2) for id in bench.chosen(sizes, r)}
-    assert len({len(bench.world(sizes)[2][id]) for id in asked}) > 1
-    assert bench.chosen(sizes, 0) != bench.chosen(sizes, 1)
+    assert bench.distance(wanted, bench.initial().state_dict()) > 1e-2
+    asked = {id for r in range(2) for id in bench.rivals.chosen(sizes, r)}
+    assert len({len(bench.rivals.world(sizes)[2][id]) for id in asked}) > 1
+    assert bench.rivals.chosen(sizes, 0) != bench.rivals.chosen(sizes, 1)
 
 
 def test_our_engine_reaches_the_weights_of_the_bare_loop(bench, sizes, wanted):
-    assert distance(weights_of(bench.in_process, sizes, 1), wanted) < 1e-5
+    assert bench.distance(weights_of(bench.rivals.in_process, sizes, 1), wanted) < 1e-5
 
 
-@pytest.mark.parametrize("name", by_day(["flower", "pfl-1", "pfl-2", "fedlab-1", "fedlab-2"], "flower"))
+@pytest.mark.parametrize("model, floats", [("cnn", True), ("mlp", False), ("lstm", False), ("head", False)])
+def test_our_engine_trains_every_model(bench, sizes, one_process, model, floats):
+    sizes = sizes._replace(pictures=60, clients=3, per_round=2, model=model, steps=1, floats=floats)
+    wanted = weights_of(bench.rivals.bare, sizes)
+    assert bench.distance(wanted, bench.initial(sizes).state_dict()) > 1e-3
+    assert bench.distance(weights_of(bench.rivals.in_process, sizes, 1), wanted) < 1e-5
+
+
+def test_the_bare_pool_reaches_the_weights_of_the_bare_loop(bench, sizes, wanted):
+    outcome = bench.measure("pool", sizes, 2)
+    assert bench.distance(outcome.weights, wanted) < 1e-5 and outcome.cpu > 0
+
+
+def test_clients_are_dealt_to_the_share_that_holds_least(bench, sizes):
+    held = [len(part) for part in bench.rivals.world(sizes)[2]]
+    shares = bench.rivals.dealt(range(6), sizes)
+    assert sorted(shares[0] + shares[1]) == list(range(6))
+    assert abs(sum(held[i] for i in shares[0]) - sum(held[i] for i in shares[1])) <= max(held)
+
+
+@pytest.mark.parametrize("steps, pictures", [(0, 60_000), (1, 3200), (18, 57_600)])
+def test_steps_decide_how_many_pictures_there_are(bench, steps, pictures):
+    assert bench.sizes_of("cnn", steps).pictures == pictures
+
+
+@pytest.mark.parametrize("steps", [-1, 19])
+def test_too_many_steps_are_said(bench, steps):
+    with pytest.raises(SystemExit, match="expected 0 to 18"): bench.sizes_of("mlp", steps)
+
+
+def test_the_two_forms_of_pictures(bench, sizes):
+    handed, own = bench.forms_of(sizes, "both").values()
+    x, floats = bench.rivals.world(handed)[0], bench.rivals.world(own)[0]
+    assert x.dtype == torch.uint8 and floats.dtype == torch.float32 and floats.is_contiguous()
+    assert floats.equal(bench.rivals.ready(x))
+    assert list(bench.forms_of(sizes._replace(model="lstm"), "both").values()) == [sizes._replace(model="lstm")]
+
+
+def test_cpu_seconds_count_children_living_and_reaped(bench):
+    code = "sum(range(6_000_000)); print(flush=True); input()"
+    before = bench.cpu_seconds()
+    child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    child.stdout.readline()
+    own = psutil.Process(child.pid).cpu_times()
+    living = bench.cpu_seconds()
+    child.communicate(b"\n")
+    assert min(living, bench.cpu_seconds()) - before >= own.user - 0.02 > 0
+
+
+@pytest.mark.parametrize("name", by_day(["flower", "pfl-1", "pfl-2", "fedlab-1", "fedlab-2", "blazefl",
+                                         "blazefl-2", "fluke"], "flower"))
 def test_other_engines_reach_the_weights_of_the_bare_loop(bench, sizes, wanted, name):
     if reason := bench.missing(name): pytest.skip(reason)
     outcome = bench.measure(name, sizes, 2)
-    assert distance(outcome.weights, wanted) < 1e-5
+    assert bench.distance(outcome.weights, wanted) < 1e-5
 
 
 def test_a_batch_is_every_picture_once(bench, sizes):
-    x, y = (torch.cat(part) for part in zip(*bench.batches(3, sizes._replace(batch=7))))
-    mine = torch.as_tensor(bench.world(sizes)[2][3])
+    x, y = (torch.cat(part) for part in zip(*bench.rivals.batches(3, sizes._replace(batch=7))))
+    mine = torch.as_tensor(bench.rivals.world(sizes)[2][3])
     assert len(y) == len(mine)
-    assert y.bincount(minlength=10).equal(bench.world(sizes)[1][mine].bincount(minlength=10))
-    assert torch.allclose(x.sum(), bench.as_float(bench.world(sizes)[0][mine]).sum(), rtol=1e-4)
+    assert y.bincount(minlength=10).equal(bench.rivals.world(sizes)[1][mine].bincount(minlength=10))
+    assert torch.allclose(x.sum(), bench.rivals.as_float(bench.rivals.world(sizes)[0][mine]).sum(), rtol=1e-4)
 
 
 def outcomes_of(bench, **seconds):
-    return {name.replace("_", "-"): [bench.Outcome(each, 10 * each, 100 * each, {}) for each in values]
+    return {name.replace("_", "-"): [bench.Outcome(each, 10 * each, 100 * each, {}, 2 * each) for each in values]
             for name, values in seconds.items()}
 
 
@@ -79,22 +120,26 @@ def test_ratios_by_hand(bench):
 def test_a_row_sets_each_repeat_against_the_bare_loop_of_the_same(bench):
     row = bench.row(outcomes_of(bench, bare=[1.0, 2.0, 4.0], two=[0.5, 3.0, 2.0]), "two",
                     lambda weights: 0.75)
-    assert (row.split() == "in process, 2 workers 2.000 0.50 (0.50 to 1.50) 20.0 0.50 (0.50 to 1.50) 200 "
+    assert (row.split() == "fedbook, 2 workers 2.000 0.50 (0.50 to 1.50) 4.000 0.50 (0.50 to 1.50) 20.0 0.50 (0.50 to 1.50) 200 "
             "0.50 (0.50 to 1.50) 75.0%".split())
 
 
-@pytest.mark.parametrize("two, flower, said", [
-    ([1.0, 1.0, 1.0], [1.3, 1.5, 0.9], "1.30 (0.90 to 1.50) x as fast; bound, not slower beyond the spread: "
-     "kept; goal, 1.2 x: reached"),
-    ([1.0, 1.0, 1.0], [1.1, 0.8, 0.9], "0.90 (0.80 to 1.10) x as fast; bound, not slower beyond the spread: "
-     "kept; goal, 1.2 x: not reached"),
-    ([1.0, 1.0, 1.0], [0.7, 0.8, 0.9], "0.80 (0.70 to 0.90) x as fast; bound, not slower beyond the spread: "
-     "missed; goal, 1.2 x: not reached"),
+@pytest.mark.parametrize("one, two, pool, said", [
+    ([1.0] * 3, [1.0, 1.1, 0.9], [2.0] * 3, ["0.50 (0.45 to 0.55)", "kept", "1.00 (0.90 to 1.10)", "kept"]),
+    ([1.0] * 3, [2.2, 2.4, 2.0], [2.0] * 3, ["1.10 (1.00 to 1.20)", "missed", "2.20 (2.00 to 2.40)", "missed"]),
 ])
-def test_the_contest_by_hand(bench, two, flower, said):
-    found = bench.contest(outcomes_of(bench, bare=[0.1] * 3, one=[2.0] * 3, two=two, pfl_2=[9.0] * 3,
-                                      flower=flower))
-    assert found == f"in process, 2 workers, against the fastest other engine (Flower, 2 actors): {said}"
+def test_the_contest_by_hand(bench, one, two, pool, said):
+    lines = bench.contest(outcomes_of(bench, bare=[0.1] * 3, one=one, two=two, pool=pool, pfl_2=[9.0] * 3,
+                                      blazefl=[0.5] * 3)).splitlines()
+    assert lines[2] == (f"fedbook, 2 workers, CPU: {said[0]} x the fastest other that packs (bare pool of 2, "
+                        f"lower bound); at most 1.0: {said[1]}")
+    assert lines[4] == f"two workers against one, CPU: {said[2]}; at most 1.05: {said[3]}"
+    assert lines[5].startswith("fedbook, 1 worker, CPU: 2.00 (2.00 to 2.00) x BlazeFL's base trainer")
+
+
+def test_an_engine_that_packs_nothing_is_no_rival(bench):
+    assert bench.fastest(outcomes_of(bench, bare=[0.1], blazefl=[0.1], fluke=[0.1], fedbook_flower=[0.1],
+                                     pfl_2=[1.0]), "cpu") == "pfl-2"
 
 
 def test_no_contest(bench):
@@ -107,16 +152,17 @@ def test_a_missing_package_is_a_printed_reason(bench, monkeypatch, capsys):
                         bench.ENGINES["pfl-2"]._replace(needs={"torch": "torch",
                                                                "no_such_module": "no-such-package"}))
     assert bench.missing("bare") is None
-    def measure(name, sizes, rounds): return bench.Outcome(1.0, 1.0, 1.0, bench.initial().state_dict())
+    def measure(name, sizes, rounds): return bench.Outcome(1.0, 1.0, 1.0, bench.initial(sizes).state_dict(), 1.0)
     monkeypatch.setattr(bench, "measure", measure)
-    monkeypatch.setattr(sys, "argv", ["engines.py", "--repeats", "2", "--only", "two", "pfl-2"])
+    monkeypatch.setattr(sys, "argv", ["engines.py", "--repeats", "2", "--form", "own", "--only", "two", "pfl-2"])
     bench.main()
     said = capsys.readouterr().out.splitlines()
     assert (said[0] == "pfl, 2 processes: left out, for there is no module 'no_such_module' here (pip "
             "install 'no-such-package')")
     assert [line.split(",")[0] for line in said
             if line.startswith("repeat")] == ["repeat 1"] * 2 + ["repeat 2"] * 2
-    assert [line[:9] for line in said[-3:]] == ["bare loop", "in proces", "no contes"]
+    assert said[-1].startswith("no contest") and said[-3] == ""
+    assert [line[:9] for line in said[-5:-3]] == ["bare loop", "fedbook, "]
 
 
 def test_engines_alternate_and_one_that_fails_is_left_out(bench, sizes, monkeypatch, capsys):
@@ -124,11 +170,11 @@ def test_engines_alternate_and_one_that_fails_is_left_out(bench, sizes, monkeypa
     def measure(name, *_):
         asked.append(name)
         if name == "two" and len(asked) > 3: raise bench.Failed("out of luck")
-        return bench.Outcome(1.0, 1.0, 1.0, {})
+        return bench.Outcome(1.0, 1.0, 1.0, {}, 1.0)
     monkeypatch.setattr(bench, "measure", measure)
-    assert list(bench.tour(["bare", "two", "one"], sizes, 1, 3)) == ["bare", "one"]
+    assert list(bench.tour(["bare", "two", "one"], {"a form": sizes}, 1, 3)["a form"]) == ["bare", "one"]
     assert asked == ["bare", "two", "one"] * 2 + ["bare", "one"]
-    assert "in process, 2 workers: left out, for it failed: out of luck" in capsys.readouterr().out
+    assert "fedbook, 2 workers, a form: left out, for it failed: out of luck" in capsys.readouterr().out
 
 
 def test_an_engine_that_stops_says_why(bench, sizes):
