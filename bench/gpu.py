@@ -247,7 +247,7 @@ def run_row(piece, device, out):
     before = [source for i, source in enumerate(cells) if i <= tagged(piece.path)]
     names = {"__name__": "__main__"}
     for i, source in enumerate(needed([*before, *(f"{k} = {v!r}" for k, v in parameters.items()),
-                                       *cells[len(before):]], series.rows[piece.row])):
+                                       *cells[len(before):]], series.rows[piece.row], given="s")):
         cell = f"<{piece.path.stem}, what a row needs {i + 1}>"
         linecache.cache[cell] = (len(source), None, source.splitlines(True), cell)
         exec(compile(source, cell, "exec"), names)
@@ -524,6 +524,7 @@ def main(argv=None):
     facts = facts_of(args.device)
     file = args.results / f"gpu-{re.sub(r'[^A-Za-z0-9]+', '-', facts['device']).strip('-')}.json"
     args.out = (args.out or ROOT / "runs" / file.stem).resolve()
+    args.results.mkdir(parents=True, exist_ok=True)
     known = json.loads(file.read_text())["pieces"] if file.exists() else []
     entries = {entry["piece"]: entry for entry in known}
     try: tour(to_run(wanted, entries), entries, file, facts, args)

@@ -40,12 +40,14 @@ def statement(tree):
     return Statement(tree, bound | changed, read | changed | (inner if defines else inner - bound))
 
 
-def needed(cells: Iterable[str], expression: str) -> list[str]:
+def needed(cells: Iterable[str], expression: str, given: Iterable[str] = ()) -> list[str]:
     """Return of each of the code `cells` the statements that `expression` needs, as source; cells with none
-    are left out. A statement that does something else beside, such as printing, comes along with its names."""
+    are left out. Names that are `given` need nothing. A statement that does something else beside, such as
+    printing, comes along with its names."""
     statements = [[statement(tree) for tree in ast.parse(source).body] for source in cells]
     wanted, names = set(), statement(ast.parse(expression).body[0]).needs
     while True:
+        names = names - set(given)
         more = {id(s) for cell in statements for s in cell if s.binds & names} - wanted
         if not more: break
         wanted |= more
