@@ -205,8 +205,36 @@ def test_a_trial_leaves_the_network_and_the_generators_alone():
 
 def test_a_network_that_fails_in_any_case_shows_its_own_error():
     network = nn.Sequential(nn.Flatten(), nn.Linear(5, 2))
-    assert reads_channels_last(network, as_float(holding(COLOUR)[0]))
+    pictures = as_float(holding(COLOUR)[0])
+    rows = pictures.contiguous()
+    assert reads_channels_last(network, pictures) is None
+    assert as_input(network, pictures) is pictures and as_input(network, rows) is rows
     with pytest.raises(RuntimeError, match="mat1 and mat2"): outputs(network, holding(COLOUR)[0])
+
+
+@pytest.mark.parametrize("shape, make", [(GREY, small_cnn), (COLOUR, partial(small_cnn, 10, 3, 32))])
+def test_float_pictures_get_the_layout_of_pixels(shape, make):
+    pixels = holding(shape)[0]
+    wanted, rows = as_float(pixels), as_float(pixels).clone(memory_format=torch.contiguous_format)
+    assert rows.stride() != wanted.stride()
+    given = as_input(build(make, 0), rows)
+    assert torch.equal(given, wanted) and given.stride() == wanted.stride() and given is not rows
+    assert as_input(build(make, 0), wanted) is wanted
+    ends = []
+    for x in (pixels, rows, wanted):
+        client = Client(0, build(make, 0), x, holding(shape)[1], batch=3)
+        ends.append(client.fit(Msg(snapshot(client.model))).tensors)
+    assert equal(ends[0], ends[1]) and equal(ends[0], ends[2])
+
+
+def test_float_pictures_of_a_network_that_flattens_by_view_stay_and_gradients_pass():
+    rows = torch.rand(3, *COLOUR, requires_grad=True)
+    network = build(Quickstart, 0)
+    assert as_input(network, rows) is rows
+    assert reads_channels_last(network, rows) is False
+    network = build(dropping, 0)
+    network(as_input(network, rows)).sum().backward()
+    assert rows.grad is not None and rows.grad.abs().sum() > 0
 
 
 def test_floats_get_the_precision_of_the_weights_and_whole_numbers_stay():

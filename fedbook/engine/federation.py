@@ -32,7 +32,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from .devices import torch_device
+from .devices import check_precision, to_device, torch_device
 from .errors import Unfit, UserError
 from .history import History
 from .mods import arriving, check_fits, leaving
@@ -44,6 +44,7 @@ from fedbook.engine.local import (
     global_draws,
     global_starts,
     passes,
+    precise,
     proximal,
     share_right,
     snapshot,
@@ -202,7 +203,8 @@ class Client:
     def fit(self, msg: Msg) -> Msg:
         """Start from the weights in `msg`, train on the own data, answer the new weights and the number of
         pictures `n`."""
-        self.model.load_state_dict(msg.tensors)
+        weights = to_device(msg.tensors, self.device)
+        self.model.load_state_dict(weights)
         self.train()
         weights = self.model.state_dict()
         return Msg(weights, {"n": len(self.y)})
@@ -1119,7 +1121,7 @@ class Experiment:
     `device` alone. A chapter says it by three methods: `client(id)` and `server()` build the two sides,
     `test(server)` answers a dict of numbers. Any process can build the piece that it needs; what is costly
     is a `cached_property`. Any experiment takes an `aggregate` in place of the mean, and `mods` for the
-    messages."""
+    messages. Where the sizes have a field `precision`, it must suit the `device` (`check_precision`)."""
 
     sizes: Any
     seed: int = 0
@@ -1130,6 +1132,7 @@ class Experiment:
     def __post_init__(self) -> None:
         seed = whole_number("seed", self.seed, least=0)
         object.__setattr__(self, "seed", seed)
+        check_precision(self.precision, self.device)
 
     @property
     def ids(self) -> list[int]:
@@ -1138,6 +1141,11 @@ class Experiment:
     @property
     def rounds(self) -> int:
         return self.sizes.rounds
+
+    @property
+    def precision(self) -> str:
+        "How precisely networks compute (`precise`): the sizes' field of that name, or fp32 where it has none."
+        return getattr(self.sizes, "precision", "fp32")
 
     def client(self, id: int) -> Any:
         raise NotImplementedError(f"{type(self).__name__} has no client(id)")
@@ -1155,12 +1163,15 @@ class Experiment:
             client = self.client(id)
         if self.mods:
             client.mods = self.mods
+        if self.precision != "fp32":
+            client.precision = self.precision
         return client
 
     def built_server(self) -> Any:
         """The server with the experiment's `aggregate`. Raises `Unfit` for one, or for `mods`, that it
         refuses."""
-        server = self.server()
+        with precise(self.precision):
+            server = self.server()
         other = self.aggregate is not mean_of
         check_fits(server, self.aggregate if other else None, self.mods)
         if other:
@@ -1248,6 +1259,10 @@ class Wrapped:
     @property
     def seed(self) -> int:
         return self.experiment.seed
+
+    @property
+    def precision(self) -> str:
+        return self.experiment.precision
 
     def client(self, id: int) -> Any:
         return self.experiment.built_client(id)

@@ -61,6 +61,7 @@ class Bounds:
 Count = Annotated[int, Bounds(low=1)]
 Share = Annotated[float, Bounds(low=0, high=1)]
 Positive = Annotated[float, Bounds(above=0)]
+Precision = Literal["fp32", "tf32", "bf16"]
 _A_PATH = "a path"
 
 

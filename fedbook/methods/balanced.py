@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..engine.devices import to_device
 from ..engine.errors import UserError
 from ..engine.federation import Federation, InProcess, Step, mean_of
 from ..engine.history import History
@@ -301,7 +302,8 @@ class TrainingClient:
         """Load the weights in `msg` into the borrowed network, and begin the task that its meta names
         (`begin`), if it is new."""
         if self.model is None: self.model = build(partial(default_network, 1, tuple(self.x.shape[1:])), 0)
-        self.model.load_state_dict(part(msg.tensors, "model"))
+        there = next(self.model.parameters()).device
+        self.model.load_state_dict(to_device(part(msg.tensors, "model"), there))
         if msg.meta["classes"] != self.classes: self.begin(msg.meta)
 
     def begin(self, meta: dict) -> None:

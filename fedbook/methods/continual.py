@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..engine.devices import clock
+from ..engine.devices import clock, to_device
 from ..engine.errors import UserError, needs
 from ..engine.federation import Client, Experiment, Federation, Server
 from ..engine.history import History
@@ -247,7 +247,7 @@ class TaskClient(Client):
             if self.task is not None: self.on_task_end(msg.meta["old"])
             self.task, self.old = msg.meta["task"], msg.meta["old"]
             self.on_task_begin(part(msg.tensors, "memo"))
-        self.model.load_state_dict(weights)
+        self.model.load_state_dict(to_device(weights, self.device))
         self.train()
         return Msg(labelled(self.model.state_dict(), "model"), {"n": len(self.data()[1])})
 

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from ..engine.devices import to_device
 from ..engine.errors import UserError, needs
 from ..engine.federation import Client, Experiment, Server, Step, weighted_average
 from ..engine.local import as_input, snapshot, State, build, generator, passes, predict, train
@@ -356,7 +357,7 @@ class MaskedClient(Client):
         the full weights."""
         if msg.meta.get("masks"): self.mask = part(msg.tensors, "mask")
         weights = restore(_weights_in(msg), self.mask)
-        self.model.load_state_dict(weights)
+        self.model.load_state_dict(to_device(weights, self.device))
         return weights
 
     def train(self) -> None:

@@ -23,7 +23,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..engine.errors import UserError, needs
-from ..engine.local import State, build, dry_narrow, generator, outputs, torch_threads, train, as_float
+from ..engine.local import (State, as_float, build, dry_narrow, generator, outputs, precise,
+                                  torch_threads, train)
 from ..engine.show import COLOURS, progress
 from ..engine.sizes import Count, Positive, Profile, Share
 from ..datasets.encoders import find_weights, mobilenet_body, read_weights, vit_body
@@ -514,7 +515,8 @@ _STARTS = ("network", "channels", "patch", "blocks", "weights", "pretrain_steps"
            "pretrain_identities", "pretrain_cameras", "per_camera", "height", "width")
 
 @lru_cache(maxsize=8)
-def _start(sizes, seed, device): return first_network(sizes, seed, device)
+def _start(sizes, seed, device):
+    with precise(): return first_network(sizes, seed, device)
 
 def start_of(sizes: SiteSizes, seed: int, device: str | torch.device = "cpu") -> ReIDNet:
     """Return `first_network`, cached for all `sizes` that agree in network and pretraining: copy it before
