@@ -113,9 +113,13 @@ def shape_of(sizes): return (3, 32, 32) if sizes.data == "cifar10" else (1, 28, 
 def classes_of_a_task(sizes): return 10 // sizes.tasks
 
 
+@cache
+def body_of(network, classes, shape): return partial(networks[network], classes, shape)
+
+
 def replay_cost(sizes, row):
     "Cost and parameters of a row of FedCBDR's tables: training with what is kept, and a test each round."
-    make = partial(networks[sizes.network], classes_of_a_task(sizes), shape_of(sizes))
+    make = body_of(sizes.network, classes_of_a_task(sizes), shape_of(sizes))
     step, parameters = gpu_paths.cost_of(make, shape_of(sizes), sizes.batch)
     task = classes_of_a_task(sizes) * sizes.pictures
     kept = 0 if "nothing kept" in row or row == "Finetune" else sizes.buffer_size
@@ -424,13 +428,18 @@ def rates_in(entries):
     return [float(m[1]) if m else taken for m, taken in zip(found.values(), (TFLOPS, WIRE))]
 
 
+@cache
+def work_of(title, row):
+    "Cost, parameters and replies of a row of `SERIES`."
+    series = SERIES[title]
+    sizes = sizes_of(series.path, "paper", series.changes)
+    return *series.cost(sizes, row), sizes.tasks * sizes.rounds * sizes.clients
+
+
 def minutes_of(piece, entries):
     "How long a `piece` takes on one GPU, in minutes; None where nothing tells."
     tflops, wire = rates_in(entries)
-    if piece.size == "rows":
-        sizes = sizes_of_piece(piece)
-        cost, parameters = SERIES[piece.part].cost(sizes, piece.row)
-        replies = sizes.tasks * sizes.rounds * sizes.clients
+    if piece.size == "rows": cost, parameters, replies = work_of(piece.part, piece.row)
     elif piece.size == "paths": cost, parameters, replies = gpu_paths.work_of(piece.part)
     elif piece.name in entries: return entries[piece.name]["seconds"] / 60
     else: return None

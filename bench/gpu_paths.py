@@ -14,7 +14,6 @@ import os
 import statistics
 import sys
 from collections.abc import Callable
-from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -27,9 +26,9 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedbook.engine.devices import clock, torch_device
+from fedbook.engine.devices import clock, to_device, to_host, torch_device
 from fedbook.engine.federation import Client, Federation, InProcess, Server, mean_of, run
-from fedbook.engine.local import build, small_cnn
+from fedbook.engine.local import build, precise, small_cnn
 from fedbook.engine.stacked import Stacked
 from fedbook.methods.continual import networks
 from fedbook.methods.heads import ReplayHead
@@ -125,17 +124,6 @@ def work_of(part):
 
 # One federation, by any path ------------------------------------------------------------------------------
 
-@contextmanager
-def precision(name):
-    "Convolutions and products in `name` on a GPU: TF32 or not. (bf16 is the client's: `Autocast`.)"
-    places = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = [place.allow_tf32 for place in places]
-    for place in places: place.allow_tf32 = name == "tf32"
-    try: yield
-    finally:
-        for place, old in zip(places, before): place.allow_tf32 = old
-
-
 class Timed(Client):
     "A client that notes the seconds of its rounds in `seconds`."
     seconds: list = []
@@ -145,13 +133,6 @@ class Timed(Client):
         reply = super().fit(msg)
         self.seconds.append(clock() - start)
         return reply
-
-
-class Autocast(Timed):
-    "A client whose network computes in bf16 where PyTorch finds it safe; weights and messages stay float32."
-
-    def loss(self, x, y):
-        with torch.autocast(x.device.type, torch.bfloat16): return super().loss(x, y)
 
 
 def client(id, model, of, kind, x=None):
@@ -164,7 +145,7 @@ def client(id, model, of, kind, x=None):
     return kind(id, model, x, y, seed=0, batch=of.batch, lr=0.01)
 
 
-def line_of(of, device, kind=Timed, features=None):
+def line_of(of, device, kind, features=None):
     "The network, and a function that makes its clients."
     model = build(of.make, 0).to(device)
     return model, lambda id: client(id, model, of, kind, features and features[id])
@@ -172,32 +153,20 @@ def line_of(of, device, kind=Timed, features=None):
 
 def trained(of, device, name="fp32", line=InProcess, rounds=2):
     "Weights after some rounds, and the bytes of each message."
-    kind = Autocast if name == "bf16" else Timed
-    model, make_client = line_of(of, device, kind)
+    model, make_client = line_of(of, device, Client)
     server = Server(model)
-    with precision(name), Federation(line(make_client), of.clients) as federation: run(server, federation, rounds)
+    with precise(name), Federation(line(make_client), of.clients) as federation: run(server, federation, rounds)
     return server.weights, federation.ledger.to_json()
 
 
 def apart(a, b, start):
     "The distance between the weights `a` and `b`, over how far `a` is from `start`; 0 only for equal bits."
-    flat = lambda state: torch.cat([t.double().flatten().cpu() for t in state.values() if t.is_floating_point()])
+    flat = lambda state: torch.cat([state[name].double().flatten().cpu() for name in sorted(a)])
     if all(torch.equal(a[name].cpu(), b[name].cpu()) for name in a): return 0.0
     return float((flat(a) - flat(b)).norm() / (flat(a) - flat(start)).norm())
 
 
 def one_by_one(state): return {name: t.cpu() for name, t in state.items()}
-
-
-def packed(state):
-    "What `one_by_one` gives, through one buffer for each dtype and one copy of it."
-    found = {}
-    for dtype in {t.dtype for t in state.values()}:
-        names = [name for name, t in state.items() if t.dtype == dtype]
-        whole = torch.cat([state[name].flatten() for name in names]).cpu()
-        pieces = whole.split([state[name].numel() for name in names])
-        found |= {name: piece.view(state[name].shape) for name, piece in zip(names, pieces)}
-    return found
 
 
 def milliseconds(f):
@@ -222,15 +191,15 @@ def equal(device, tiny):
              "the device, twice": apart(there, again, start),
              "stacked against one by one": apart(there, side_by_side, start)}
     for name in PRECISIONS[1:]: found[name] = apart(there, trained(of, device, name)[0], start)
-    states = [{name: (t * k).to(device) for name, t in there.items()} for k in (1, 2, 3)]
+    states = [to_device({name: t * k for name, t in here.items()}, device) for k in (1, 2, 3)]
     means = [mean_of((s, 0.3) for s in each) for each in (states, map(one_by_one, states))]
     found["a mean on the device"] = apart(means[1], means[0], start)
     big = build(work("resnet18").make, 0).to(device).state_dict()
-    found["one packed buffer against many copies"] = apart(one_by_one(big), packed(big), {})
+    found["one packed buffer against many copies"] = apart(one_by_one(big), to_host(big), big)
     kept = [line(name, value, BOUNDS.get(name, 0.0)) for name, value in found.items()]
     kept.append(line("bytes of messages that differ", float(ledger != its_ledger), 0.0))
     print(f"ResNet-18 to the host: {milliseconds(lambda: one_by_one(big)):.1f} ms tensor by tensor, "
-          f"{milliseconds(lambda: packed(big)):.1f} ms packed")
+          f"{milliseconds(lambda: to_host(big)):.1f} ms packed")
     return all(kept)
 
 
@@ -246,18 +215,17 @@ def speed(part, device, tiny):
     each, parameters = cost_of(of.make, of.shape, of.batch)
     for name in PRECISIONS:
         features = encoded(of, device, name, tiny) if part == "dinov2-s heads" else None
-        kind = Autocast if name == "bf16" else Timed
-        model, make_client = line_of(of, device, kind, features)
+        model, make_client = line_of(of, device, Timed, features)
         server = Server(model)
-        with precision(name), Federation(InProcess(make_client), of.clients) as federation:
+        with precise(name), Federation(InProcess(make_client), of.clients) as federation:
             run(server, federation, 1)
             rounds, fits = [], []
             for _ in range(TIMED):
-                kind.seconds.clear()
+                Timed.seconds.clear()
                 start = clock()
                 run(server, federation, 1)
                 rounds.append(clock() - start)
-                fits.append(sum(kind.seconds))
+                fits.append(sum(Timed.seconds))
         whole, inside = statistics.median(rounds), statistics.median(fits)
         reached = each.flops * of.steps * of.clients / inside / 1e12
         sent = 4 * parameters * of.clients / max(whole - inside, 1e-9) / 1e6
@@ -272,11 +240,11 @@ def encoded(of, device, name, tiny):
     frozen.heads = nn.Identity()
     side, many = frozen.image_size, of.steps * of.batch
     found, start = [], clock()
-    with precision(name), torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=name == "bf16"):
+    with precise(name), torch.no_grad():
         for id in range(of.clients):
             draw = torch.Generator().manual_seed(id)
             chunks = [torch.rand(min(64, many - at), 3, side, side, generator=draw) for at in range(0, many, 64)]
-            found.append(torch.cat([frozen(x.to(device)).float().cpu() for x in chunks]))
+            found.append(torch.cat([frozen(x.to(device)).cpu() for x in chunks]))
     seconds = clock() - start
     print(f"encoded at {name}: {of.clients * many / seconds:.0f} pictures of {side} px a second, copies included")
     return found
