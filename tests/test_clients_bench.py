@@ -16,7 +16,8 @@ def test_it_prints_its_tables(bench, capsys):
     assert worst >= 1 and 0 < full < 1 and not math.isnan(worst)
     assert bench.show_ledger([20, 2000, 4000], bound=1000) < 1.5
     lines = [line for line in capsys.readouterr().out.splitlines() if line]
-    assert lines[1].startswith("2 of 4, 68 ") and lines[2].startswith("2 of 5,000, 68 ") and len(lines) == 4 + 1 + 6
+    assert lines[1].startswith("2 of 4, 68 ") and lines[2].startswith("2 of 5,000, 68 ")
+    assert len(lines) == 4 + 1 + 6
     assert lines[3].startswith("1 of 2, 80 k")
 
 
@@ -31,7 +32,8 @@ def test_networks_have_as_many_parameters_as_their_names_say(bench):
 def test_many_rounds_hold_what_few_do(bench, capsys):
     held, text = bench.show_rounds(60, 20, bound=50)
     assert 0.5 < held < 2 and 0 < text < 100
-    assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()[2:]] == [["20", "400"], ["60", "1,200"]]
+    lines = capsys.readouterr().out.splitlines()[2:]
+    assert [line.split()[:2] for line in lines] == [["20", "400"], ["60", "1,200"]]
 
 
 def test_rows_have_about_as_many_replies(bench):
