@@ -346,6 +346,7 @@ def test_unlike_seeds_are_refused_and_no_rows_are_no_values(tmp_path):
 def test_a_results_file_says_what_it_was_made_with_and_can_be_read_again(tmp_path):
     results = rows_of(tmp_path, (0, 1, 2, 3))
     results.claim("b beats a", results.difference("b", "a", "score"), at_least=0)
+    results.save()
     kept = Results.read(results.file)
     assert kept.claims == results.claims and kept.rows == results.rows and kept.facts == results.facts
     assert set(kept.made_with) - {"networks"} == {"python", "torch", "numpy", "processor"}

@@ -3,10 +3,13 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 import torch
+
+from fedbook.kit.report import read_results
 
 BENCH = "gpu"
 ROOT = Path(__file__).parent.parent
@@ -44,6 +47,8 @@ ALL = ["smoke 00_start", "smoke methods/score", "quick 14_fedgtea"]
 def test_every_notebook_the_papers_and_the_benches_that_use_a_gpu(bench):
     names = [piece.name for piece in bench.pieces()]
     assert len(set(names)) == len(names) and all(piece.path.exists() for piece in bench.pieces())
+    sizes = list(dict.fromkeys(piece.size for piece in bench.pieces()))
+    assert sizes == ["paths", "rows", "smoke", "quick", "bench"], "in the order of what they are worth"
     assert {"smoke engine/wire", "smoke methods/fedavg", "quick 10_fedreplay", "bench moe"} <= set(names)
     uses_gpu = {path.stem for path in (ROOT / "bench").glob("*.py") if "cuda.synchronize" in path.read_text()}
     assert set(bench.BENCHES) == uses_gpu - {"gpu"}
@@ -92,6 +97,18 @@ def test_nothing_begins_when_the_time_is_up(tour, capsys):
     assert tour({}, "--minutes", "0.4")[:2] == (0, [])
     said = capsys.readouterr().out
     assert "0 of 3 pieces are done, 0 of them failed; 3 are to come: the same command goes on" in said
+
+
+def test_what_used_up_its_ten_minutes_goes_on_at_once(bench, tour, tmp_path, monkeypatch):
+    ran, took = [], iter([bench.LONGEST, bench.LONGEST, 30.0, 1.0, 1.0])
+    def started(piece, device, out, seconds):
+        assert seconds <= bench.LONGEST
+        ran.append(piece.name)
+        now = next(took)
+        return dict(state="stopped" if now > 1 else "ok", seconds=now)
+    monkeypatch.setattr(bench, "started", started)
+    assert bench.main(["--device", "cpu", "--out", str(tmp_path), "--results", str(tmp_path)]) == 0
+    assert ran == [ALL[0]] * 3 + ALL[1:]
 
 
 def test_ctrl_c_keeps_what_was_done(tour):
@@ -172,3 +189,127 @@ def test_a_notebook_without_jupyter(bench, tmp_path):
     assert json.loads((tmp_path / "outcome").read_text()) == dict(state="ok")
     results = json.loads((tmp_path / "methods.score-smoke-0" / "results.json").read_text())
     assert results["profile"] == "smoke" and results["headline"]
+
+
+# The plan -------------------------------------------------------------------------------------------------
+
+def test_the_plan_needs_no_gpu_and_says_what_is_done(bench, tmp_path, capsys):
+    row = "rows fedcbdr embedded: Re-Fed, seed 2"
+    entries = [dict(piece=name, stamp=bench.stamp_of(name, "9.9"), state=state, seconds=66.0)
+               for name, state in ((row, "ok"), ("smoke 00_start", "stopped"), ("bench moe", "error"))]
+    (tmp_path / "gpu-X.json").write_text(json.dumps(dict(device="X", torch="9.9", pieces=entries)))
+    assert bench.main(["--plan", "--results", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    lines = [line for line in out.splitlines() if any(piece.name in line for piece in bench.pieces())]
+    assert len(lines) == len(bench.pieces()) and out.count("needs half of CIFAR-10") == 2
+    [done] = [line for line in lines if row in line]
+    assert done.endswith(": ok on X") and sum(": ok on X" in line for line in lines) == 1
+    assert next(line for line in lines if "smoke 00_start" in line).split()[1] == "1.1"
+    assert next(line for line in lines if "bench moe" in line).endswith(": error on X")
+    assert list(tmp_path.iterdir()) == [tmp_path / "gpu-X.json"]
+
+
+def test_minutes_of_a_row_are_computed(bench, monkeypatch):
+    row = lambda title, name: bench.Piece("rows", bench.SERIES[title].path, title, name, 0)
+    small, large = (row(title, "Finetune") for title in ("fedcbdr embedded", "fedcbdr half cifar10"))
+    assert 0 < bench.minutes_of(small, {}) < bench.minutes_of(large, {})
+    assert bench.minutes_of(row(small.part, "Re-Fed"), {}) > bench.minutes_of(small, {}), "it trains on more"
+    printed = ["rate fp32: 1 s a round; 350 TFLOP/s, 3100 MB/s", "rate tf32: 1 s; 900 TFLOP/s, 9 MB/s"]
+    measured = {"paths resnet18": dict(piece="paths resnet18", printed=printed)}
+    assert bench.rates_in(measured) == [350, 3100] and bench.rates_in({}) == [bench.TFLOPS, bench.WIRE]
+    assert bench.minutes_of(large, measured) < bench.minutes_of(large, {})
+    assert bench.minutes_of(bench.Piece("smoke", large.path), {}) is None
+
+
+def test_a_step_is_counted_as_by_hand(bench):
+    from torch import nn
+    paths = bench.gpu_paths
+    cost, parameters = paths.cost_of(lambda: nn.Linear(10, 3, bias=False), (10,), 4)
+    forward = 2 * 4 * 10 * 3                                   # the input needs no gradient
+    assert cost.flops == 2 * forward and parameters == 30 and cost.calls > 2
+    assert (cost * 3).flops == 3 * cost.flops and (cost + cost).calls == 2 * cost.calls
+
+
+DRY = dict(network="cnn", data="fashion_mnist_small", rounds=1, pictures=20, test_pictures=6, epochs=1, batch=16,
+           buffer_size=4, clients=2, tasks=2, iterations=1, gan_batch=2, server_steps=1, server_batch=4, painted=4)
+
+
+def test_rows_are_measured_by_their_notebooks_code(bench, tmp_path, monkeypatch):
+    "Two rows of one notebook in pieces of their own, on a CPU and tiny: one results.json, no row twice."
+    monkeypatch.setenv("FEDBOOK_DRY", json.dumps(DRY))
+    wanted = ["fedcbdr embedded: Finetune, seed 1", "fedcbdr embedded: leverage + TTS, seed 0"]
+    run = lambda: bench.main(["--device", "cpu", "--out", str(tmp_path), "--results", str(tmp_path / "r"),
+                              "--only", *wanted])
+    assert run() == 0
+    entries = json.loads((tmp_path / "r" / "gpu-cpu.json").read_text())["pieces"]
+    assert {entry["piece"] for entry in entries} == {f"rows {name}" for name in wanted}
+    for entry in entries:
+        [row] = entry["rows"]
+        assert entry["piece"].endswith(f"{row['what']}, seed {row['seed']}")
+        assert 0 <= row["numbers"]["settled"] <= 1
+    [file] = tmp_path.glob("evidence.fedcbdr-paper-0-*/results.json")
+    body = read_results(file)
+    assert {(row["what"], row["seed"]) for row in body["rows"]} == {("Finetune", 1), ("leverage + TTS", 0)}
+    path = bench.SERIES["fedcbdr embedded"].path
+    assert body["stamp"] == bench.run_stamp(path), "as a run of the notebook has"
+    before = file.stat().st_mtime_ns
+    assert run() == 0 and file.stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("title", ["fedcbdr half cifar10", "fedgtea half cifar10"])
+def test_every_row_can_be_cut_out_of_its_notebook(bench, title):
+    series = bench.SERIES[title]
+    cells = bench.code_cells(series.path)
+    for expression in series.rows.values():
+        source = "\n".join(bench.needed(cells, expression, given="s"))
+        assert "Results(" in source and "subplots" not in source and "for name in MAIN" not in source
+
+
+def test_what_an_expression_needs(bench):
+    cells = ["import math\nimport json", "a = 1\nb = a + 1\nprint(b)", "d = {}\nd['k'] = b\nunrelated = 5",
+             "for s in range(3): f(s)", "def f(x):\n    return math.sqrt(x) + g(x)", "def g(x): return d['k']"]
+    found = bench.needed(cells, "f(s)", given="s")
+    assert found == ["import math", "a = 1\nb = a + 1", "d = {}\nd['k'] = b",
+                     "def f(x):\n    return math.sqrt(x) + g(x)", "def g(x):\n    return d['k']"]
+    assert bench.needed(["s = 1", "t = s", "t += 1"], "t") == ["s = 1", "t = s", "t += 1"]
+    assert "for s in range(3):\n    f(s)" in bench.needed(cells, "s")
+
+
+def test_half_of_cifar10(bench, tmp_path, monkeypatch, capsys):
+    source, folder = tmp_path / "all", tmp_path / "half"
+    source.mkdir()
+    names = [f"{split}/{label}/{i:04d}.jpg" for split in ("train", "test") for label in "ab" for i in range(4)]
+    with zipfile.ZipFile(source / "cifar10-jpg.zip", "w") as file:
+        for name in names: file.writestr(name, name)
+    monkeypatch.setattr(bench, "HALF", dict(pictures=3, test_pictures=1))
+    monkeypatch.setenv("FEDBOOK_DATA", str(source))
+    assert bench.main(["--halve", str(folder)]) == 0
+    with zipfile.ZipFile(folder / "cifar10-jpg.zip") as file:
+        kept = [name for name in names if int(name[-8:-4]) < (1 if "test" in name else 3)]
+        assert sorted(file.namelist()) == sorted(kept)
+        assert file.read("train/a/0002.jpg") == b"train/a/0002.jpg"
+    assert bench.main(["--halve", str(folder)]) == 2 and "exists" in capsys.readouterr().err
+    monkeypatch.setenv("FEDBOOK_DATA", str(tmp_path))
+    assert bench.main(["--halve", str(tmp_path / "new")]) == 2 and "is not there" in capsys.readouterr().err
+
+
+# What only a GPU can show, on a CPU -----------------------------------------------------------------------
+
+def test_the_paths_are_compared(bench, monkeypatch, capsys):
+    paths = bench.gpu_paths
+    assert paths.main(["equal", "--device", "cpu", "--tiny"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(line.endswith(" kept") for line in lines) == 8 and lines[-1].startswith("ResNet-18 to the host")
+    found = {line.partition(":")[0]: float(line.split(": ")[1].split()[0]) for line in lines[1:-1]}
+    assert found["the device against the CPU"] == found["the device, twice"] == 0
+    assert 0 < found["stacked against one by one"] < 1e-3 and 1e-4 < found["bf16"] < 0.3
+    monkeypatch.setitem(paths.BOUNDS, "bf16", 1e-6)
+    assert paths.main(["equal", "--device", "cpu", "--tiny"]) == 1 and "NOT KEPT" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("part", ["resnet18", "dinov2-s heads"])
+def test_seconds_a_round_are_told(bench, part, monkeypatch, capsys):
+    paths = bench.gpu_paths
+    monkeypatch.setattr(paths, "PRECISIONS", ("fp32",))
+    assert paths.main([part, "--device", "cpu", "--tiny"]) == 0
+    assert bench.rates_in({"paths resnet18": dict(printed=capsys.readouterr().out.splitlines())}) != [35, 310]

@@ -22,6 +22,7 @@ from fedbook.engine.show import Table, bytes_text, progress
 from fedbook.engine.errors import UserError
 from fedbook.kit.lab import check, guess, quiz, reveal, same
 from fedbook.engine.files import run_dir, write_atomically
+from fedbook.engine.rows import results_body
 from fedbook.evidence.claims import Results, claims_table, interval, judge
 
 matplotlib.use("Agg")
@@ -255,7 +256,7 @@ def test_runs_that_save_at_once_lose_no_row(tmp_path):
     both = [start(name) for name in "ab"]
     for each in both: each.stdin.write(b"\n"); each.stdin.flush()
     assert [each.wait(60) for each in both] == [0, 0]
-    rows = json.loads((tmp_path / "99_x-quick-0" / "results.json").read_text())["rows"]
+    rows = results_body(tmp_path / "99_x-quick-0" / "results.json")["rows"]
     assert sorted((row["what"], row["seed"]) for row in rows) == [(name, s) for name in "ab" for s in range(20)]
 
 
@@ -319,7 +320,7 @@ def test_a_row_marked_again_is_measured_in_its_place(tmp_path, monkeypatch):
     results = open_run()
     for s in range(3): results.row("a", s, lambda: {"v": s})
     file = results.folder / "results.json"
-    body = json.loads(file.read_text())
+    body = results_body(file)
     assert body["clock"] == ["took"]
     body["rows"][1]["again"] = body["seeded"] = True
     file.write_text(json.dumps(body))

@@ -117,9 +117,36 @@ def write_atomically(path: str | Path, data: bytes | str) -> None:
         os.replace(draft, path)
     except BaseException as error:
         draft.unlink(missing_ok=True)
-        if getattr(error, "errno", None) not in (errno.ENOSPC, errno.EDQUOT):
-            raise
+        _say_full(path, error)
+        raise
+
+
+def _say_full(path, error):
+    "Raise `UserError` if `error` says that the disk of `path` is full."
+    if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
         raise UserError(
             f"the disk is full: {path.name} does not fit into {str(path.parent)!r}; make room "
             "there, or choose another disk with --out, and run the same command again"
         ) from None
+
+
+def append_line(path: str | Path, first: str, line: str) -> None:
+    """Write `line` to the end of the file at `path`, which begins with the line `first`: one that begins
+    otherwise is written anew. It is on disk when this returns. A line that was cut off before is closed, so
+    that this one stands alone. Raises `UserError` if the disk is full."""
+    path = Path(path)
+    head = f"{first}\n".encode()
+    with open(path, "ab+") as file:
+        file.seek(0)
+        if file.read(len(head)) != head:
+            file.truncate(0)
+        place = file.seek(0, os.SEEK_END)
+        try:
+            file.write(b"\n" if place else head)
+            file.write(f"{line}\n".encode())
+            file.flush()
+            os.fsync(file.fileno())
+        except BaseException as error:
+            os.ftruncate(file.fileno(), place)
+            _say_full(path, error)
+            raise

@@ -15,7 +15,12 @@ from typing import Any
 
 from fedbook.engine.devices import clock
 from fedbook.engine.errors import UserError
-from fedbook.engine.files import locked, run_dir, write_atomically
+from fedbook.engine.files import (
+    append_line,
+    locked,
+    run_dir,
+    write_atomically,
+)
 from fedbook.engine.show import stamps
 from fedbook.engine.sizes import Profile, whole_number
 
@@ -62,6 +67,67 @@ def results_text(body: dict) -> str:
     return "{\n" + ",\n".join(facts) + "\n}\n"
 
 
+def journal_of(path: str | Path) -> Path:
+    """The file beside the results file at `path` that takes rows and claims while the run goes on, one a
+    line, below the `results_mark` of the text that they go with."""
+    return Path(path).with_suffix(".jsonl")
+
+
+def results_mark(text: str) -> str:
+    "The line with which the journal of a results file with this `text` begins."
+    return json.dumps(hashlib.sha256(text.encode()).hexdigest())
+
+
+def results_body(path: str | Path) -> Any:
+    """What the results file at `path` holds, with the rows and claims of its journal: all that was measured,
+    also of a run that goes on or was killed. Raises `OSError` if there is no such file, `ValueError` if it is
+    not JSON."""
+    return _body_and_mark(Path(path))[0]
+
+
+def _body_and_mark(path):
+    "The `results_body` and the `results_mark` of a results file."
+    text, lines = _text_and_lines(path)
+    mark = results_mark(text)
+    body = json.loads(text)
+    if lines[:1] == [mark]:
+        _play(body, lines[1:])
+    return body, mark
+
+
+def _text_and_lines(path):
+    "A results file and the lines of its journal, as they were at one time."
+    text = path.read_text(encoding="utf-8")
+    while True:
+        try:
+            journal = journal_of(path).read_bytes()
+        except FileNotFoundError:
+            journal = b""
+        again = path.read_text(encoding="utf-8")
+        if again == text:
+            return text, journal.decode(errors="replace").split("\n")
+        text = again
+
+
+def _play(body, lines):
+    "Put the rows and claims of a journal's `lines` into `body`; a line that was cut off counts as none."
+    rows = {_key(row): row for row in body["rows"]}
+    for line in lines:
+        try:
+            kind, value = json.loads(line)
+        except ValueError:
+            continue
+        if kind == "row":
+            rows[_key(value)] = value
+        else:
+            body["claims"] = _with_claim(body["claims"], value)
+    body["rows"] = list(rows.values())
+
+
+def _with_claim(claims, new):
+    return [c for c in claims if c["claim"] != new["claim"]] + [new]
+
+
 def defaults_of(sizes: Any) -> dict[str, Any]:
     "The defaults of the fields of `sizes`, as JSON holds them; none where that is no `Profile`."
     if not isinstance(sizes, Profile):
@@ -86,7 +152,8 @@ def paired(first: dict[int, Any], second: dict[int, Any]) -> list:
 
 class Rows:
     """What a run measured: rows (a method and a seed, with their numbers), in
-    `out/NAME-PROFILE-SEED/results.json`.
+    `out/NAME-PROFILE-SEED/results.json`. Rows that come while it goes on lie in a journal beside it
+    (`journal_of`) until `save` or `finish`; `results_body` reads both.
 
     Several may write into one folder, also from several processes: each keeps the rows of the others.
     `sizes` is the chapter's `Profile`, `scale` says in words what was run on what, `device` is a GPU (kept
@@ -133,17 +200,19 @@ class Rows:
         self._asked: set[tuple] = set()
         self._before: set[tuple] = set()
         self.file = self.folder / "results.json"
+        self._saved: Any = None
         self._keep_old_rows()
 
     @classmethod
     def read(cls, path: str | Path) -> "Rows":
-        """Return the rows and claims of the results file at `path`, one of a run that has ended. `save` writes
-        them back there. Raises `OSError` if there is no such file."""
-        body = json.loads(Path(path).read_text())
+        """Return the rows and claims of the results file at `path`. `save` writes them back there. Raises
+        `OSError` if there is no such file."""
+        body = results_body(path)
         kept = cls.__new__(cls)
         kept.file = Path(path)
         kept.folder = kept.file.parent
         kept._asked = set()
+        kept._saved = None
         kept._defaults = {}
         for name in ("made_with", "rows", "claims", "headline", "clock"):
             setattr(kept, name, body.pop(name, {}))
@@ -152,13 +221,13 @@ class Rows:
         return kept
 
     def _on_disk(self):
-        "What `results.json` holds; {} where it is missing, or holds no rows."
+        "What `results.json` and its journal hold, and its mark; {} where it is missing, or holds no rows."
         try:
-            body = json.loads(self.file.read_text())
+            body, mark = _body_and_mark(self.file)
             _keys(body["rows"])
         except (OSError, ValueError, KeyError, TypeError):
-            return {}
-        return body
+            return {}, ""
+        return body, mark
 
     def _other_facts(self, body):
         "The facts in which `body` differs; a size that it lacks was not there yet, and counts as its default."
@@ -168,7 +237,7 @@ class Rows:
         return [k for k, v in self.facts.items() if kept.get(k) != v]
 
     def _keep_old_rows(self):
-        old = self._on_disk()
+        old, _ = self._on_disk()
         if not old:
             return
         self._before = _keys(old["rows"])
@@ -209,8 +278,13 @@ class Rows:
         places = list(map(_key, self.rows))
         at = places.index(asked) if asked in places else len(places)
         self.rows[at : at + 1] = [row]
-        self.save()
+        self._add("row", row)
         return numbers
+
+    def add_claim(self, claim: dict) -> None:
+        "Keep `claim` (a dict with its text under `claim`) in place of one with its text, and write it at once."
+        self.claims = _with_claim(self.claims, claim)
+        self._add("claim", claim)
 
     def by_seed(self, what: str, number: str) -> dict[int, Any]:
         "Return the `number` of the row `what` for each of its seeds, by rising seed: seed to number."
@@ -258,20 +332,61 @@ class Rows:
     def save(self) -> None:
         "Write `results.json`, whole or not at all, with the rows that another run has written meanwhile."
         with locked(self.folder.parent):
-            self._take_in()
-            body = dict(
-                self.facts,
-                made_with=self.made_with,
-                headline=self.headline,
-                clock=self.clock,
-                rows=self.rows,
-                claims=self.claims,
-            )
-            write_atomically(self.file, results_text(body))
+            self._save()
 
-    def _take_in(self):
+    def _save(self):
+        body, _ = self._on_disk()
+        self._take_in(body)
+        facts = dict(self.facts, **self._about())
+        body = dict(facts, rows=self.rows, claims=self.claims)
+        text = results_text(body)
+        write_atomically(self.file, text)
+        journal_of(self.file).unlink(missing_ok=True)
+        self._saved = self._place(), results_mark(text), self._about()
+
+    def _about(self):
+        "What a journal does not take: a change of it is a reason to write all anew."
+        return dict(
+            made_with=dict(self.made_with),
+            headline=self.headline,
+            clock=list(self.clock),
+        )
+
+    def _place(self):
+        "Which file lies at `results.json` now: another number means that somebody wrote it."
+        try:
+            found = self.file.stat()
+        except OSError:
+            return None
+        return str(self.file), found.st_ino, found.st_mtime_ns, found.st_size
+
+    def _add(self, kind, value):
+        """Write a row or a claim at once: into the journal, so that a run writes each once, or, where what
+        lies there is not this run's, with all others."""
+        with locked(self.folder.parent):
+            new = _key(value) if kind == "row" else None
+            if not self._goes_on(new):
+                return self._save()
+            line = json.dumps([kind, value], separators=(",", ":"))
+            append_line(journal_of(self.file), self._saved[1], line)
+
+    def _goes_on(self, new):
+        "Whether what lies there lacks nothing of this run but the row whose key is `new`."
+        if not self._saved or self._saved[2] != self._about():
+            return False
+        place = self._place()
+        if place == self._saved[0]:
+            return True
+        body, mark = self._on_disk()
+        if not body or self._other_facts(body):
+            return False
+        lacking = _keys(self.rows) - _keys(body["rows"])
+        self._take_in(body)
+        self._saved = place, mark, self._saved[2]
+        return lacking <= {new}
+
+    def _take_in(self, body):
         "Take in the rows that came to disk since this run began: those of another run with the same facts."
-        body = self._on_disk()
         if body and not self._other_facts(body):
             known = _keys(self.rows) | self._before
             self.rows += [row for row in body["rows"] if _key(row) not in known]

@@ -265,8 +265,7 @@ class Results(Rows):
         level = self.facts["level"]
         claim = judged_claim(text, values, at_least, at_most, paper, source, unit, level=level, **more)
         if any("older" in row for row in self.rows): claim["older"] = True
-        self.claims = [c for c in self.claims if c["claim"] != text] + [claim]
-        self.save()
+        self.add_claim(claim)
         return claim["verdict"]
 
     def _repr_markdown_(self) -> str:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from fedbook.engine.errors import needs, UserError
 from fedbook.engine.files import run_name, write_atomically
-from fedbook.engine.rows import results_text
+from fedbook.engine.rows import results_body, results_text
 from fedbook.engine.show import COLOURS, style
 from fedbook.evidence.claims import (chance_note, claims_table, interval, interval_text, mean_of_claim, measured_on,
                                      older_note, OWN_VERDICTS, run_label, verdict_counts, verdict_of, VERDICTS)
@@ -35,11 +35,11 @@ def _sound_claim(claim: dict) -> bool:
 
 
 def read_results(path: str | Path) -> dict:
-    """Read a results file, the `results.json` of a run, and return it as a dict: the settings of
-    the run, its measured `rows`, and its `claims` with their verdicts. Raises `UserError` for a
+    """Read a results file, the `results.json` of a run (with its journal, while it goes on), and return it
+    as a dict: the settings of the run, its measured `rows`, and its `claims` with their verdicts. Raises `UserError` for a
     file with other content, and `OSError` if it cannot be opened."""
     try:
-        body = json.loads(Path(path).read_text())
+        body = results_body(path)
         facts = {"name", "seed", "sizes", "scale", "device", "changes"}
         known = facts <= body.keys() and body["profile"] in SIZES
         if known and all(map(_sound_claim, body["claims"])): return body
