@@ -12,11 +12,12 @@ from conftest import normal
 from fedbook.engine import devices
 from fedbook.engine.devices import check_precision, to_device, to_host, usable_cores
 from fedbook.engine.errors import UserError
-from fedbook.engine.federation import Client, Experiment, Server, Wrapped
+from fedbook.engine.federation import Call, Client, ClientPool, Experiment, Server, Wrapped
 from fedbook.engine.local import build, precise, small_cnn
 from fedbook.engine.sizes import Count, Precision, Profile
+from fedbook.engine.wire import pack
 from fedbook.engine.workers import Checkpoint, facts_of, trial
-from test_fedavg import equal
+from test_fedavg import equal, several
 
 
 @pytest.fixture
@@ -191,6 +192,33 @@ def test_the_server_is_made_in_the_precision(everywhere):
     first = [Small(Sizes(precision=p)).built_server().first for p in ("fp32", "bf16")]
     assert first[0] != first[1] and first[0] == pytest.approx(first[1], abs=0.5)
     assert Small(Sizes(precision="bf16")).built_client(0).precision == "bf16"
+
+
+@several
+@pytest.mark.parametrize("workers", [1, 2])
+def test_all_of_a_run_computes_so(everywhere, workers):
+    exact, rounded = (trial(Small(Sizes(precision=p)), workers=workers) for p in ("fp32", "bf16"))
+    seen = [(run.server.first, run.history.last("sum"), run.history.last("looked"))
+            for run in (exact, rounded)]
+    for a, b in zip(*seen):
+        assert a != b and a == pytest.approx(b, abs=0.5)
+    assert not equal(exact.server.weights, rounded.server.weights)
+    for name, t in exact.server.weights.items():
+        assert t.dtype == rounded.server.weights[name].dtype == torch.float32
+        assert torch.allclose(t, rounded.server.weights[name], atol=0.01)
+    again = trial(Small(Sizes(precision="bf16")), workers=1)
+    assert equal(again.server.weights, rounded.server.weights) and again.history.rows == rounded.history.rows
+
+
+def test_a_pool_of_another_process_knows_the_precision(everywhere):
+    ends = []
+    for kind in (lambda e: e, Wrapped):
+        for precision in ("fp32", "bf16"):
+            experiment = kind(Small(Sizes(precision=precision)))
+            data = pack(experiment.built_server().send(0))
+            asked = Call(0, 0, "fit", data, None)
+            ends.append(ClientPool(experiment.built_client).answer(asked).data)
+    assert ends[0] == ends[2] != ends[1] == ends[3]
 
 
 def test_the_precision_is_part_of_what_a_run_is(everywhere, tmp_path):

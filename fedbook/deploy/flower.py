@@ -53,7 +53,7 @@ from ..engine.errors import UserError
 from ..engine.federation import (OUTWEIGH, Answer, Call, ClientLike, ClientPool, Experiment, Failure, Federation,
                                        run)
 from ..engine.files import locked, run_dir, write_atomically
-from ..engine.local import torch_threads
+from ..engine.local import precise, torch_threads
 from ..engine.rows import Rows
 from ..engine.show import bytes_text
 from ..engine.sizes import Bounds, Count, Positive, Profile, whole_number
@@ -571,7 +571,8 @@ def train_plan(plan: Plan, federation: Federation, out: str | Path = "runs", pat
                       experiment.device, plan.changes)
     checkpoint = Checkpoint(folder / "checkpoint.safetensors", {**results.facts, "stamp": ""})
     server, federation.mods = experiment.built_server(), experiment.mods
-    with locked(folder, wait=False):
+    precision = getattr(experiment, "precision", "fp32")
+    with locked(folder, wait=False), precise(precision):
         history = run(server, federation, experiment.rounds, checkpoint, experiment.test, plan.name,
                       partial(_stale, patience=patience))
     numbers = {**history.rows[-1], "rounds": len(history), "envelope": federation.ledger.envelope()}

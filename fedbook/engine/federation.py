@@ -490,7 +490,7 @@ class ClientPool:
         client, made = self.checkout(call.id, call.state)
         verb = declared_verb(client, call)
         seeds = _seed(client), call.round, call.id, *call.verb.encode()
-        with global_draws(*seeds):
+        with global_draws(*seeds), precise(_precision(client)):
             reply = verb(unpack(call.data))
             return self.checkin(client, made, call, reply)
 
@@ -517,6 +517,12 @@ def _seed(client):
     seeds = (getattr(side, "seed", None) for side in _sides(client))
     known = (seed for seed in seeds if isinstance(seed, int) and seed >= 0)
     return next(known, 0)
+
+
+def _precision(client):
+    "The precision that the client, or one that it wraps, was built with."
+    named = (getattr(side, "precision", None) for side in _sides(client))
+    return next(filter(None, named), "fp32")
 
 
 class _Lent:

@@ -55,7 +55,7 @@ from fedbook.engine.federation import (
 )
 from .files import write_atomically
 from .history import History
-from .local import global_draws, global_starts
+from .local import global_draws, global_starts, precise
 from .memory import Blocks, Post
 from .rows import Rows
 from .show import Table
@@ -700,7 +700,8 @@ def trial(
         patience,
         _device_of(experiment),
     )
-    with Federation(
+    precision = getattr(experiment, "precision", "fp32")
+    with precise(precision), Federation(
         experiment.transport(served),
         experiment.ids,
         min_replies,
