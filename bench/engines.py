@@ -61,7 +61,6 @@ pfl, FedLab, BlazeFL and fluke may stand in a folder of their own, behind what i
 """
 import argparse
 import importlib.util
-import json
 import os
 import resource
 import signal
@@ -83,7 +82,6 @@ import psutil
 import torch
 
 import federation
-import rivals
 from fedbook.engine.local import predict
 from fedbook.engine.wire import Msg, pack, unpack
 from fedbook.methods.score import accuracy
