@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from .engine.federation import Step
 from .engine.local import generator
-from .engine.sizes import Precision
 from .engine.wire import Msg, expect
 from .engine.workers import trial
 from .methods.balanced import (TRAINING, ReplaySizes, TrainingClient, TrainingServer, accept_scores,
@@ -69,7 +68,6 @@ class FedCBDRClient(TrainingClient):
 class FedCBDRSizes(ReplaySizes):
     "Settings of FedCBDR's runs, and the configuration of `ReplayServer`."
     setting: str = ""                      # row of the paper's table (`settings`); empty: fields as they are
-    precision: Precision = "fp32"          # how precisely networks compute; tf32: on a GPU, bf16: where it is fast
 
 # %% ../nbs/13_fedcbdr.ipynb #1300682e
 settings: dict[str, dict] = {

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from .engine.errors import UserError
 from .engine.local import dry_narrow, frozen, generator, snapshot
-from .engine.sizes import Count, Precision
+from .engine.sizes import Count
 from .engine.wire import Msg, labelled
 from .engine.workers import trial
 from .methods.alignment import (LEAST_PICTURES, GaussianServer, ServerLoss, ServerSteps, TaskGAN,
@@ -204,7 +204,6 @@ class FedGTEASizes(GANSizes, TaskSizes):
     server_every: Count = 1         # of so many times only the last, and the last of a task
     server_batch: Count = 32        # old pictures in a step of its distillation
     painted: Count = 64             # pictures of each task for its Wasserstein loss
-    precision: Precision = "fp32"   # how precisely networks compute; tf32: on a GPU, bf16: where it is fast
     per_batch: Count = 64           # b of the covariance C / b of a batch's embedding
 
 # %% ../nbs/14_fedgtea.ipynb #771e7d61

@@ -16,11 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .engine.devices import to_device
 from .engine.errors import UserError
 from .engine.federation import Experiment, LocalOnly, Server
 from .engine.local import State, snapshot
-from .engine.sizes import Precision, Share
+from .engine.sizes import Share
 from .engine.wire import Msg
 from .engine.workers import trial
 from .methods.pruning import MaskedClient, MaskedServer, magnitude_prune, masked
@@ -50,7 +49,6 @@ class FedKLPRSizes(RoundSizes):
     delta_rd: float = 2.0       # fall of accuracy since the round before that CRR allows (control queries)
     delta_ep: float = 2.0       # fall of accuracy by pruning that CRR allows (control queries)
     mode: Literal["drop", "abs", "printed"] = "drop"  # what CRR takes for a loss
-    precision: Precision = "fp32"  # how precisely networks compute; tf32: on a GPU, bf16: where it is fast
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -108,7 +106,7 @@ class FedKLPRClient(MaskedClient):
     def receive(self, msg: Msg) -> State:
         "Load the weights and the mask in `msg`, also into the reference network; return the full weights."
         self._round, weights = msg.meta.get("round", self.rounds), super().receive(msg)
-        self.reference.load_state_dict(to_device(weights, self.device))
+        self.reference.load_state_dict(weights)
         return weights
 
     def prepare(self) -> None:

@@ -16,11 +16,9 @@ import torch
 from torch import nn
 
 from .datasets.streets import Street, resized
-from .engine.devices import to_device
 from .engine.errors import UserError
 from .engine.federation import Client, Experiment
-from .engine.sizes import Count, Precision, Share
-from .engine.local import precise
+from .engine.sizes import Count, Share
 from .engine.wire import Msg
 from .engine.workers import Checkpoint, trial
 from .methods.adapt import (AdaptSizes, SupervisingServer, learn_with_labels, learn_without_labels,
@@ -61,7 +59,6 @@ class FedMoxSizes(AdaptSizes):
     same_resolution: bool = False  # whether the server sees `low`, too
     alpha: Share = 0.2          # weight of the old server model in the soft mixture
     own_teacher: bool = False   # whether a client keeps its teacher from round to round
-    precision: Precision = "fp32"  # how precisely networks compute; tf32: on a GPU, bf16: where it is fast
 
 # %% ../nbs/11_fedmox.ipynb #0f19919e
 _SETTLED = 10 ** 6
@@ -84,7 +81,7 @@ class FedMoxClient(Client):
     def fit(self, msg: Msg) -> Msg:
         """Train for an epoch without labels, from the weights in `msg`; return the new weights and the number
         of pictures `n`."""
-        load_head(self.model, to_device(msg.tensors, self.device))
+        load_head(self.model, msg.tensors)
         teacher = twin(self.model)
         if self.teacher: load_head(teacher, self.teacher)
         self.learn(self.model, teacher, self.generator, msg.meta["rate"], _SETTLED if self.teacher else 0)
@@ -134,7 +131,7 @@ def warm_up(sizes: FedMoxSizes, seed: int, device: str | torch.device = "cpu",
     its = replace(sizes, share=0, lr=sizes.warm_lr, penalty="none", rounds=max(1, sizes.warmup))
     server = street_server(its, seed, device, lasting=True, rise=min(5, sizes.warmup // 3), phase=phase)
     if start: server.weights = start(server.model)
-    with precise(sizes.precision): return train_alone(server, sizes.warmup, checkpoint, "warm-up")
+    return train_alone(server, sizes.warmup, checkpoint, "warm-up")
 
 # %% ../nbs/11_fedmox.ipynb #6c090a11
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .engine.federation import Server, Step
 from .engine.local import distillation_loss, generator, outputs, snapshot
-from .engine.sizes import Bounds, Count, Positive, Precision, Share
+from .engine.sizes import Bounds, Count, Positive, Share
 from .engine.wire import Msg
 from .engine.workers import trial
 from .methods.continual import widen
@@ -155,7 +155,6 @@ class FedReplaySizes(HeadSizes):
     gate: Literal["after_join", "always", "never"] = "after_join"   # when rows are averaged by their owners
     mu: float = 1.0              # weight of distillation after a late join
     temperature: Positive = 2.0  # of distillation
-    precision: Precision = "fp32"  # how precisely networks compute; tf32: on a GPU, bf16: where it is fast
     kd_rounds: int = 20          # rounds with distillation after a late join
 
 # %% ../nbs/10_fedreplay.ipynb #298e1a23

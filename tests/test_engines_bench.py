@@ -76,7 +76,8 @@ def test_the_two_forms_of_pictures(bench, sizes):
     x, floats = bench.rivals.world(handed)[0], bench.rivals.world(own)[0]
     assert x.dtype == torch.uint8 and floats.dtype == torch.float32 and floats.is_contiguous()
     assert floats.equal(bench.rivals.ready(x))
-    assert list(bench.forms_of(sizes._replace(model="lstm"), "both").values()) == [sizes._replace(model="lstm")]
+    lstm = sizes._replace(model="lstm")
+    assert list(bench.forms_of(lstm, "both").values()) == [lstm]
 
 
 def test_cpu_seconds_count_children_living_and_reaped(bench):
@@ -107,7 +108,8 @@ def test_a_batch_is_every_picture_once(bench, sizes):
 
 
 def outcomes_of(bench, **seconds):
-    return {name.replace("_", "-"): [bench.Outcome(each, 10 * each, 100 * each, {}, 2 * each) for each in values]
+    made = lambda each: bench.Outcome(each, 10 * each, 100 * each, {}, 2 * each)
+    return {name.replace("_", "-"): [made(each) for each in values]
             for name, values in seconds.items()}
 
 
@@ -152,9 +154,12 @@ def test_a_missing_package_is_a_printed_reason(bench, monkeypatch, capsys):
                         bench.ENGINES["pfl-2"]._replace(needs={"torch": "torch",
                                                                "no_such_module": "no-such-package"}))
     assert bench.missing("bare") is None
-    def measure(name, sizes, rounds): return bench.Outcome(1.0, 1.0, 1.0, bench.initial(sizes).state_dict(), 1.0)
+    def measure(name, sizes, rounds):
+        return bench.Outcome(1.0, 1.0, 1.0, bench.initial(sizes).state_dict(), 1.0)
+
     monkeypatch.setattr(bench, "measure", measure)
-    monkeypatch.setattr(sys, "argv", ["engines.py", "--repeats", "2", "--form", "own", "--only", "two", "pfl-2"])
+    words = ["--repeats", "2", "--form", "own", "--only", "two", "pfl-2"]
+    monkeypatch.setattr(sys, "argv", ["engines.py", *words])
     bench.main()
     said = capsys.readouterr().out.splitlines()
     assert (said[0] == "pfl, 2 processes: left out, for there is no module 'no_such_module' here (pip "

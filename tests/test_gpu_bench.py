@@ -151,7 +151,8 @@ def ran(bench, monkeypatch, tmp_path):
         path.write_text(source)
         child = CHILD.format(paths=[str(ROOT), str(ROOT / "bench")], path=str(path))
         piece, command = bench.Piece("bench", path), [sys.executable, "-c", child]
-        monkeypatch.setattr(bench.subprocess, "Popen", lambda line, **how: start([*command, *line[2:]], **how))
+        popen = lambda line, **how: start([*command, *line[2:]], **how)
+        monkeypatch.setattr(bench.subprocess, "Popen", popen)
         return bench.started(piece, "cpu", tmp_path, seconds)
     return run
 
@@ -230,8 +231,9 @@ def test_a_step_is_counted_as_by_hand(bench):
     assert (cost * 3).flops == 3 * cost.flops and (cost + cost).calls == 2 * cost.calls
 
 
-DRY = dict(network="cnn", data="fashion_mnist_small", rounds=1, pictures=20, test_pictures=6, epochs=1, batch=16,
-           buffer_size=4, clients=2, tasks=2, iterations=1, gan_batch=2, server_steps=1, server_batch=4, painted=4)
+DRY = dict(network="cnn", data="fashion_mnist_small", rounds=1, pictures=20, test_pictures=6, epochs=1,
+           batch=16, buffer_size=4, clients=2, tasks=2, iterations=1, gan_batch=2, server_steps=1,
+           server_batch=4, painted=4)
 
 
 def test_rows_are_measured_by_their_notebooks_code(bench, tmp_path, monkeypatch):
@@ -278,7 +280,8 @@ def test_what_an_expression_needs(bench):
 def test_half_of_cifar10(bench, tmp_path, monkeypatch, capsys):
     source, folder = tmp_path / "all", tmp_path / "half"
     source.mkdir()
-    names = [f"{split}/{label}/{i:04d}.jpg" for split in ("train", "test") for label in "ab" for i in range(4)]
+    names = [f"{split}/{label}/{i:04d}.jpg" for split in ("train", "test") for label in "ab"
+             for i in range(4)]
     with zipfile.ZipFile(source / "cifar10-jpg.zip", "w") as file:
         for name in names: file.writestr(name, name)
     monkeypatch.setattr(bench, "HALF", dict(pictures=3, test_pictures=1))

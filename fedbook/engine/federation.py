@@ -17,7 +17,7 @@ import weakref
 from bisect import insort
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, lru_cache, partial
 from itertools import chain, islice
@@ -490,7 +490,7 @@ class ClientPool:
         client, made = self.checkout(call.id, call.state)
         verb = declared_verb(client, call)
         seeds = _seed(client), call.round, call.id, *call.verb.encode()
-        with global_draws(*seeds), precise(_precision(client)):
+        with global_draws(*seeds), _precision(client):
             reply = verb(unpack(call.data))
             return self.checkin(client, made, call, reply)
 
@@ -520,9 +520,10 @@ def _seed(client):
 
 
 def _precision(client):
-    "The precision that the client, or one that it wraps, was built with."
+    "The context of the precision that the client, or one that it wraps, was built with; none changes nothing."
     named = (getattr(side, "precision", None) for side in _sides(client))
-    return next(filter(None, named), "fp32")
+    found = next(filter(None, named), None)
+    return precise(found) if found else nullcontext()
 
 
 class _Lent:

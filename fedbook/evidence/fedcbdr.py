@@ -18,7 +18,7 @@ from torch import nn
 
 from ..engine.errors import UserError
 from ..engine.rows import paired
-from ..engine.sizes import Count
+from ..engine.sizes import Count, Precision
 from .claims import Results
 from ..fedcbdr import FedCBDRSizes, ReplayServer, profiles as of_the_chapter, settings as sequences
 from ..methods.balanced import TaskByTask, as_sizes
@@ -460,6 +460,7 @@ def _beyond_strangers(results, row):
 @dataclass(frozen=True)
 class FedCBDRLabSizes(FedCBDRSizes):
     "Settings of FedCBDR's evidence: its own, its rivals', and how often what is measured."
+    precision: Precision = "fp32"  # how precisely networks compute; tf32: on a GPU, bf16: where it is fast
     memory: int = 0                        # pictures a baseline's client may hold; 0: its part of M
     synthetic: Count = 256                 # pictures that TARGET and LANDER paint before a task
     proxy_steps: Count = 200               # steps in which GLFC's proxy rebuilds pictures

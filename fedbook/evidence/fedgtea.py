@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..engine.local import as_float, generator
-from ..engine.sizes import Bounds, Count
+from ..engine.sizes import Bounds, Count, Precision
 from ..methods.continual import Stream, make_stream
 from ..fedgtea import (FedGTEAClient, FedGTEASizes, ablation, gtea,
                              profiles as of_the_chapter, settings as sequences)
@@ -366,6 +366,7 @@ def _found_of_fewer(members, counts):
 @dataclass(frozen=True)
 class FedGTEALabSizes(FedGTEASizes):
     "Settings of FedGTEA's evidence: its own, its rivals', and how often what is measured."
+    precision: Precision = "fp32"  # how precisely networks compute; tf32: on a GPU, bf16: where it is fast
     consolidation: Count = 15       # steps of FedCIL's server
     mu: float = 0.01                # weight of FedProx's proximal term
     memory: Count = 60              # exemplars that a client of iCaRL, DER or GLFC may keep

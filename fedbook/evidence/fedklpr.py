@@ -18,7 +18,7 @@ from torch import nn
 
 from ..engine.errors import UserError
 from ..engine.local import State, build, outputs, snapshot
-from ..engine.sizes import Count
+from ..engine.sizes import Count, Precision
 from .claims import Results
 from ..fedklpr import FedKLPRClient, FedKLPRExperiment, FedKLPRSizes, profiles as of_the_chapter
 from ..methods.pruning import (DigitsData, MaskedClient, digits_net, digits_scores, digits_world, mask_distance,
@@ -355,6 +355,7 @@ def fedklpr_claims(results: Results) -> None:
 @dataclass(frozen=True)
 class FedKLPRLabSizes(FedKLPRSizes):
     "Settings of FedKLPR's evidence: its own, its rivals', and how often what is measured."
+    precision: Precision = "fp32"  # how precisely networks compute; tf32: on a GPU, bf16: where it is fast
     pruning: Literal["recover", "always", "never", "lottery", "subfedavg"] = (
         "recover")  # type: ignore[assignment]
     rates: tuple[float, ...] = (5e-4, 1e-3, 2e-3, 4e-3)  # learning rates that all methods are tried with

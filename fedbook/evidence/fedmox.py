@@ -24,8 +24,8 @@ from torch import nn
 
 from ..engine.errors import UserError
 from ..engine.federation import Client, Experiment, WrappedClient
-from ..engine.local import batches, train
-from ..engine.sizes import Count, Positive, Profile, Share
+from ..engine.local import batches, precise, train
+from ..engine.sizes import Count, Positive, Precision, Profile, Share
 from ..engine.wire import Msg, Refused, expect
 from ..engine.workers import Checkpoint, trial
 from .claims import Results, judge
@@ -339,6 +339,7 @@ def fedmox_claims(results: Results) -> None:
 @dataclass(frozen=True)
 class FedMoxLabSizes(FedMoxSizes):
     "Settings of FedMox's evidence: those of its runs, and how often what is measured."
+    precision: Precision = "fp32"  # how precisely networks compute; tf32: on a GPU, bf16: where it is fast
     upcycle: Share = 0.0  # share of the warm-up with one expert, of which the others are copies then
     fed_seeds: Count = 1  # seeds of the rows that have rounds (side rows: half of them), of `seeds`
     label_seeds: int = 0  # seeds of the rows with more labels, and of segmentation, of `seeds`
@@ -381,6 +382,9 @@ def upcycled_warm_up(sizes: FedMoxLabSizes, seed: int, device: str | torch.devic
     """Return the weights of the head after the warm-up, as `warm_up` does. With `sizes.upcycle` this share of
     the epochs trains one expert; in the rest, with a rate that rises anew, all experts train, begun as its
     copies (Komatsuzaki et al. 2023). `checkpoint`: to go on after a stop."""
+    with precise(sizes.precision): return _upcycled_warm_up(sizes, seed, device, checkpoint)
+
+def _upcycled_warm_up(sizes, seed, device, checkpoint):
     first = round(sizes.upcycle * sizes.warmup) if sizes.experts > 1 else 0
     if not first: return warm_up(sizes, seed, device, checkpoint)
     single = warm_up(replace(sizes, experts=1, upcycle=0.0, warmup=first, balance=0.0), seed, device)

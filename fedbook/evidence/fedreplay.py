@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from ..engine.errors import UserError
 from ..engine.rows import paired
-from ..engine.sizes import Bounds, Count, Positive
+from ..engine.sizes import Bounds, Count, Positive, Precision
 from ..fedreplay import FedReplaySizes, profiles as of_the_chapter
 from .claims import Results, judge
 
@@ -364,6 +364,7 @@ _Rate = Annotated[float, Bounds(above=0, high=1)]
 @dataclass(frozen=True)
 class FedReplayLabSizes(FedReplaySizes):
     "Settings of FedReplay's evidence: its own, its rivals', its sweeps', and how often what is measured."
+    precision: Precision = "fp32"  # how precisely networks compute; tf32: on a GPU, bf16: where it is fast
     rates: tuple[_Rate, ...] = (0.01, 0.03, 0.05, 0.1)      # shares that are compared
     pool_steps: int = 1500       # steps of the baselines that train on the pool alone
     factors: tuple[Positive, ...] = (0.25, 0.5, 1.0, 2.0, 4.0)      # multiples of it that each method tries

@@ -29,6 +29,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..engine.devices import to_device
 from ..engine.errors import UserError, needs
 from ..engine.local import batches, build, generator
 from ..engine.sizes import Count, Profile, whole_number
@@ -205,8 +206,9 @@ def load_head(model: nn.Module, state: dict[str, Tensor]) -> None:
         if names:
             raise UserError(f"state does not fit the head: {len(names)} tensors are {what}, the first is "
                             f"{names[0]}; expected its {len(own)}")
+    there = to_device(state, next(model.parameters()).device)
     with torch.no_grad():
-        for name, t in own.items(): t.copy_(state[name])
+        for name, t in own.items(): t.copy_(there[name])
 
 # %% ../../nbs/methods/detect.ipynb #c775e9a3
 def trainable(model: nn.Module) -> list[nn.Parameter]:

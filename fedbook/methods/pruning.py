@@ -354,10 +354,10 @@ class MaskedClient(Client):
 
     def receive(self, msg: Msg) -> State:
         """Load the weights in `msg` into the network, and take over the mask in it, if there is one; return
-        the full weights."""
+        the full weights, on the device of the network."""
         if msg.meta.get("masks"): self.mask = part(msg.tensors, "mask")
-        weights = restore(_weights_in(msg), self.mask)
-        self.model.load_state_dict(to_device(weights, self.device))
+        weights = to_device(restore(_weights_in(msg), self.mask), self.device)
+        self.model.load_state_dict(weights)
         return weights
 
     def train(self) -> None:
