@@ -10,6 +10,7 @@ packing, copies, checks, averaging. `--tiny` is the same on small pictures with 
 Exit code: 1 where a bound is not kept.
 """
 import argparse
+import importlib
 import os
 import statistics
 import sys
@@ -19,7 +20,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 os.environ.setdefault("TQDM_DISABLE", "1")
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+HERE = Path(__file__).resolve()
+sys.path[:0] = [str(HERE.parent.parent), str(HERE.parent)]
 
 import torch
 from torch import nn
@@ -30,6 +32,7 @@ from fedbook.engine.devices import clock, to_device, to_host, torch_device
 from fedbook.engine.federation import Client, Federation, InProcess, Server, mean_of, run
 from fedbook.engine.local import build, precise, small_cnn
 from fedbook.engine.stacked import Stacked
+from fedbook.engine.workers import Workers
 from fedbook.methods.continual import networks
 from fedbook.methods.heads import ReplayHead
 
@@ -151,6 +154,22 @@ def line_of(of, device, kind, features=None):
     return model, lambda id: client(id, model, of, kind, features and features[id])
 
 
+@cache
+def lent(part, device): return build(work(part).make, 0).to(device)
+
+
+def made_there(id, part, device): return client(id, lent(part, device), work(part), Client)
+
+
+def spawned(part, device, rounds=2):
+    "Weights after some rounds of two workers that share the device: each a new process, which imports this file."
+    make_client = partial(importlib.import_module(HERE.stem).made_there, part=part, device=device)
+    server = Server(build(work(part).make, 0))
+    there = Workers(make_client, 2, method="spawn")
+    with Federation(there, work(part).clients) as federation: run(server, federation, rounds)
+    return server.weights
+
+
 def trained(of, device, name="fp32", line=InProcess, rounds=2):
     "Weights after some rounds, and the bytes of each message."
     model, make_client = line_of(of, device, Client)
@@ -189,7 +208,8 @@ def equal(device, tiny):
     side_by_side, _ = trained(of, device, line=partial(Stacked, together=of.clients))
     found = {"the device against the CPU": apart(here, there, start),
              "the device, twice": apart(there, again, start),
-             "stacked against one by one": apart(there, side_by_side, start)}
+             "stacked against one by one": apart(there, side_by_side, start),
+             "two spawned workers against one": apart(there, spawned("equal", str(device)), start)}
     for name in PRECISIONS[1:]: found[name] = apart(there, trained(of, device, name)[0], start)
     states = [to_device({name: t * k for name, t in here.items()}, device) for k in (1, 2, 3)]
     means = [mean_of((s, 0.3) for s in each) for each in (states, map(one_by_one, states))]

@@ -302,9 +302,10 @@ def test_the_paths_are_compared(bench, monkeypatch, capsys):
     paths = bench.gpu_paths
     assert paths.main(["equal", "--device", "cpu", "--tiny"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert sum(line.endswith(" kept") for line in lines) == 8 and lines[-1].startswith("ResNet-18 to the host")
+    assert sum(line.endswith(" kept") for line in lines) == 9 and lines[-1].startswith("ResNet-18 to the host")
     found = {line.partition(":")[0]: float(line.split(": ")[1].split()[0]) for line in lines[1:-1]}
     assert found["the device against the CPU"] == found["the device, twice"] == 0
+    assert found["two spawned workers against one"] == 0
     assert 0 < found["stacked against one by one"] < 1e-3 and 1e-4 < found["bf16"] < 0.3
     monkeypatch.setitem(paths.BOUNDS, "bf16", 1e-6)
     assert paths.main(["equal", "--device", "cpu", "--tiny"]) == 1 and "NOT KEPT" in capsys.readouterr().out
