@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 os.environ.setdefault("TQDM_DISABLE", "1")
 HERE = Path(__file__).resolve()
-sys.path[:0] = [str(HERE.parent.parent), str(HERE.parent)]
+sys.path.insert(0, str(HERE.parent.parent))
 
 import torch
 from torch import nn
@@ -163,6 +163,7 @@ def made_there(id, part, device): return client(id, lent(part, device), work(par
 
 def spawned(part, device, rounds=2):
     "Weights after some rounds of two workers that share the device: each a new process, which imports this file."
+    if str(HERE.parent) not in sys.path: sys.path.append(str(HERE.parent))    # the new processes get it
     make_client = partial(importlib.import_module(HERE.stem).made_there, part=part, device=device)
     server = Server(build(work(part).make, 0))
     there = Workers(make_client, 2, method="spawn")
