@@ -724,3 +724,10 @@ def test_a_round_that_asks_nobody_brings_no_news():
         history = run(server, federation, 3, test=lambda server: ends.append(server.weights) or {})
     assert len(history.rows) == 3 and equal(ends[0], ends[1]) and not equal(ends[1], ends[2])
     assert not federation.ledger.where(round=1)
+
+
+def test_who_listens_to_a_network_hears_no_trial_of_its_layout():
+    network, heard = build(partial(nn.Conv2d, 3, 4, 3), 0), []
+    network.register_forward_hook(lambda part, args, answer: heard.append(len(answer)))
+    outputs(network, torch.rand(5, 3, 8, 8))
+    assert heard == [5]
