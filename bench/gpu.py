@@ -22,8 +22,8 @@ that are not here is left out, with the sentence that says what. The results fil
 the next piece on another machine; rows of a piece that was stopped move with the folder.
 
 Minutes of a row are computed: its FLOPs, counted on tensors without memory, through a rate (or its calls of
-kernels, if they take longer), and the bytes of its messages through another. Both rates are those that a GPU's file in `--results` measured, else `TFLOPS` and
-`WIRE`, which are taken. Minutes of the other pieces are those of their last run, where there was one.
+kernels, if they take longer), and the bytes of its messages through another. Both rates are those that a GPU's
+file in `--results` measured, else `TFLOPS` and `WIRE`, which are taken. Minutes of the other pieces are those of their last run, where there was one.
 
 Notebooks run through papermill; where it is missing, their code cells run one after the other in a process
 of Python, without IPython and sliders. Exit code: 0, 1 if a piece failed, 2 without a GPU.

@@ -334,7 +334,8 @@ def test_where_calls_are_short_one_process_serves_them(monkeypatch):
     short, long = served(1e9), served(0.0)
     assert short.one and not short.many.processes and "one process" in short.note
     assert long.one is None and long.note == ""
-    short.many.worked[:] = [1.0, 1.0]
+    with Federation(short, 5) as federation: list(federation.exchange("fit", Msg(weights), [0]))
+    assert short.one, "a single call decides nothing"
     monkeypatch.setattr(engine, "LEAST_WORK", 1e-9)
     with Federation(short, 5) as federation: run(Server(build(wide, 0), 4, seed=1), federation, 2)
     assert short.one is None

@@ -47,15 +47,14 @@ def _in_huge_pages(address, size):
     advise(ctypes.c_void_p(first), ctypes.c_size_t(length), mmap.MADV_HUGEPAGE)
 
 
-def copy_into(room: Any, parts: Sequence[Any]) -> int:
-    "Copy `parts` one after the other into the writable memory `room`. Returns their length."
+def copy_into(room: Any, parts: Sequence[Any]) -> None:
+    "Copy `parts` one after the other into the writable memory `room`."
     whole = np.frombuffer(room, np.uint8)
     end = 0
     for part in parts:
         begin, end = end, end + len(part)
         if end > begin:
             whole[begin:end] = np.frombuffer(part, np.uint8)
-    return end
 
 
 class Block:

@@ -208,6 +208,7 @@ class Workers:
         """Yield each of `calls` with what came of it, in their order. Of the next eight per worker, the first
         to start is the one that took longest the last time, so that all workers end together."""
         self.open()
+        self.worked.clear()
         for post in self._dead():
             self._replace(post)
         coming = enumerate(calls)
@@ -409,7 +410,6 @@ class Thrifty:
     ) -> Generator[tuple[Call, Any], None, None]:
         "Yield each of `calls` with what came of it, in their order."
         if self.one is None:
-            self.many.worked.clear()
             yield from self.many.serve(calls)
             self._choose(self.many.worked, LEAST_WORK)
             return
@@ -419,7 +419,9 @@ class Thrifty:
 
     def _choose(self, worked, least):
         many = self.many
-        short = len(worked) >= many.count and median(worked) < least
+        if len(worked) < many.count:
+            return
+        short = median(worked) < least
         if short and self.one is None:
             many.close()
             self.one = InProcess(many.make_client, many.threads, many.patience)
