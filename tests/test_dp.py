@@ -1,6 +1,8 @@
+import json
 import math
 import sys
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -20,12 +22,12 @@ pytest.importorskip("opacus")
 
 from fedbook.methods.continual import TaskClient
 from fedbook.privacy.dp import (AdaptiveClient, AdaptiveServer, Budget, BudgetSpent, BudgetedExperiment,
-                                DPClient, DPServer, Epsilon, InTurnServer, NarrowExperiment, RecordClient,
-                                RecordExperiment, TreeServer, TurnServer, account, budgeted, clip_update,
-                                count_noise_for, default_delta, dp_experiment, in_turn, least_noise,
+                                DPClient, DPServer, Epsilon, InTurnServer, NarrowExperiment, Noise, NoisyMean,
+                                RecordClient, RecordExperiment, SecretNoise, TreeServer, TurnServer, account,
+                                audited_epsilon, budgeted, clip_update, count_noise_for, default_delta, dp_experiment, in_turn, least_noise,
                                 moved_clip, narrow_cnn, norm_of, poisson_event, profiles, refuse_loss,
-                                refuse_network, rounds_of_passes, spent, split_noise, tree_event, tree_nodes,
-                                tree_noise)
+                                private_experiment, refuse_network, rounds_of_passes, secret_normal, seeded, spent,
+                                split_noise, tree_event, tree_nodes, tree_noise)
 from fedbook.engine.workers import Checkpoint, prove, trial
 from fedbook.engine.federation import Client, Experiment, FedProxClient, TooFewReplies
 from fedbook.fedcbdr import FedCBDRClient
@@ -35,7 +37,7 @@ from fedbook.engine.errors import UserError
 from fedbook.engine.sizes import choose
 from fedbook.engine.local import build
 from fedbook.methods.fedavg import FedAvgSizes
-from fedbook.engine.wire import Msg, Refused
+from fedbook.engine.wire import Msg, Refused, pack
 
 
 # An epsilon and its unit
@@ -426,16 +428,16 @@ def test_passes_that_are_none_are_named(passes):
 @pytest.mark.parametrize("t", [1, 7, 8, 12])
 def test_the_trees_noise_has_the_variance_that_is_accounted(t):
     like = {"w": torch.zeros(30_000), "v": torch.zeros(2, 3)}
-    drawn = tree_noise(t, like, 0.5, (1, 2))
+    drawn = tree_noise(t, like, 0.5, partial(seeded, (1, 2)))
     assert float(drawn["w"].std()) == pytest.approx(0.5 * math.sqrt(bin(t).count("1")), rel=0.03)
-    assert drawn["v"].shape == (2, 3) and torch.equal(drawn["w"], tree_noise(t, like, 0.5, (1, 2))["w"])
-    fresh = tree_noise(t, like, 0.5, (1, 3))["w"]
+    assert drawn["v"].shape == (2, 3) and torch.equal(drawn["w"], tree_noise(t, like, 0.5, partial(seeded, (1, 2)))["w"])
+    fresh = tree_noise(t, like, 0.5, partial(seeded, (1, 3)))["w"]
     assert abs(float((drawn["w"] * fresh).mean())) < 0.03
 
 
 def test_the_nodes_of_two_rounds_share_their_noise():
     like = {"w": torch.zeros(30_000)}
-    six, seven = (tree_noise(t, like, 1.0, [5])["w"] for t in (6, 7))
+    six, seven = (tree_noise(t, like, 1.0, partial(seeded, [5]))["w"] for t in (6, 7))
     assert float((seven - six).std()) == pytest.approx(1.0, rel=0.03)
     assert float((six * seven).mean()) == pytest.approx(2.0, rel=0.05)
 
@@ -640,6 +642,178 @@ def test_clients_that_would_train_past_the_noise_are_refused(kind, word):
     client = private(small(kind))
     with pytest.raises(UserError, match=word): client.fit(start())
     assert client.told == []
+
+
+class Seeing(nn.Module):
+    "Keeps a running mean of its inputs, and has no parameter before its last layer."
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(3))
+        self.last = nn.Linear(3, 2)
+
+    def forward(self, x):
+        if self.training and len(x): self.mean.mul_(0.9).add_(0.1 * x.mean(0).detach())
+        return self.last(x - self.mean)
+
+class Late(Client):
+    "Writes the mean of its records into the bias after its last step."
+    def train(self):
+        super().train()
+        with torch.no_grad(): self.model.bias.copy_(self.x.mean(0)[:2])
+
+class Stepping(Client):
+    "Takes a plain step after the last noisy one."
+    def train(self):
+        super().train()
+        with torch.no_grad():
+            for p in self.model.parameters(): p -= 0.1 * p
+
+class Freezing(Client):
+    "Trains its bias alone."
+    def train(self):
+        self.model.weight.requires_grad_(False)
+        super().train()
+        self.model.weight.requires_grad_(True)
+
+
+@pytest.mark.parametrize("kind, network, name", [(Client, Seeing, "mean"), (Late, tiny, "bias"),
+                                                 (Stepping, tiny, "weight")])
+def test_nothing_leaves_past_the_last_noisy_step(kind, network, name):
+    begin = Msg(build(network, 0).state_dict())
+    plain = kind(0, build(network, 1), normal(8, 3), ys(8), batch=4, lr=0.5)
+    assert not torch.equal(plain.fit(begin).tensors[name], begin.tensors[name]), "it does leak without the wrapper"
+    client = private(kind(0, build(network, 1), normal(8, 3), ys(8), batch=4, lr=0.5), 50.0)
+    with pytest.raises(UserError, match=f"{name} in the reply of .* would leave without noise"): client.fit(begin)
+    assert client.told == []
+
+
+def test_a_buffer_that_stays_as_it_was_sent_may_leave():
+    class Quiet(Seeing):
+        def forward(self, x): return self.last(x - self.mean)
+    begin = Msg(build(Quiet, 0).state_dict() | {"mean": torch.tensor([0.0, -0.0, 2.0])})
+    reply = private(Client(0, build(Quiet, 1), normal(8, 3), ys(8), batch=4, lr=0.5)).fit(begin)
+    assert pack(Msg({"mean": reply.tensors["mean"]})) == pack(Msg({"mean": begin.tensors["mean"]}))
+
+
+# Noise that nobody can draw again
+
+
+def test_secret_noise_is_normal_and_new_each_time():
+    noise = secret_normal((200, 500))
+    assert noise.dtype == torch.float64 and noise.shape == (200, 500)
+    assert float(noise.mean()) == pytest.approx(0, abs=0.015) and float(noise.std()) == pytest.approx(1, rel=0.01)
+    assert float((noise.abs() < 1.959964).double().mean()) == pytest.approx(0.95, abs=0.003)
+    assert not torch.equal(noise, secret_normal((200, 500)))
+    assert torch.equal(secret_normal((5,), b"k" * 32), secret_normal((5,), b"k" * 32))
+    assert secret_normal().shape == ()
+
+
+@pytest.mark.parametrize("booked", [False, True])
+def test_a_client_that_is_put_back_gives_no_noise_twice(booked, tmp_path):
+    "Two questions under the same noise: their difference has none. With a book there is no such thing."
+    def of(noise, book=None):
+        return private(Client(0, build(tiny, 1), normal(8, 3), ys(8), batch=8, lr=1.0), noise, clip=0.5, book=book)
+    client = of(4.0, tmp_path / "book" if booked else None)
+    before = client.state()
+    one = {name: t.clone() for name, t in client.fit(start(0)).tensors.items()}
+    client.load(before)
+    two = client.fit(start(1)).tensors
+    bare = [of(1e-9).fit(start(s)).tensors for s in (0, 1)]
+    off = max(float(((one[name] - two[name]) - (bare[0][name] - bare[1][name])).abs().max()) for name in one)
+    assert off > 0.05 if booked else off < 1e-5
+    assert client.told == [[4.0, 1.0, 2 if booked else 1]]
+
+
+def test_a_budget_in_the_book_outlives_the_client_and_its_state(tmp_path):
+    one = spent(poisson_event(2.0, 0.5, 2), 1e-3, "record")
+    new = lambda: private(small(Client), 2.0, total=one, book=tmp_path / "book")
+    new().fit(start())
+    assert new().spends().value == pytest.approx(one.value)
+    with pytest.raises(BudgetSpent): new().fit(start())
+    assert json.loads((tmp_path / "book/steps-of-client-0.json").read_text()) == [[2.0, 0.5, 2]]
+
+
+def serve(kind, secure, rounds=3, **options):
+    "The weights after each of so many rounds without updates."
+    server, found = kind(build(tiny, 0), 2, 5, noise=1.0, secure=secure, **options), []
+    for r in range(rounds):
+        server.begin(server.pick(list(range(6)), r), r)
+        server.merge([])
+        found.append({name: t.clone() for name, t in server.weights.items()})
+    return server, found
+
+
+@pytest.mark.parametrize("kind, options", [(DPServer, {}), (AdaptiveServer, {}), (InTurnServer, {"clients": 6}),
+                                           (TreeServer, {"clients": 6})])
+def test_a_server_draws_from_the_system_where_it_is_meant(kind, options):
+    same = lambda a, b: all(torch.equal(t, b[name]) for name, t in a.items())
+    (_, one), (_, two) = serve(kind, False, **options), serve(kind, False, **options)
+    assert all(map(same, one, two))
+    (_, one), (_, two) = serve(kind, True, **options), serve(kind, True, **options)
+    assert not any(map(same, one, two)) and not same(one[0], one[1])
+
+
+def test_a_secret_tree_has_the_same_node_in_each_of_its_rounds():
+    "Round 3 of a tree is node (1, 0) and node (0, 2): what stood in round 2 is in round 3."
+    server = TreeServer(build(tiny, 0), 2, 5, noise=1.0, clients=6, secure=True)
+    source = partial(server.of_node, 0)
+    two, three = (tree_noise(t, server.weights, 1.0, source) for t in (2, 3))
+    alone = source((0, 2))
+    assert all(torch.allclose(three[name] - two[name], alone(t.shape, name)) for name, t in server.weights.items())
+
+
+def test_secret_coins_are_fair_kept_for_a_round_and_not_of_the_seed():
+    server = DPServer(build(tiny, 0), 300, 5, secure=True)
+    ids = list(range(1000))
+    assert server.pick(ids, 0) == server.pick(ids, 0) != server.pick(ids, 1)
+    assert len(server.pick(ids, 0)) == pytest.approx(300, abs=60)
+    other = DPServer(build(tiny, 0), 300, 5, secure=True)
+    assert other.pick(ids, 0) != server.pick(ids, 0)
+    other.load(server.state())
+    assert other.pick(ids, 0) == server.pick(ids, 0)
+
+
+def test_mods_and_means_draw_from_the_system_where_they_are_told_to():
+    change, client = {"w": torch.zeros(2000)}, small(Client)
+    one, two = (Noise(0.5, secure=True).leave(change, client)["w"] for _ in range(2))
+    assert float(one.std()) == pytest.approx(0.5, rel=0.08) and not torch.equal(one, two)
+    pairs = [({"w": torch.zeros(2000)}, 1.0)] * 2
+    one, two = (NoisyMean(1.0, 1.0, None)(pairs, change)["w"] for _ in range(2))
+    assert float(one.std()) == pytest.approx(0.5, rel=0.08) and not torch.equal(one, two)
+
+
+# Audits
+
+
+def test_an_audit_finds_what_is_there_and_not_more():
+    dice = np.random.default_rng(0)
+    score = lambda far: dice.normal(far, 1, 4000)
+    exact = spent(poisson_event(0.5, 1.0, 1), 1e-3, "record").value  # sensitivity 1, noise .5: two deviations apart
+    assert 2.5 < audited_epsilon(score(2.0), score(0.0), 1e-3) < exact
+    assert 2.5 < audited_epsilon(score(0.0), score(2.0), 1e-3) < exact
+    assert audited_epsilon(score(0.0), score(0.0), 1e-3) < 0.3
+    assert audited_epsilon(np.ones(4000), np.zeros(4000), 1e-3) == pytest.approx(math.log(2000 / 3), abs=0.01)
+
+
+# By name, and on machines of their own
+
+
+@pytest.mark.parametrize("unit", ["client", "record"])
+def test_both_kinds_run_by_name(unit, one_process):
+    sizes = choose(profiles, "smoke", {"unit": unit, "clients": "4", "rounds": "2", "per_round": "2"})
+    ended = trial(private_experiment(sizes, 0))
+    assert len(ended.history.rows) == 2
+
+
+def test_what_is_on_a_machine_of_its_own_is_secret(tmp_path):
+    sizes = choose(profiles, "smoke", {"clients": "4", "per_round": "2"})
+    central = private_experiment(sizes, 0)
+    assert not central.built_server().secure and central.at().built_server().secure
+    assert isinstance(central, SecretNoise) and central.own_client(1).id == 1
+    local = private_experiment(replace(sizes, unit="record"), 0)
+    assert local.built_client(0).book is None
+    with pytest.raises(UserError, match="book=.*node-config"): local.own_client(0)
+    assert local.own_client(2, book=str(tmp_path)).book == tmp_path / "steps-of-client-2.json"
 
 
 def test_clients_that_cannot_be_wrapped_are_refused():

@@ -1,5 +1,6 @@
 "Secure aggregation: the sum is exact whoever leaves, and nobody is helped to more than the sum."
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import nn
 from conftest import Strike, normal
 
 pytest.importorskip("cryptography")
+from cryptography.hazmat.primitives.asymmetric import ec
 
 import fedbook.privacy.secagg
 from fedbook.engine.workers import prove, trial
@@ -21,10 +23,11 @@ from fedbook.fedreplay import FedReplayExperiment
 from fedbook.fedreplay import profiles as replay_profiles
 from fedbook.engine.errors import UserError
 from fedbook.engine.local import build
-from fedbook.privacy.secagg import (Additive, SecureClient, SecureExperiment, join_secret, keystream,
-                                    moment_sums, moments_of_sums, profiles, split_secret)
+from fedbook.deploy.nodes import write_node_key
+from fedbook.privacy.secagg import (Additive, Identity, SecureClient, SecureExperiment, SecureServer, _List, _unmasked,
+                                    join_secret, keystream, moment_sums, moments_of_sums, profiles, split_secret)
 from fedbook.methods.wasserstein import Gaussian
-from fedbook.engine.wire import Msg, Refused, pack, unpack
+from fedbook.engine.wire import Msg, Refused, labelled, pack, part, unpack
 
 BENCH = "secagg"
 VERBS = ("advertise", "share", "masked", "unmask")
@@ -79,8 +82,7 @@ def test_a_threshold_that_is_none_is_named(threshold):
 def tiny(): return nn.Linear(3, 2)
 
 HOW = Additive(most=1000)
-SERVER = Server(build(tiny, 0))
-LAYOUT = [["meta/n", []], ["weight", [2, 3]], ["bias", [2]]]
+ASKED = Msg(Server(build(tiny, 0)).weights)
 
 
 def reply(id, n=None):
@@ -89,9 +91,10 @@ def reply(id, n=None):
 
 def test_a_mean_out_of_whole_numbers():
     replies = [reply(0, 100), reply(1, 7), reply(2, 393)]
-    assert HOW.layout(SERVER) == LAYOUT
-    wholes = [HOW.whole(each, LAYOUT) for each in replies]
-    joined = HOW.reply(sum(wholes), SERVER)
+    shapes = {name: tuple(t.shape) for name, t in HOW.parts(ASKED).items()}
+    assert list(shapes.items()) == [("meta/n", ()), ("bias", (2,)), ("weight", (2, 3))]
+    wholes = [HOW.whole(each, ASKED) for each in replies]
+    joined = HOW.reply(sum(wholes), ASKED)
     assert joined.meta == {"n": 500} and joined.tensors["weight"].dtype == torch.float32
     mean = sum(each.tensors["weight"].double() * each.meta["n"] for each in replies) / 500
     assert (joined.tensors["weight"] - mean).abs().max() < 3 * 8 * 1000 / 2**31 / 500 + 1e-6
@@ -100,9 +103,9 @@ def test_a_mean_out_of_whole_numbers():
 
 
 def test_the_largest_sum_still_fits():
-    most = [Msg({name: torch.full_like(t, sign * 8.0) for name, t in SERVER.weights.items()}, {"n": 500})
+    most = [Msg({name: torch.full_like(t, sign * 8.0) for name, t in ASKED.tensors.items()}, {"n": 500})
             for sign in (1, 1)]
-    joined = HOW.reply(sum(HOW.whole(each, LAYOUT) for each in most), SERVER)
+    joined = HOW.reply(sum(HOW.whole(each, ASKED) for each in most), ASKED)
     assert torch.allclose(joined.tensors["bias"], torch.tensor(8.0), atol=1e-5)
 
 
@@ -111,36 +114,36 @@ def test_the_largest_sum_still_fits():
     (dict(bias=torch.tensor([float("nan"), 0])), "not finite"), (dict(bias=torch.zeros(3)), "shape"),
     (dict(more=torch.zeros(1)), "more")])
 def test_what_does_not_fit_is_named(change, word):
-    with pytest.raises(UserError, match=word): HOW.whole(Msg(reply(0).tensors | change, {"n": 5}), LAYOUT)
+    with pytest.raises(UserError, match=word): HOW.whole(Msg(reply(0).tensors | change, {"n": 5}), ASKED)
 
 
 @pytest.mark.parametrize("meta, word", [({"n": 1001}, "n=1001"), ({"n": 0}, "n=0"),
                                         ({"n": 5, "loss": 0.5}, "loss"), ({"n": 5, "who": 3}, "who")])
 def test_a_meta_that_does_not_add_up_is_named(meta, word):
-    with pytest.raises(UserError, match=word): HOW.whole(Msg(reply(0).tensors, meta), LAYOUT)
+    with pytest.raises(UserError, match=word): HOW.whole(Msg(reply(0).tensors, meta), ASKED)
 
 
 def test_a_count_of_all_beyond_the_most_is_refused():
-    total = sum(HOW.whole(reply(id, 400), LAYOUT) for id in range(3))
-    with pytest.raises(Refused, match="n=1200"): HOW.reply(total, SERVER)
+    total = sum(HOW.whole(reply(id, 400), ASKED) for id in range(3))
+    with pytest.raises(Refused, match="n=1200"): HOW.reply(total, ASKED)
 
 
 def test_moments_add_up_to_those_of_all_samples():
     samples = [normal(n, 4, seed=n) for n in (5, 30, 11)]
     mine = [Gaussian.from_samples(x) for x in samples]
     empty = {"moments/mean": torch.zeros(4), "moments/cov": torch.zeros(4, 4), "w": torch.zeros(1)}
-    like = lambda server: Msg(empty, {"n": 1})
+    like = lambda asked: Msg(empty, {"n": 1})
     how = Additive(like, moment_sums, moments_of_sums, most=100)
     replies = [Msg({"moments/mean": g.mean, "moments/cov": g.cov, "w": torch.ones(1)}, {"n": g.n})
                for g in mine]
     without = Msg({"w": torch.full((1,), 3.0)}, {"n": 2})
-    joined = how.reply(sum(how.whole(each, how.layout(None)) for each in (*replies, without)), None)
+    joined = how.reply(sum(how.whole(each, Msg()) for each in (*replies, without)), Msg())
     pooled = Gaussian.pool(mine)
     assert joined.meta == {"n": 48} and joined.tensors["w"].item() == pytest.approx(52 / 48)
     assert torch.allclose(joined.tensors["moments/mean"], pooled.mean, atol=1e-5)
     assert torch.allclose(joined.tensors["moments/cov"], pooled.cov, atol=1e-5)
     assert torch.allclose(pooled.cov, Gaussian.from_samples(torch.cat(samples)).cov, atol=1e-5)
-    alone = how.reply(how.whole(without, how.layout(None)), None)
+    alone = how.reply(how.whole(without, Msg()), Msg())
     assert alone.tensors.keys() == {"w"}
 
 
@@ -168,9 +171,9 @@ def take(step, federation, server):
 
 class Seen(Additive):
     "Notes the sums that it is given."
-    def reply(self, total, server):
+    def reply(self, total, asked):
         seen.append(total.copy())
-        return super().reply(total, server)
+        return super().reply(total, asked)
 
 seen: list[np.ndarray] = []
 
@@ -178,7 +181,7 @@ seen: list[np.ndarray] = []
 def wholes(ids):
     "The exact sum of the whole numbers of clients `ids` in the first round."
     answers = [Tiny(SIZES).client(id).fit(Msg(Tiny(SIZES).server().weights)) for id in ids]
-    return sum(HOW.whole(each, LAYOUT).astype(np.uint64) for each in answers) % 2**32
+    return sum(HOW.whole(each, ASKED).astype(np.uint64) for each in answers) % 2**32
 
 
 @given(st.lists(st.sampled_from((*VERBS, None, None)), min_size=5, max_size=5))
@@ -265,23 +268,47 @@ def test_a_letter_for_somebody_else_is_not_opened():
     assert upto(secure(), "unmask", meddle)[0].here == [0, 1, 4]
 
 
-@pytest.mark.parametrize("row", [0, 4])
-def test_a_wrong_piece_opens_nothing(row):
-    class Liar(SecureClient):
-        def unmask(self, msg):
-            answer = super().unmask(msg)
-            if self.client.id == 1: answer.tensors["pieces"][row, 3] ^= 1
-            return answer
+class Liar(SecureClient):
+    "A client whose pieces, of the secrets of those in the rows `lies`, are wrong."
+    lies: tuple = ()
 
-    experiment, server = secure(), secure().server()
-    make = lambda id: Liar(experiment.client(id).client, 3, HOW)
-    with Federation(InProcess(make), 5, faults=Strike({(0, "masked", 4): "silent"})) as federation:
-        server.begin(federation.ids, 0)
-        *first, last = server.steps(federation.ids, 0)
-        for step in first: take(step, federation, server)
-        before = pack(Msg(server.server.weights))
-        with pytest.raises(TooFewReplies, match="piece"): take(last, federation, server)
-        assert pack(Msg(server.server.weights)) == before
+    def unmask(self, msg):
+        answer = super().unmask(msg)
+        for row in self.lies: answer.tensors["pieces"][row, 3 + 5 * self.client.id] ^= 1
+        return answer
+
+
+def with_liars(liars, row, gone=()):
+    "A server before `unmask`, its last step and federation, in which `liars` will give a wrong piece of `row`."
+    def make(id):
+        client = Liar(secure().client(id).client, 3, HOW)
+        client.lies = [row] if id in liars else []
+        return client
+
+    server, hits = secure(how=Seen(most=1000)).server(), {(0, "masked", id): "silent" for id in gone}
+    federation = Federation(InProcess(make), 5, faults=Strike(hits))
+    server.begin(federation.ids, 0)
+    *first, last = server.steps(federation.ids, 0)
+    for step in first: take(step, federation, server)
+    return server, last, federation
+
+
+@pytest.mark.parametrize("liars, row, gone", [([0], 0, []), ([0], 4, [4]), ([1, 3], 2, []), ([2], 2, [4])])
+def test_others_open_what_a_wrong_piece_does_not(liars, row, gone):
+    seen.clear()
+    server, last, federation = with_liars(liars, row, gone)
+    with pytest.warns(UserWarning, match=rf"clients \{liars} gave a wrong piece of a secret of client {row}"):
+        take(last, federation, server)
+    assert (seen[0] == wholes([id for id in range(5) if id not in gone])).all()
+
+
+@pytest.mark.parametrize("row", [0, 4])
+def test_too_many_wrong_pieces_open_nothing(row):
+    server, last, federation = with_liars([0, 1, 2], row, [4])
+    before = pack(Msg(server.server.weights))
+    with pytest.raises(TooFewReplies, match=f"too many pieces .* are wrong: that of client {row}"):
+        take(last, federation, server)
+    assert pack(Msg(server.server.weights)) == before
 
 
 def there(ids): return Msg({}, {"there": ids})
@@ -409,6 +436,170 @@ def test_secrets_are_forgotten_when_the_round_is_over():
     assert ended.server.keys == {} == ended.server.letters and ended.server.total is None
 
 
+# A server that asks one something else
+
+
+class Deep(Tiny):
+    "FedAvg of a network with a hidden layer."
+    net = staticmethod(lambda: nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))
+
+    def client(self, id):
+        n = 4 + id
+        return Client(id, build(self.net, 1), normal(n, 3, seed=id), torch.arange(n) % 2, seed=0, batch=4)
+
+    def server(self): return Server(build(self.net, 0))
+
+
+ALONE = 2  # the client that is asked something else than the others
+
+
+def zeros(tensors): return {name: torch.zeros_like(t) for name, t in tensors.items()}
+
+
+class Inconsistent(SecureServer):
+    "Asks all but one about a model of zeros, about which a network with a hidden layer learns its last bias alone."
+    def _letter(self, say, id):
+        letter = super()._letter(say, id)
+        others = labelled(zeros(self.asked.tensors), "asked") if id != ALONE else {}
+        return Msg(letter.tensors | others, letter.meta)
+
+
+def opened_by(kind, experiment):
+    "The sum that a server of this `kind` opens, as floats times the counts, by name, and what it says."
+    seen.clear()
+    server = kind(experiment.experiment.server(), 3, experiment.how)
+    with Federation(InProcess(experiment.client), 5, faults=Strike({})) as federation:
+        server.begin(federation.ids, 0)
+        try:
+            for step in server.steps(federation.ids, 0): take(step, federation, server)
+            said = ""
+        except TooFewReplies as stopped: said = str(stopped)
+    return seen[0], said
+
+
+@pytest.mark.parametrize("bound", [True, False])
+def test_a_model_that_others_do_not_have_reads_nobody(bound, monkeypatch):
+    if not bound: monkeypatch.setattr(_List, "about_answers", lambda listed, asked: listed.about())
+    experiment = secure(kind=Deep, how=Seen(most=1000))
+    total, said = opened_by(Inconsistent, experiment)
+    asked = Msg(Deep(SIZES).server().weights)
+    true = HOW.whole(Deep(SIZES).client(ALONE).fit(asked), asked)
+    hidden = slice(1, 1 + 12 + 4)  # after n: the first layer, whose sum over the others is 0
+    assert (total[hidden] == true[hidden]).all() != bound
+    assert ("n=" in said) == bound
+
+
+def test_a_layout_that_travels_is_not_read():
+    server, federation = upto(secure(), "masked")
+    step = server.steps(federation.ids, 0)[2]
+    def told(id):
+        letter = step.say(id)
+        return Msg(letter.tensors, letter.meta | {"layout": [["weight", [10**13]]]})
+    assert all(msg.tensors["masked"].shape == (9,) for msg in ask(federation, "masked", told, server.here).values())
+
+
+class Careless(Client):
+    "A client that reads the names that it knows, and no others."
+    def fit(self, msg): return super().fit(Msg({name: msg.tensors[name] for name in ("weight", "bias")}, msg.meta))
+
+
+class Lax(Tiny):
+    def client(self, id):
+        n = 4 + id
+        return Careless(id, build(tiny, 1), normal(n, 3, seed=id), torch.arange(n) % 2, seed=0, batch=4)
+
+
+def by_name(asked): return Msg(dict(sorted(asked.tensors.items())), {"n": 1})
+
+
+@pytest.mark.parametrize("bound", [True, False])
+def test_numbers_that_lie_elsewhere_read_nobody(bound, monkeypatch):
+    "One is asked with a name more at the end, the others with one at the front, where their sum has zeros."
+    if not bound: monkeypatch.setattr(_List, "about_answers", lambda listed, asked: listed.about())
+    experiment, everybody = secure(kind=Lax, how=HOW._replace(like=by_name)), list(range(5))
+    server, federation = upto(experiment, "masked")
+    step = server.steps(everybody, 0)[2]
+
+    def told(id):
+        letter = step.say(id)
+        return Msg(letter.tensors | {f"asked/{'zzz' if id == ALONE else 'aaa'}": torch.zeros(8)}, letter.meta)
+
+    uploads = [msg.tensors["masked"].numpy() for msg in ask(federation, "masked", told, everybody).values()]
+    answers = ask(federation, "unmask", there(everybody), everybody)
+    pieces = {id: msg.tensors["pieces"] for id, msg in answers.items()}
+    digests = {id: keys[2].numpy().tobytes() for id, keys in server.keys.items()}
+    listed, letter = server._listed(), told(ALONE)
+    about = listed.about_answers(Msg(part(letter.tensors, "asked"), letter.meta["asked"]))
+    total = sum(upload.view(np.uint32) for upload in uploads)
+    read = _unmasked(listed, about, digests, total, server.sharers, everybody, pieces)[1:9]
+    true = HOW._replace(like=by_name).whole(Tiny(SIZES).client(ALONE).fit(ASKED), ASKED)[1:9]
+    assert (read == true).all() != bound
+
+
+def test_who_would_be_asked_something_else_is_left_out():
+    class Picky(Server):
+        def send(self, id): return Msg(self.weights, {"again": True} if id in (1, 3) else {})
+
+    class Picked(Tiny): kind = Picky
+    seen.clear()
+    with pytest.warns(UserWarning, match=r"clients \[1, 3\] would be asked something else"):
+        ended = trial(secure(kind=Picked, how=Seen(most=1000)), workers=1)
+    assert (seen[0] == wholes([0, 2, 4])).all()
+    assert sorted(e.client for e in ended.federation.ledger.where(way="up", verb="masked")) == [0, 2, 4]
+
+
+# Who the others are
+
+
+def named(count=5, skip=()):
+    "The `Identity` of each of so many clients; those of `skip` are known by another key."
+    keys = {id: ec.generate_private_key(ec.SECP384R1()) for id in range(count)}
+    others = {id: ec.generate_private_key(ec.SECP384R1()) for id in skip}
+    known = {id: key.public_key() for id, key in (keys | others).items()}
+    return {id: Identity(key, known) for id, key in keys.items()}
+
+
+def signing(identities, threshold=3):
+    server = SecureServer(Tiny(SIZES).server(), threshold, HOW, signed=True)
+    make = lambda id: SecureClient(Tiny(SIZES).client(id), threshold, HOW, identity=identities[id])
+    return server, Federation(InProcess(make), 5, faults=Strike({}))
+
+
+def test_signed_lists_give_the_same_sum():
+    server, federation = signing(named())
+    server.begin(federation.ids, 0)
+    for step in server.steps(federation.ids, 0): take(step, federation, server)
+    plain = trial(secure(), workers=1).server.server.weights
+    assert all(torch.equal(t, plain[name]) for name, t in server.server.weights.items())
+
+
+def test_nobody_answers_beside_one_who_is_made_up():
+    server, federation = signing(named(skip=[4]))
+    server.begin(federation.ids, 0)
+    first, second, third, _ = server.steps(federation.ids, 0)
+    for step in (first, second): take(step, federation, server)
+    with pytest.raises(TooFewReplies, match="known as client 4 has not signed"): take(third, federation, server)
+
+
+@pytest.mark.parametrize("change", [lambda t: t[[1, 0, 2, 3, 4]], lambda t: t ^ 1, lambda t: t[:4], lambda t: t * 0])
+def test_signatures_that_are_not_theirs_are_refused(change):
+    identity = named()
+    signatures = torch.stack([identity[id].sign(b"list") for id in range(5)])
+    identity[0].check(b"list", [0, 1, 2, 3, 4], signatures)
+    with pytest.raises(Refused, match="has not signed"): identity[0].check(b"list", [0, 1, 2, 3, 4], change(signatures))
+    with pytest.raises(Refused, match="client 0 has not signed"): identity[0].check(b"other", [0, 1], signatures[:2])
+
+
+def test_an_identity_out_of_the_files_of_nodes(tmp_path):
+    keys = [write_node_key(tmp_path / f"node{id}") for id in range(2)]
+    (tmp_path / "known.txt").write_text("".join(f"{id} {Path(f'{key}.pub').read_text()}\n"
+                                                for id, key in enumerate(keys)))
+    one, two = (Identity.read(key, tmp_path / "known.txt") for key in keys)
+    one.check(b"list", [0, 1], torch.stack([one.sign(b"list"), two.sign(b"list")]))
+    with pytest.raises(UserError, match="known.*must be a private key, and a line"):
+        Identity.read(keys[0], keys[1])
+
+
 # Other messages of the course
 
 
@@ -416,7 +607,7 @@ def test_fedreplays_head_is_the_same_under_masks():
     y = torch.arange(60) % 6
     world = World(normal(60, 8) + y[:, None], y, normal(12, 8, seed=1), y[:12], list("abcdef"), "six")
     farms = FedReplayExperiment(replace(replay_profiles["smoke"], clients=4, rounds=1), 0, features=world)
-    how = Additive(lambda server: Msg(server.weights, {"n": 1, "counts": [0] * server.classes}), most=60)
+    how = Additive(lambda asked: Msg(asked.tensors, {"n": 1, "counts": [0] * 6}), most=60)
     one = trial(farms, workers=1).server
     other = trial(SecureExperiment(farms, 3, how, clear=("donate", "pool")), workers=1).server.server
     assert all(torch.allclose(t, other.weights[name], atol=1e-6) for name, t in one.weights.items())

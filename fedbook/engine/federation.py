@@ -1276,8 +1276,8 @@ def _revived(kind, named):
 # %% ../../nbs/engine/federation.ipynb #a60c7d02
 @dataclass(frozen=True)
 class Wrapped:
-    """An experiment around another: a subclass builds its client, server or test out of those of the
-    `experiment` inside, and what it leaves is that experiment's."""
+    """An experiment around another: a subclass says what becomes of a client (`around`), and builds its server
+    or test out of those of the `experiment` inside. What it leaves is that experiment's."""
 
     experiment: Any
 
@@ -1301,8 +1301,16 @@ class Wrapped:
     def precision(self) -> str:
         return self.experiment.precision
 
+    @property
+    def sizes(self) -> Any:
+        return self.experiment.sizes
+
+    def around(self, client: Any) -> Any:
+        "What becomes of a `client` of the experiment inside."
+        return client
+
     def client(self, id: int) -> Any:
-        return self.experiment.built_client(id)
+        return self.around(self.experiment.built_client(id))
 
     def server(self) -> Any:
         return self.experiment.built_server()
@@ -1320,6 +1328,18 @@ class Wrapped:
 
     def built_client(self, id: int) -> Any:
         return self.client(id)
+
+    def at(
+        self, folder: str = "", device: str = "", **sizes: Any
+    ) -> "Wrapped":
+        "The same around the experiment on a machine of its own (`Experiment.at`)."
+        inside = self.experiment.at(folder, device, **sizes)
+        return replace(self, experiment=inside)
+
+    def own_client(self, id: int, **own: Any) -> Any:
+        "Client `id` as its machine makes it (`Experiment.own_client`), and what becomes of it."
+        client = self.experiment.own_client(id, **own)
+        return self.around(client)
 
     def built_server(self) -> Any:
         return self.server()

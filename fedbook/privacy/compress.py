@@ -209,6 +209,6 @@ class UsedExperts(Wrapped):
     each client; `least` as there."""
     least: float = 0.0
 
-    def client(self, id: int) -> UsedExpertsClient:
-        "Return client number `id`, wrapped."
-        return UsedExpertsClient(self.experiment.built_client(id), self.least)
+    def around(self, client: Any) -> UsedExpertsClient:
+        "Return the `client`, wrapped."
+        return UsedExpertsClient(client, self.least)
