@@ -1,7 +1,7 @@
 """What messages tell: each attack against a case whose answer is known."""
 import importlib
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -18,15 +18,16 @@ from fedbook.privacy.attack import (AttackSizes, Decoder, FewPictures, Gallery, 
                                     embeddings_in, guess_counts, guess_labels, holding_of, imprinted,
                                     inputs_from_moves, invert_update, likeness_of_masks, linked_answers,
                                     lira_scores, log_odds, membership_auc, noised, outside_span, own_rows,
-                                    read_classes, read_pictures, recorded, seen_by, share_read,
+                                    guess_shares, known_holdings, read_classes, read_pictures, recorded, seen_by, share_read,
                                     simulated_update, thin_spans, total_variation, train_decoder,
                                     true_positive_rate, unique_lengths, unknown_rows)
 from fedbook.engine.workers import prove, trial
-from fedbook.engine.federation import Call, InProcess
+from fedbook.engine.federation import Call, InProcess, Server, WrappedClient
 from fedbook.engine.errors import UserError
 from fedbook.methods.leverage import BlockDiagonal, mask, random_orthogonal
 from fedbook.engine.local import build, generator
-from fedbook.privacy.dp import norm_of
+from fedbook.methods.fedavg import FedAvgExperiment, FedAvgSizes
+from fedbook.privacy.dp import DPClient, norm_of
 from fedbook.methods.wasserstein import Gaussian
 from fedbook.engine.wire import Ledger, Msg, pack
 from fedbook.engine.local import as_float
@@ -339,13 +340,13 @@ def test_a_shielded_federation_is_a_function_of_its_seed():
 def test_the_direction_of_updates_links_unlike_clients():
     record = recorded(FewPictures(replace(SIZES, clients=6, per_round=6, rounds=3), 0, count=1))
     assert linked_answers(record) > 0.9
-    assert read_classes(record) > 0.9 and own_rows(record) is None and thin_spans(record) is None
+    assert read_classes(known_holdings(record)) > 0.9 and own_rows(record) is None and thin_spans(record) is None
     assert set(change_in(record.letters[0])) == set(record.letters[0].reply.tensors)
 
 
 def test_a_linear_first_layer_gives_its_pictures():
     record = recorded(FewPictures(replace(SIZES, rounds=1), 0, count=1, make=mlp))
-    assert read_pictures(record) == 1.0
+    assert read_pictures(known_holdings(record)) == 1.0
 
 
 def test_lengths_tell_where_they_differ(two_rounds):
@@ -370,6 +371,109 @@ def test_a_client_with_tasks_holds_what_the_message_names():
     assert holding_of(Tasked())[1].tolist() == [0, 1, 2]
 
 
+# Whatever the layers are called, and whatever a client answers
+
+
+def named_layers(first, last):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.add_module(first, nn.Linear(784, 64))
+            self.add_module(last, nn.Linear(64, 10))
+
+        def forward(self, x): return getattr(self, last)(getattr(self, first)(x.flatten(1)).relu())
+    return Net
+
+
+def twelve():
+    "A network whose last bias, of module 11, stands before others by the alphabet."
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 64), *[nn.Identity() for _ in range(8)], nn.ReLU(),
+                         nn.Linear(64, 10))
+
+
+NETWORKS = {"by the alphabet": named_layers("a_first", "z_last"), "stem and classifier": named_layers("stem", "classifier"),
+            "hidden and head": named_layers("hidden", "head"), "out and in": named_layers("z_in", "a_out"),
+            "twelve modules": twelve}
+
+
+def told_of(reply, sent, form):
+    move = {name: t - sent[name] for name, t in reply.items()}
+    return {"weights": reply, "update": move, "renamed": {f"g/{name}": t for name, t in move.items()},
+            "gradient": {name: -10 * t for name, t in move.items()}}[form]
+
+
+class Telling(WrappedClient):
+    "Answers its weights in some other `form`."
+    def __init__(self, client, form):
+        super().__init__(client)
+        self.form = form
+
+    def fit(self, msg):
+        reply = self.client.fit(msg)
+        return Msg(told_of(reply.tensors, msg.tensors, self.form), reply.meta)
+
+
+class Forgiving(Server):
+    "Takes any answer, and learns nothing."
+    def accept(self, verb, id, msg): pass
+
+    def merge(self, replies): list(replies)
+
+
+def few_pictures_each(make, around, count=1):
+    @dataclass(frozen=True)
+    class Told(FewPictures):
+        def client(self, id): return around(super().client(id))
+
+        def server(self): return Forgiving(self.network(), self.sizes.per_round, self.seed)
+    return Told(replace(SIZES, clients=4, per_round=4, rounds=1, batch=max(4, count)), 0, count=count, make=make)
+
+
+@pytest.mark.parametrize("form", ["weights", "update", "renamed", "gradient"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_an_audit_finds_what_leaks_under_any_name_and_in_any_form(name, form):
+    experiment = few_pictures_each(NETWORKS[name], lambda client: Telling(client, form))
+    found = {row["attack"]: row["figure"] for row in audit(experiment)}
+    assert found["classes from a bias"] == found["pictures from a layer"] == "100%", found
+
+
+def test_an_audit_finds_what_the_courses_own_clients_leak():
+    def private(client): return DPClient(client.id, client.model, client.x, client.y, 0, batch=16, lr=0.1, clip=1e6)
+    found = {row["attack"]: row["figure"] for row in audit(few_pictures_each(NETWORKS["hidden and head"], private))}
+    assert found["classes from a bias"] == found["pictures from a layer"] == "100%"
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_an_attack_that_was_not_made_for_a_network_does_not_call_it_safe(count):
+    "Noise hides what a client with one picture tells, too: then nobody knows whether the attack would work."
+    experiment = few_pictures_each(mlp, lambda client: ShieldedClient(client, hidden), count)
+    found = {row["attack"]: row["figure"] for row in audit(experiment)}
+    assert found["classes from a bias"] == found["pictures from a layer"] == "could not be tried"
+
+
+def hidden(update, generator): return noised(update, generator, 1.0, 10.0)
+
+
+def test_many_pictures_are_no_reason_to_doubt_the_attack():
+    "Of clients with all classes nothing is read, and the control says that it was tried."
+    experiment = few_pictures_each(mlp, lambda client: client, 100)
+    found = {row["attack"]: row["figure"] for row in audit(experiment)}
+    assert found["pictures from a layer"].endswith("%") and found["classes from a bias"].endswith("%")
+    assert float(found["pictures from a layer"][:-1]) < 50
+
+
+def test_shares_of_classes_are_read_from_a_whole_round():
+    true = torch.tensor([0.6, 0.1, 0.3, 0.0])
+    given = torch.tensor([[0.7, 0.1, 0.1, 0.1], [0.2, 0.5, 0.2, 0.1], [0.1, 0.2, 0.6, 0.1], [0.1, 0.1, 0.1, 0.7]])
+    move = 0.1 * 20 * (true - given.T @ true)
+    assert torch.allclose(guess_shares(move, 0.1, 20, given, given).float(), true, atol=1e-5)
+    skewed = FedAvgExperiment(replace(FedAvgSizes(), clients=20, per_round=4, rounds=1, alpha=0.3, batch=16, lr=0.1), 0)
+    x, y = skewed.pictures("test").tensors()
+    rows = {row["attack"]: row for row in audit(skewed, (x[:300], y[:300]))}
+    read, alike = (float(rows["class shares of a round"][key].split("%")[0]) for key in ("figure", "safe"))
+    assert read > alike + 15
+
+
 @pytest.mark.parametrize("name", ["fedavg", "fedreplay", "fedmox", "fedklpr", "fedcbdr", "fedgtea"])
 def test_audit_takes_any_experiment(name):
     module = importlib.import_module(f"fedbook.{'methods.' * (name == 'fedavg')}{name}")
@@ -378,7 +482,7 @@ def test_audit_takes_any_experiment(name):
     if name == "fedreplay": sizes = replace(sizes, clients=4, rounds=2)
     table = {row["attack"]: row["figure"] for row in audit(module.experiment(sizes, 0))}
     fits = {attack for attack, figure in table.items() if figure != "does not fit"}
-    assert "lengths" in fits and len(table) == 7
+    assert "lengths" in fits and len(table) == 8
     wanted = {"fedavg": {"classes from a bias", "linking"}, "fedreplay": {"rows sent as they are", "linking"},
               "fedmox": set(), "fedklpr": {"linking"}, "fedcbdr": {"span of few rows", "linking"},
               "fedgtea": {"span of few rows", "linking"}}[name]
