@@ -25,7 +25,8 @@ from fedbook.engine.errors import UserError
 from fedbook.engine.local import build
 from fedbook.deploy.nodes import write_node_key
 from fedbook.privacy.secagg import (Additive, Identity, SecureClient, SecureExperiment, SecureServer, _List, _unmasked,
-                                    join_secret, keystream, moment_sums, moments_of_sums, profiles, split_secret)
+                                    join_secret, keystream, known_keys, moment_sums, moments_of_sums, private_key,
+                                    profiles, secure_experiment, split_secret)
 from fedbook.methods.wasserstein import Gaussian
 from fedbook.engine.wire import Msg, Refused, labelled, pack, part, unpack
 
@@ -594,10 +595,23 @@ def test_an_identity_out_of_the_files_of_nodes(tmp_path):
     keys = [write_node_key(tmp_path / f"node{id}") for id in range(2)]
     (tmp_path / "known.txt").write_text("".join(f"{id} {Path(f'{key}.pub').read_text()}\n"
                                                 for id, key in enumerate(keys)))
-    one, two = (Identity.read(key, tmp_path / "known.txt") for key in keys)
+    known = known_keys(tmp_path / "known.txt")
+    one, two = (Identity(private_key(key), known) for key in keys)
     one.check(b"list", [0, 1], torch.stack([one.sign(b"list"), two.sign(b"list")]))
-    with pytest.raises(UserError, match="known.*must be a private key, and a line"):
-        Identity.read(keys[0], keys[1])
+    with pytest.raises(UserError, match="known=.*a line for each client"): known_keys(keys[0])
+    with pytest.raises(UserError, match="key=.*private key"): private_key(tmp_path / "known.txt")
+
+
+def test_on_a_machine_of_its_own_a_client_has_a_book_and_signs(tmp_path):
+    experiment = secure_experiment(replace(profiles["smoke"], clients=3, per_round=3), 0)
+    key = write_node_key(tmp_path / "node0")
+    (tmp_path / "known.txt").write_text(f"0 {Path(f'{key}.pub').read_text()}")
+    own = dict(key=str(key), known=str(tmp_path / "known.txt"))
+    with pytest.raises(UserError, match="book=''.*node-config"): experiment.own_client(0, **own)
+    with pytest.raises(UserError, match="key=.*private key"): experiment.own_client(0, book="b")
+    client = experiment.own_client(0, book=str(tmp_path / "book"), **own)
+    assert client.book and list(client.identity.known) == [0] and client.client.id == 0
+    assert experiment.at().built_server().signed and not experiment.built_server().signed
 
 
 # Other messages of the course

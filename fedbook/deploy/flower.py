@@ -59,6 +59,7 @@ from ..engine.show import bytes_text
 from ..engine.sizes import Bounds, Count, Positive, Profile, whole_number
 from ..engine.wire import Refused
 from ..engine.workers import Checkpoint, default_workers
+from ..privacy.secagg import has_signed, known_keys, private_key, signature_of
 
 # %% ../../nbs/deploy/flower.ipynb #43cfd46f
 @dataclass(frozen=True)
@@ -243,7 +244,7 @@ def client_app(make_client: Callable[..., ClientLike], keep: str | Path | None =
     that a server may call) is an action `train.VERB`.
 
     The id is the node's `partition-id`; other entries of its `--node-config`, such as its folder, go to
-    `make_client` by name. Private state stays on the node: in Flower's context, and in the folder `keep` (or
+    `make_client` by name; with its private `key` (a file) it signs that it serves this client. Private state stays on the node: in Flower's context, and in the folder `keep` (or
     the node's `state-folder`) if given, with a folder inside for each run. An exception is replied as its
     text. `threads`: torch threads."""
     app = ClientApp()
@@ -269,7 +270,10 @@ def client_app(make_client: Callable[..., ClientLike], keep: str | Path | None =
 
     @app.query("hello")
     def hello(message, context):
-        return Message(RecordDict({"fedbook": ConfigRecord({"id": node_id(context)})}), reply_to=message)
+        id, key = node_id(context), context.node_config.get("key")
+        says: dict[str, Any] = {"id": id}
+        if key: says["signature"] = signature_of(private_key(str(key)), _greeting(id, message.content))
+        return Message(RecordDict({"fedbook": ConfigRecord(says)}), reply_to=message)
 
     return app
 
@@ -281,6 +285,10 @@ def _make(make_client, context):
     except TypeError as error:
         if others: raise UserError(f"--node-config says {others}, and the client cannot be made so: {error}")
         raise
+
+def _greeting(id, content):
+    "What a node signs that says it serves client `id`, when it is greeted with this `content`."
+    return hashlib.sha256(f"client {id}, {content['fedbook']['nonce']}".encode()).digest()
 
 def run_of(message: Message) -> str:
     """Return the name of the run that `message` belongs to, a folder's name on the node. Raises `UserError`
@@ -321,17 +329,19 @@ class FlowerTransport:
     a client whose node has not connected yet is waited for, `wait` seconds, once. Of n clients asked to
     `fit`, the first ceil(n / `over`) are taken. An `Answer`'s state is the SHA-256 of the client's private
     state, which stays on its node in a folder named `run` (digits and small letters). Messages and replies
-    wait on disk in `folder` (None: the system's temporary one)."""
+    wait on disk in `folder` (None: the system's temporary one). With the public keys `known` of the clients
+    (id to key), a node serves a client only if it has that client's key."""
 
     def __init__(self, grid: Grid, ids: Iterable[int], timeout: float = 600.0, wait: float = 60.0,
-                 run: str = "run", over: float = 1.0, folder: str | Path | None = None):
+                 run: str = "run", over: float = 1.0, folder: str | Path | None = None,
+                 known: dict[int, Any] | None = None):
         for name, value in (("timeout", timeout), ("wait", wait)):
             if not isinstance(value, (int, float)) or not value > 0:
                 raise UserError(f"{name}={value!r} must be a number of seconds above 0")
         if not isinstance(over, (int, float)) or not 1 <= over < math.inf:
             raise UserError(f"over={over!r} must be a number of at least 1, such as 1.3")
         self.grid, self.ids, self.timeout, self.wait, self.run = grid, list(ids), timeout, wait, run
-        self.over, self.folder = over, folder
+        self.over, self.folder, self.known = over, folder, known
         self.nodes: dict[int, int] = {}
         self.strangers: dict[int, str] = {}
         self.given_up: set[int] = set()
@@ -465,7 +475,8 @@ class FlowerTransport:
         """Ask `nodes` (node ids) which client they serve. One that serves none of `ids`, or one that already
         has a node, is left out, and asked again in the next round or when a node has come or gone. One that
         the SuperLink calls unavailable (it may have just restarted) is asked again at once."""
-        letters = [Message(RecordDict(), node, "query.hello", ttl=self.timeout) for node in nodes]
+        nonce = RecordDict({"fedbook": ConfigRecord({"nonce": secrets.token_hex(16)})})
+        letters = [Message(nonce, node, "query.hello", ttl=self.timeout) for node in nodes]
         if letters: self.grid.push_messages(letters)
         looks = self.watch([letter.metadata.message_id for letter in letters], self.timeout,
                            lambda *pair: pair)
@@ -474,11 +485,19 @@ class FlowerTransport:
             reply, node = replies.get(letter.metadata.message_id), letter.metadata.dst_node_id
             if _away(reply): continue
             id = _whom(reply)
-            if id in self.ids and id not in self.nodes: self.nodes[id] = node
+            wrong = self.unproven(id, nonce, reply) if id in self.ids and id not in self.nodes else ""
+            if id in self.ids and id not in self.nodes and not wrong: self.nodes[id] = node
             else:
-                self.strangers[node] = f"a node that was asked whom it serves said {id!r:.150}"
+                self.strangers[node] = wrong or f"a node that was asked whom it serves said {id!r:.150}"
                 warnings.warn("a node is left out, for it serves none of the clients that are looked for: "
                               + self.strangers[node], stacklevel=2)
+
+    def unproven(self, id: int, nonce: RecordDict, reply: Message) -> str:
+        "Return why it is not believed that the node which answered `nonce` by `reply` serves client `id`, or ''."
+        if self.known is None: return ""
+        signature = reply.content["fedbook"].get("signature", b"")
+        signed = id in self.known and has_signed(self.known[id], _greeting(id, nonce), signature)
+        return "" if signed else f"a node said that it serves client {id}, and has not that client's key"
 
     def close(self) -> None:
         "Do nothing: the nodes belong to others."
@@ -550,9 +569,10 @@ def _cores(ids, side_by_side):
         raise UserError(f"ids={ids} must be 0, 1, 2 and so on: the simulation numbers its nodes so")
     return default_workers() if side_by_side is None else whole_number("side_by_side", side_by_side)
 
-def _federation(grid, ids, min_replies, timeout, wait=60.0, over=1.0, most=10**6, outweigh=OUTWEIGH):
+def _federation(grid, ids, min_replies, timeout, wait=60.0, over=1.0, most=10**6, outweigh=OUTWEIGH, known=None):
     least = whole_number("min_replies", min_replies)
-    return Federation(FlowerTransport(grid, ids, timeout, wait, over=over), ids, least, most=most, outweigh=outweigh)
+    transport = FlowerTransport(grid, ids, timeout, wait, over=over, known=known)
+    return Federation(transport, ids, least, most=most, outweigh=outweigh)
 
 def _stop(*_): raise KeyboardInterrupt("the simulation has ended")
 
@@ -620,7 +640,8 @@ def server_app(plan: Plan) -> ServerApp:
     The run's configuration says: `timeout`, seconds for a client to answer; `wait`, seconds for its node to
     connect; `min-replies` that a round needs; `over`, of n asked n / `over` replies are enough; `most`,
     pictures that a client may claim to have, and `outweigh`, times the median of a round that it may count
-    for; `patience`, rounds without a better score before it ends (0: never); `folder` and `device` of the
+    for; `patience`, rounds without a better score before it ends (0: never); `known`, a
+    file with the clients' public keys, which their nodes must have; `folder` and `device` of the
     server's own data; `out`, the folder for checkpoint and results."""
     app = ServerApp()
 
@@ -631,7 +652,8 @@ def server_app(plan: Plan) -> ServerApp:
         federation = _federation(grid, here.ids, int(config["min-replies"]),
                                  float(config["timeout"]), float(config["wait"]),
                                  float(config.get("over", 1.0)), int(config.get("most", 10**6)),
-                                 float(config.get("outweigh", OUTWEIGH)))
+                                 float(config.get("outweigh", OUTWEIGH)),
+                                 known_keys(str(config["known"])) if config.get("known") else None)
         print(train_plan(plan._replace(experiment=here), federation, config["out"], int(config.get("patience", 0))))
 
     return app
@@ -665,6 +687,7 @@ over = 1.0
 most = 1000000
 outweigh = 10.0
 patience = 0
+known = ""
 folder = ""
 device = ""
 out = "runs"
@@ -707,23 +730,13 @@ def _is_ours(folder):
 # %% ../../nbs/deploy/flower.ipynb #4041613b
 _COMMANDS = """written: {folder}
 
-On the server, whose name or address HOST stands in server.pem (whoever reaches the port can start runs: let
-only your nodes through to it):
-  flower-superlink --host 0.0.0.0 --port 8000 --ssl-ca-certfile ca.pem --ssl-certfile server.pem \\
-      --ssl-keyfile server.key --enable-supernode-auth --disable-runtime-dependency-installation \\
-      --database superlink.db
-  flwr supernode register node0.pub SERVER          (the public key of each node, once)
-
-On the node of client i, for i from 0 to {last}, here 0:
-  flower-supernode --superlink HOST:8000 --root-certificates ca.pem --auth-supernode-private-key node0 \\
-      --node-config 'partition-id=0 folder="/its/data" state-folder="/where/only/the/node/reads"'
-  (without a folder: its part of the data of all; device="cuda" and sizes such as batch=8 may follow)
-
-Then, where SERVER is an entry of Flower's config.toml with address and root-certificates:
-  flwr run {folder} SERVER --stream --run-config 'out="/where/the/server/writes" folder="/its/test/data"'
+Where keys and certificates are still to be made (once, for as many nodes as there are clients):
+  fedbook flower-keys KEYS --host NAME --nodes {count}
+It says what to type on the server, on each node and at the desk. At the desk then, for this app:
+  flwr run {folder} nodes --stream --run-config 'out="/where/the/server/writes" folder="/its/test/data"'
 
 Keep Flower silent everywhere: FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1"""
 
 def node_commands(plan: Plan, folder: str | Path) -> str:
     "Return the shell commands, as text, that run the app of `plan` in `folder` on a server and real nodes."
-    return _COMMANDS.format(folder=shlex.quote(str(folder)), last=len(plan.experiment.ids) - 1)
+    return _COMMANDS.format(folder=shlex.quote(str(folder)), count=len(plan.experiment.ids))

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['profiles', 'write_node_key', 'write_authority', 'write_certificate', 'check_certificate', 'check_server',
-           'NodeProcess', 'LocalNodes', 'write_compose']
+           'NodeProcess', 'LocalNodes', 'write_compose', 'write_keys', 'join_server']
 
 # %% ../../nbs/deploy/nodes.ipynb #660599f4
 import ctypes
@@ -20,13 +20,14 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
 from ..engine.errors import UserError, needs
-from ..engine.sizes import Positive, Profile
+from ..engine.sizes import Positive, Profile, whole_number
 
 # %% ../../nbs/deploy/nodes.ipynb #ee8efc40
 @dataclass(frozen=True)
@@ -289,13 +290,14 @@ class LocalNodes:
     """A Flower SuperLink and `count` SuperNodes as processes of this computer (Linux), which meet on
     127.0.0.1 and keep all files in the new `folder`. Node i serves client i. With `tls` the SuperLink has a
     certificate, with `auth` (which needs `tls`) it admits only nodes whose keys were registered; `env` adds
-    to the environment of all processes.
+    to the environment of all processes, and `config` to each node's `--node-config`, where `{node}` stands for
+    the node's folder.
 
     For use in a `with`: at its end, however that comes, all started processes and their children are
     stopped."""
 
     def __init__(self, folder: str | Path, count: int = 3, tls: bool = True, auth: bool = True,
-                 env: dict[str, str] | None = None):
+                 env: dict[str, str] | None = None, config: str = ""):
         if not Path("/proc").is_dir():
             raise UserError("LocalNodes finds what is left running in /proc, which this system does not "
                             "have; use Linux")
@@ -305,7 +307,8 @@ class LocalNodes:
         self.folder, self.count, self.tls, self.auth = Path(folder).resolve(), count, tls, auth
         if self.folder.exists() and any(self.folder.iterdir()):
             raise UserError(f"folder={str(folder)!r} holds other things; choose a new one")
-        self.env, self.port, self.ports = env or {}, _free_port(), [_free_port() for _ in range(count)]
+        self.env, self.config = env or {}, config
+        self.port, self.ports = _free_port(), [_free_port() for _ in range(count)]
         self.superlink: NodeProcess
         self.nodes: dict[int, NodeProcess] = {}
         self.started: list[NodeProcess] = []
@@ -375,7 +378,8 @@ class LocalNodes:
     def start(self, i: int, wait: bool = True) -> int | None:
         """Start SuperNode `i`. With `wait`, return its node id once it is admitted; one that was killed is
         admitted again only when the SuperLink has noticed, after 40 to 60 s. Without, return None at once."""
-        config = f'partition-id={i} state-folder="{self.folder / f"node{i}/state"}"'
+        place = self.folder / f"node{i}"
+        config = f'partition-id={i} state-folder="{place}/state" {self.config.replace("{node}", str(place))}'
         key, end = self.key(i) if self.auth else None, monotonic() + 120
         while True:
             self.nodes[i] = self.join(f"node{i}", key, config=config, port=self.ports[i])
@@ -452,7 +456,7 @@ services:
     command: flower-superlink --host 0.0.0.0 --port 8000 --ssl-ca-certfile /mnt/keys/ca.pem
       --ssl-certfile /mnt/keys/server.pem --ssl-keyfile /mnt/keys/server.key --enable-supernode-auth
       --disable-runtime-dependency-installation --database /mnt/state/superlink.db
-    ports: ["8000:8000"]
+    ports: ["127.0.0.1:8000:8000"]  # for nodes elsewhere: "8000:8000"; whoever reaches it can start runs
     volumes: [./superlink/keys:/mnt/keys:ro, ./superlink/data:/mnt/data:ro, ./superlink/state:/mnt/state]
 {nodes}  desk:
     <<: *machine
@@ -499,3 +503,100 @@ def write_compose(folder: str | Path, count: int = 2, hosts: Sequence[str] = (),
     nodes = "".join(_NODE.format(i=i) for i in range(count))
     (folder / "compose.yaml").write_text(_COMPOSE.format(names=" ".join(names), nodes=nodes))
     return folder / "compose.yaml"
+
+# %% ../../nbs/deploy/nodes.ipynb #6c0a9e11
+_LINES = """written: {folder}, good for {days:g} days. {folder}/authority signs new certificates: keep it off the net.
+
+1. The server, with {folder}/server (whoever reaches port {port} can start runs: let only nodes and desk through):
+   flower-superlink --host {address} --port {port} --ssl-ca-certfile {folder}/server/ca.pem \\
+       --ssl-certfile {folder}/server/server.pem --ssl-keyfile {folder}/server/server.key \\
+       --enable-supernode-auth --disable-runtime-dependency-installation --database {folder}/server/superlink.db
+
+2. The desk, from which runs are started, with {folder}/desk, once:
+   export FLWR_HOME={folder}/desk
+{register}
+
+3. Each node, with its folder of {folder}, here that of client 0 ({others}):
+   fedbook flower-node {folder}/node0 --data /its/own/pictures
+   (without --data: its part of the data of all)
+
+4. The desk again; APP is what `fedbook flower-app NAME APP -p clients={count}` wrote:
+   flwr run APP nodes --stream --run-config 'out="/where/the/server/writes" known="{folder}/server/known.txt"'
+   (folder="/its/test/pictures" where the server has test pictures of its own)
+"""
+
+def write_keys(folder: str | Path, host: str, count: int, days: float = 90.0, port: int = 8000) -> str:
+    """Write keys and certificates for a server, `count` nodes and an operator's desk into the new `folder`, and
+    return what is to be typed on which machine. Nodes call the server `host`, at `port`; its certificate is good
+    for so many `days`. A file `known.txt` says which key is which client's. Raises `UserError` for a folder that
+    is not empty."""
+    place, count = Path(folder).resolve(), whole_number("count", count)
+    if place.exists() and any(place.iterdir()):
+        raise UserError(f"folder={str(folder)!r} holds other things; choose a new one")
+    write_authority(place / "authority", list(dict.fromkeys([host, "127.0.0.1"])), days)
+    machines = [place / name for name in ("server", "desk", *(f"node{i}" for i in range(count)))]
+    for machine in machines:
+        machine.mkdir(mode=0o700)
+        shutil.copy(place / "authority/ca.pem", machine)
+    for file in ("server.pem", "server.key"): shutil.move(place / "authority" / file, place / "server")
+    public = [write_node_key(machine / "key").with_name("key.pub").read_text() for machine in machines[2:]]
+    known = "".join(f"{i} {text}\n" for i, text in enumerate(public))
+    for i, machine in enumerate(machines[2:]):
+        (machine / "node.json").write_text(json.dumps({"client": i, "host": host, "port": port}))
+        shutil.copy(machine / "key.pub", place / f"desk/node{i}.pub")
+    for machine in (place / "server", *machines[2:]): (machine / "known.txt").write_text(known)
+    link = f'[superlink.nodes]\naddress = "{host}:{port}"\nroot-certificates = "{place}/desk/ca.pem"\n'
+    (place / "desk/config.toml").write_text(link)
+    register = [f"   flwr supernode register {place}/desk/node{i}.pub nodes" for i in range(count)]
+    here = host in ("127.0.0.1", "localhost")
+    return _LINES.format(folder=place, days=days, port=port, address=host if here else "0.0.0.0", count=count,
+                         register="\n".join(register), others=f"node0 to node{count - 1}" if count > 1 else "the only one")
+
+# %% ../../nbs/deploy/nodes.ipynb #6c0a9e13
+_HELD = 90.0  # seconds: a node that was killed passes for alive for up to a minute
+
+def join_server(folder: str | Path, data: str = "", patience: float = _HELD) -> int:
+    """Run the node whose keys and place are in `folder` (as `write_keys` made it), with its own `data` (a folder;
+    empty: its part of everybody's), until it ends, and return its exit code. Raises `UserError`, each with its
+    own sentence, where the server does not answer or its certificate is not good, and where it does not know
+    the node's key; a node that was killed is let in again after up to `patience` seconds."""
+    place = Path(folder).resolve()
+    try: told = json.loads((place / "node.json").read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(f"folder={str(folder)!r} is no node's folder, as fedbook flower-keys makes it ({error})") from None
+    ask, end, waited = partial(check_server, told["host"], told["port"], place / "ca.pem"), monotonic() + patience, False
+    ask()
+    while True:
+        code, refused = _one_node(_node_command(place, told, data), place)
+        if not refused: return code
+        ask()
+        if monotonic() > end:
+            raise UserError(f"the server does not know the key of {place.name}; at the desk type: flwr supernode "
+                            f"register {place.name}.pub nodes")
+        if not waited: print("the server does not let this node in yet: it takes a node that was killed for alive for "
+                             f"up to a minute; trying again for {patience:g} s", flush=True)
+        waited = True
+        sleep(min(5.0, patience / 4))
+
+def _node_command(place, told, data):
+    words = {"partition-id": told["client"], "state-folder": f"{place}/state", "book": f"{place}/book",
+             "key": f"{place}/key", "known": f"{place}/known.txt", **({"folder": str(Path(data).resolve())} if data else {})}
+    config = " ".join(f"{name}={json.dumps(value)}" for name, value in words.items())
+    return [str(Path(sys.executable).parent / "flower-supernode"), "--superlink", f"{told['host']}:{told['port']}",
+            "--port", str(_free_port()), "--root-certificates", f"{place}/ca.pem", "--auth-supernode-private-key",
+            f"{place}/key", "--node-config", config]
+
+def _one_node(command, place):
+    "Run a node, show what it prints, and return its exit code and whether Flower refused it."
+    env = {**os.environ, **_QUIET, "FLWR_HOME": f"{place}/flwr"}
+    refused = False
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env,
+                          preexec_fn=_end_with_parent) as process:
+        try:
+            for line in process.stdout or ():
+                refused = refused or "code: 2004" in line
+                print(line, end="", flush=True)
+        except BaseException:
+            process.terminate()
+            raise
+    return process.returncode, refused

@@ -1230,10 +1230,18 @@ class Experiment:
         return replace(self, sizes=chosen, device=place)
 
     def own_client(
-        self, id: int, folder: str = "", device: str = "", **sizes: Any
+        self,
+        id: int,
+        folder: str = "",
+        device: str = "",
+        book: str = "",
+        key: str = "",
+        known: str = "",
+        **sizes: Any,
     ) -> Any:
         """Client `id` as its machine makes it (see `at`): where it has a `folder`, with all the training data
-        in it, as the only client of a federation of one; else with its part of everybody's."""
+        in it, as the only client of a federation of one; else with its part of everybody's. What else its
+        machine has, a `book` and keys, is for what may be wrapped around the client (`Wrapped.own_client`)."""
         if not folder:
             return self.at("", device, **sizes).built_client(id)
         alone = {

@@ -199,6 +199,14 @@ def _parser() -> argparse.ArgumentParser:
     app.add_argument("name", help="a chapter with clients: a notebook (methods/fedavg) or a module (fedavg)")
     app.add_argument("folder", help="a new folder")
     _add_sizes(app)
+    keys = commands.add_parser("flower-keys", help="make keys and certificates for real nodes, and say what to type where")
+    keys.add_argument("folder", help="a new folder")
+    keys.add_argument("--host", required=True, help="name or address by which nodes call the server")
+    keys.add_argument("--nodes", type=int, required=True, help="number of nodes, one for each client")
+    keys.add_argument("--days", type=float, default=90.0, help="for which the server's certificate is good (90)")
+    node = commands.add_parser("flower-node", help="run a node with the keys that flower-keys made, until it ends")
+    node.add_argument("folder", help="the node's folder, such as keys/node0")
+    node.add_argument("--data", default="", help="folder of its own pictures (none: its part of those of all)")
     report = commands.add_parser("report", help="claims of all runs: as text here, as a page in the folder")
     report.add_argument("folder", nargs="?", default="runs", help="folder of the runs, or results")
     report.add_argument("--keep", action="store_true", help="copy the results into results/, renew its page")
@@ -424,6 +432,19 @@ def _flower_app(args: argparse.Namespace) -> int:
     return 0
 
 
+def _flower_keys(args: argparse.Namespace) -> int:
+    from fedbook.deploy.nodes import write_keys
+
+    print(write_keys(args.folder, args.host, args.nodes, args.days))
+    return 0
+
+
+def _flower_node(args: argparse.Namespace) -> int:
+    from fedbook.deploy.nodes import join_server
+
+    return join_server(args.folder, args.data)
+
+
 def _report(args: argparse.Namespace) -> int:
     folder = runs_folder(args.folder)
     bodies, failed = collect(folder), failed_runs(folder)
@@ -555,7 +576,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command `fedbook` with the arguments `argv` (None: those of the process) and return
     its exit code: 0, or 1 if a chapter failed, 2 for a mistake of the user, which is printed, and
     130 after Ctrl-C."""
-    commands = {"run": _run, "flower-app": _flower_app, "report": _report, "data": _data, "copy": _copy,
+    commands = {"run": _run, "flower-app": _flower_app, "flower-keys": _flower_keys, "flower-node": _flower_node,
+                "report": _report, "data": _data, "copy": _copy,
                 "doctor": _doctor, "lab": _open_lab, "progress": _progress, "mine": _mine,
                 "assignment": _assignment, "grade": _grade, "slides": _slides}
     try:
