@@ -576,6 +576,8 @@ def test_flow_draws_one_arrow_per_verb_and_way():
 def test_small_things():
     assert [bytes_text(n) for n in (12, 1500, 3.2e6, 2e9)] == ["12 B", "1.5 kB", "3.2 MB", "2 GB"]
     assert Table([{"a": 1, "b": 0.123456}])._repr_markdown_() == "| a | b |\n| --- | --- |\n| 1 | 0.1235 |"
+    wild = Table([{"a|b": "<script>", "c": "1|2\n3"}])._repr_markdown_()
+    assert wild == "| a\\|b | c |\n| --- | --- |\n| &lt;script> | 1\\|2 3 |"
 
 
 def test_style_is_for_everyone_to_read():

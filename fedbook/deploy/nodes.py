@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['profiles', 'write_node_key', 'write_authority', 'write_certificate', 'check_certificate', 'check_server',
-           'NodeProcess', 'LocalNodes', 'write_compose', 'write_keys', 'join_server']
+           'NodeProcess', 'LocalNodes', 'write_keys', 'join_server', 'write_compose']
 
 # %% ../../nbs/deploy/nodes.ipynb #660599f4
 import ctypes
@@ -437,73 +437,6 @@ class LocalNodes:
                 except ProcessLookupError: pass
             sleep(0.05)
 
-# %% ../../nbs/deploy/nodes.ipynb #6c0a9e02
-_COMPOSE = """# docker compose up -d {names}      starts the federation
-# docker compose run --rm desk      registers the nodes' keys and starts a run; again: goes on where it stood
-x-machine: &machine
-  build:
-    context: .
-    dockerfile_inline: |
-      FROM python:3.11-slim
-      COPY package /package
-      RUN pip install --no-cache-dir '/package[flower,vision]'
-  restart: unless-stopped
-  environment: {{FLWR_TELEMETRY_ENABLED: "0", FLWR_DISABLE_UPDATE_CHECK: "1", FLWR_HOME: /mnt/state/flwr,
-    HOME: /mnt/state}}
-services:
-  superlink:
-    <<: *machine
-    command: flower-superlink --host 0.0.0.0 --port 8000 --ssl-ca-certfile /mnt/keys/ca.pem
-      --ssl-certfile /mnt/keys/server.pem --ssl-keyfile /mnt/keys/server.key --enable-supernode-auth
-      --disable-runtime-dependency-installation --database /mnt/state/superlink.db
-    ports: ["127.0.0.1:8000:8000"]  # for nodes elsewhere: "8000:8000"; whoever reaches it can start runs
-    volumes: [./superlink/keys:/mnt/keys:ro, ./superlink/data:/mnt/data:ro, ./superlink/state:/mnt/state]
-{nodes}  desk:
-    <<: *machine
-    profiles: [desk]
-    restart: "no"
-    command: >
-      sh -c 'for key in /mnt/keys/*.pub; do flwr supernode register $$key superlink; done;
-      flwr run /mnt/data superlink --stream --run-config /mnt/state/run.toml'
-    volumes: [./desk/keys:/mnt/keys:ro, ./app:/mnt/data:ro, ./desk/state:/mnt/state]
-"""
-
-_NODE = """  node{i}:
-    <<: *machine
-    command: flower-supernode --superlink superlink:8000 --root-certificates /mnt/keys/ca.pem
-      --auth-supernode-private-key /mnt/keys/key
-      --node-config 'partition-id={i} folder="/mnt/data" state-folder="/mnt/state/client"'
-    volumes: [./node{i}/keys:/mnt/keys:ro, ./node{i}/data:/mnt/data:ro, ./node{i}/state:/mnt/state]
-"""
-
-# %% ../../nbs/deploy/nodes.ipynb #6c0a9e04
-def write_compose(folder: str | Path, count: int = 2, hosts: Sequence[str] = (), days: float = 90.0) -> Path:
-    """Write a `compose.yaml` for Docker into the new `folder` and return its path: a SuperLink, `count`
-    SuperNodes, and the operator's container `desk`, which registers the nodes' keys and starts runs.
-
-    Each has folders for keys, data and state. A certificate authority certifies the SuperLink for so many
-    `days`, as `superlink`, 127.0.0.1 (for its own processes) and `hosts`. To be added: the app in
-    `folder`/app, and this package's source in `folder`/package."""
-    folder = Path(folder)
-    if folder.exists() and any(folder.iterdir()):
-        raise UserError(f"folder={str(folder)!r} holds other things; choose a new one")
-    names = ["superlink", *(f"node{i}" for i in range(count))]
-    for name in (*names, "desk"):
-        for place in ("keys", "data", "state"): (folder / name / place).mkdir(parents=True)
-    authority = write_authority(folder / "authority", ["superlink", "127.0.0.1", *hosts], days).parent
-    for name in (*names, "desk"): shutil.copy(authority / "ca.pem", folder / name / "keys")
-    for file in ("server.pem", "server.key"): shutil.move(authority / file, folder / "superlink/keys")
-    for i in range(count):
-        key = write_node_key(folder / f"node{i}/keys/key")
-        shutil.copy(key.with_name("key.pub"), folder / f"desk/keys/node{i}.pub")
-    link = '[superlink.superlink]\naddress = "superlink:8000"\nroot-certificates = "/mnt/keys/ca.pem"\n'
-    (folder / "desk/state/flwr").mkdir()
-    (folder / "desk/state/flwr/config.toml").write_text(link)
-    (folder / "desk/state/run.toml").write_text('out = "/mnt/state/runs"\nfolder = "/mnt/data"\n')
-    nodes = "".join(_NODE.format(i=i) for i in range(count))
-    (folder / "compose.yaml").write_text(_COMPOSE.format(names=" ".join(names), nodes=nodes))
-    return folder / "compose.yaml"
-
 # %% ../../nbs/deploy/nodes.ipynb #6c0a9e11
 _LINES = """written: {folder}, good for {days:g} days. {folder}/authority signs new certificates: keep it off the net.
 
@@ -600,3 +533,70 @@ def _one_node(command, place):
             process.terminate()
             raise
     return process.returncode, refused
+
+# %% ../../nbs/deploy/nodes.ipynb #6c0a9e02
+_COMPOSE = """# docker compose up -d {names}      starts the federation
+# docker compose run --rm desk      registers the nodes' keys and starts a run; again: goes on where it stood
+x-machine: &machine
+  build:
+    context: .
+    dockerfile_inline: |
+      FROM python:3.11-slim
+      COPY package /package
+      RUN pip install --no-cache-dir '/package[flower,vision]'
+  restart: unless-stopped
+  environment: {{FLWR_TELEMETRY_ENABLED: "0", FLWR_DISABLE_UPDATE_CHECK: "1", FLWR_HOME: /mnt/state/flwr,
+    HOME: /mnt/state}}
+services:
+  superlink:
+    <<: *machine
+    command: flower-superlink --host 0.0.0.0 --port 8000 --ssl-ca-certfile /mnt/keys/ca.pem
+      --ssl-certfile /mnt/keys/server.pem --ssl-keyfile /mnt/keys/server.key --enable-supernode-auth
+      --disable-runtime-dependency-installation --database /mnt/state/superlink.db
+    ports: ["127.0.0.1:8000:8000"]  # for nodes elsewhere: "8000:8000"; whoever reaches it can start runs
+    volumes: [./superlink/keys:/mnt/keys:ro, ./superlink/data:/mnt/data:ro, ./superlink/state:/mnt/state]
+{nodes}  desk:
+    <<: *machine
+    profiles: [desk]
+    restart: "no"
+    command: >
+      sh -c 'for key in /mnt/keys/*.pub; do flwr supernode register $$key superlink; done;
+      flwr run /mnt/data superlink --stream --run-config /mnt/state/run.toml'
+    volumes: [./desk/keys:/mnt/keys:ro, ./app:/mnt/data:ro, ./desk/state:/mnt/state]
+"""
+
+_NODE = """  node{i}:
+    <<: *machine
+    command: flower-supernode --superlink superlink:8000 --root-certificates /mnt/keys/ca.pem
+      --auth-supernode-private-key /mnt/keys/key
+      --node-config 'partition-id={i} folder="/mnt/data" state-folder="/mnt/state/client"'
+    volumes: [./node{i}/keys:/mnt/keys:ro, ./node{i}/data:/mnt/data:ro, ./node{i}/state:/mnt/state]
+"""
+
+# %% ../../nbs/deploy/nodes.ipynb #6c0a9e04
+def write_compose(folder: str | Path, count: int = 2, hosts: Sequence[str] = (), days: float = 90.0) -> Path:
+    """Write a `compose.yaml` for Docker into the new `folder` and return its path: a SuperLink, `count`
+    SuperNodes, and the operator's container `desk`, which registers the nodes' keys and starts runs.
+
+    Each has folders for keys, data and state. A certificate authority certifies the SuperLink for so many
+    `days`, as `superlink`, 127.0.0.1 (for its own processes) and `hosts`. To be added: the app in
+    `folder`/app, and this package's source in `folder`/package."""
+    folder = Path(folder)
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(f"folder={str(folder)!r} holds other things; choose a new one")
+    names = ["superlink", *(f"node{i}" for i in range(count))]
+    for name in (*names, "desk"):
+        for place in ("keys", "data", "state"): (folder / name / place).mkdir(parents=True)
+    authority = write_authority(folder / "authority", ["superlink", "127.0.0.1", *hosts], days).parent
+    for name in (*names, "desk"): shutil.copy(authority / "ca.pem", folder / name / "keys")
+    for file in ("server.pem", "server.key"): shutil.move(authority / file, folder / "superlink/keys")
+    for i in range(count):
+        key = write_node_key(folder / f"node{i}/keys/key")
+        shutil.copy(key.with_name("key.pub"), folder / f"desk/keys/node{i}.pub")
+    link = '[superlink.superlink]\naddress = "superlink:8000"\nroot-certificates = "/mnt/keys/ca.pem"\n'
+    (folder / "desk/state/flwr").mkdir()
+    (folder / "desk/state/flwr/config.toml").write_text(link)
+    (folder / "desk/state/run.toml").write_text('out = "/mnt/state/runs"\nfolder = "/mnt/data"\n')
+    nodes = "".join(_NODE.format(i=i) for i in range(count))
+    (folder / "compose.yaml").write_text(_COMPOSE.format(names=" ".join(names), nodes=nodes))
+    return folder / "compose.yaml"

@@ -96,17 +96,22 @@ class Markdown(str):
 
 
 class Table(list):
-    "A list of dicts with the same keys that a notebook shows as a Markdown table."
+    "A list of dicts with the same keys that a notebook shows as a Markdown table, whatever its cells hold."
 
     def _repr_markdown_(self) -> str:
         if not self:
             return "(empty)"
-        text = lambda v: f"{v:.4g}" if isinstance(v, float) else str(v)
-        head = list(self[0])
+        head = [_in_cell(name) for name in self[0]]
         lines = [head, ["---"] * len(head)]
         for row in self:
-            lines.append([text(v) for v in row.values()])
+            lines.append([_in_cell(v) for v in row.values()])
         return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def _in_cell(value):
+    "The text of a `value` in a cell of a Markdown table: it ends no cell and opens no tag."
+    text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    return text.replace("|", r"\|").replace("<", "&lt;").replace("\n", " ")
 
 
 def _in_notebook():
