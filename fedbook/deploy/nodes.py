@@ -17,7 +17,9 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -521,18 +523,20 @@ def _node_command(place, told, data):
 
 def _one_node(command, place):
     "Run a node, show what it prints, and return its exit code and whether Flower refused it."
-    env = {**os.environ, **_QUIET, "FLWR_HOME": f"{place}/flwr"}
-    refused = False
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env,
-                          preexec_fn=_end_with_parent) as process:
-        try:
-            for line in process.stdout or ():
-                refused = refused or "code: 2004" in line
-                print(line, end="", flush=True)
-        except BaseException:
-            process.terminate()
-            raise
-    return process.returncode, refused
+    env, said = {**os.environ, **_QUIET, "FLWR_HOME": f"{place}/flwr"}, list[str]()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env,
+                               start_new_session=True, preexec_fn=_end_with_parent)
+    def show():
+        for line in process.stdout or ():
+            said.append(line)
+            print(line, end="", flush=True)
+    reader = threading.Thread(target=show, daemon=True)
+    reader.start()
+    try: code = process.wait()
+    finally:
+        with suppress(ProcessLookupError): os.killpg(process.pid, signal.SIGTERM)  # Flower leaves a child behind
+        reader.join(5)
+    return code, any("code: 2004" in line for line in said)
 
 # %% ../../nbs/deploy/nodes.ipynb #6c0a9e02
 _COMPOSE = """# docker compose up -d {names}      starts the federation
