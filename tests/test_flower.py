@@ -40,6 +40,8 @@ from fedbook.deploy import flower
 from fedbook.kit.command import plan_of
 from fedbook.engine.workers import Checkpoint, Faults, transport_for
 from fedbook.engine.federation import Client, Federation, FedProxClient, InProcess, Server, TooFewReplies, run
+from fedbook.deploy.nodes import write_node_key
+from fedbook.privacy.secagg import private_key
 from fedbook.deploy.flower import (FlowerTransport, client_app, fingerprint, server_app, simulate, to_array,
                                    write_app)
 from fedbook.engine.errors import UserError
@@ -661,6 +663,33 @@ def test_a_second_node_for_a_client_is_left_out_and_takes_over_when_the_first_ha
         ran = small_run(grid, 3, test=lambda server: replace(server) or {})
     assert_same_run(ran, small_reference())
     assert grid.held(doubles[0])
+
+
+def test_a_client_is_served_by_the_node_with_its_key_alone(clock, tmp_path):
+    "With known keys nobody takes another's place: without a key, with another client's, with a stranger's."
+    keys = {id: write_node_key(tmp_path / f"node{id}") for id in range(4)}
+    known = {id: private_key(key).public_key() for id, key in keys.items()}
+    stranger = write_node_key(tmp_path / "stranger")
+    grid = FakeGrid(lambda: client_app(lambda id, key="": make(id)), [])
+    for words in (dict(), dict(key=str(keys[0])), dict(key=str(stranger))): grid.join(1, **words)
+    for id in (1, 0, 2, 3): grid.join(id, key=str(keys[id]))
+    with pytest.warns(UserWarning, match="said that it serves client 1, and has not that client's key"):
+        ran = small_run(grid, known=known)
+    assert_same_run(ran, small_reference())
+
+
+def test_a_signature_of_another_greeting_is_worth_nothing(clock, tmp_path):
+    key = write_node_key(tmp_path / "node0")
+    grid = FakeGrid(lambda: client_app(lambda id, key="": make(id)), [])
+    grid.join(0, key=str(key))
+    transport = FlowerTransport(grid, [0], known={0: private_key(key).public_key()})
+    heard, pull = [], grid.pull_messages
+    grid.pull_messages = lambda ids: heard.extend(found := list(pull(ids))) or found
+    transport.find([0])
+    assert transport.nodes
+    [reply] = heard
+    fresh = RecordDict({"fedbook": ConfigRecord({"nonce": "another"})})
+    assert "has not that client's key" in transport.unproven(0, fresh, reply)
 
 
 def asked(grid, id):

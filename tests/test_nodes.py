@@ -28,8 +28,10 @@ from fedbook.kit.command import plan_of
 from fedbook.engine.federation import Failure, Federation, InProcess, run
 from fedbook.deploy.flower import fingerprint, write_app
 from fedbook.engine.errors import UserError
+import fedbook.deploy.nodes as nodes_module
+from fedbook.privacy.secagg import known_keys, private_key
 from fedbook.deploy.nodes import (LocalNodes, NodeProcess, check_certificate, check_server, write_authority,
-                                  write_certificate, write_compose, write_node_key)
+                                  join_server, write_certificate, write_compose, write_keys, write_node_key)
 from fedbook.engine.wire import Ledger, pack, unpack
 
 RECEIVED, SENDING = r"Receiving: {} message(?s:.*?)Received successfully", r"Sending: {} message"
@@ -180,6 +182,69 @@ def test_each_container_is_given_its_own_keys_and_no_others(tmp_path):
     for host in ("superlink", "127.0.0.1", "link.example"):
         check_certificate(shown, file.parent / "node1/keys/ca.pem", host)
     with pytest.raises(UserError, match="holds other things"): write_compose(file.parent)
+
+
+def test_an_operator_is_told_what_to_type_and_each_machine_has_its_own(tmp_path):
+    text = write_keys(tmp_path / "keys", "link.example", 2, 7)
+    place = (tmp_path / "keys").resolve()
+    files = {folder.name: {file.name for file in folder.iterdir()} for folder in place.iterdir()}
+    node = {"ca.pem", "key", "key.pub", "known.txt", "node.json"}
+    assert files == {"authority": {"ca.pem", "ca.key"}, "node0": node, "node1": node,
+                     "server": {"ca.pem", "server.pem", "server.key", "known.txt"},
+                     "desk": {"ca.pem", "config.toml", "node0.pub", "node1.pub"}}
+    end = check_certificate(place / "server/server.pem", place / "node1/ca.pem", "link.example")
+    assert timedelta(6.9) < end - datetime.now(timezone.utc) < timedelta(7.1)
+    known = known_keys(place / "node0/known.txt")
+    assert all(private_key(place / f"node{i}/key").public_key() == known[i] for i in range(2))
+    assert all(name in text for name in re.findall(r"\S+(?:\.pem|\.pub|known\.txt)", text)) and "node1.pub nodes" in text
+    for name in re.findall(rf"({place}\S+\.(?:pem|pub|key|txt))", text): assert Path(name).exists(), name
+    with pytest.raises(UserError, match="holds other things"): write_keys(place, "link.example", 2)
+    with pytest.raises(UserError, match="count=0"): write_keys(tmp_path / "none", "link.example", 0)
+    with pytest.raises(UserError, match="host="): write_keys(tmp_path / "no host", "not a host", 1)
+
+
+def fake_node(tmp_path, monkeypatch, code):
+    "A node's folder, and in the place of Flower's node a program that runs `code`."
+    write_keys(tmp_path / "keys", "127.0.0.1", 1)
+    program = tmp_path / "node.py"
+    program.write_text(code)
+    monkeypatch.setattr(nodes_module, "_node_command", lambda *_: [sys.executable, str(program)])
+    monkeypatch.setattr(nodes_module, "check_server", lambda *_: None)
+    return tmp_path / "keys/node0"
+
+
+REFUSES = """print("ERROR: [code: 2004] Failed to activate SuperNode.")
+raise SystemExit(1)"""
+
+
+def test_a_node_whose_key_is_unknown_says_so_after_it_has_waited(tmp_path, monkeypatch, capfd):
+    place = fake_node(tmp_path, monkeypatch, REFUSES)
+    with pytest.raises(UserError, match="does not know the key of node0.*flwr supernode register node0.pub"):
+        join_server(place, patience=0.5)
+    assert capfd.readouterr().out.count("does not let this node in yet") == 1
+
+
+def test_a_node_that_was_killed_is_let_in_when_the_server_has_noticed(tmp_path, monkeypatch):
+    counted = f"""import pathlib
+file = pathlib.Path({str(tmp_path / "tries")!r})
+file.write_text(file.read_text() + "x" if file.exists() else "x")
+if len(file.read_text()) < 3: print("[code: 2004]"); raise SystemExit(1)
+raise SystemExit(7)"""
+    assert join_server(fake_node(tmp_path, monkeypatch, counted), patience=5.0) == 7
+
+
+def test_a_node_ends_with_what_it_started(tmp_path, monkeypatch):
+    "Flower's node leaves a child that holds its output open."
+    code = """import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+print(child.pid, flush=True)"""
+    assert join_server(fake_node(tmp_path, monkeypatch, code)) == 0
+
+
+@pytest.mark.parametrize("why, said", [("away", "no certificate is shown at 127.0.0.1"), ("folder", "is no node's folder")])
+def test_a_node_that_cannot_start_says_which_of_three_it_is(why, said, tmp_path):
+    write_keys(tmp_path / "keys", "127.0.0.1", 1, port=1)
+    with pytest.raises(UserError, match=said): join_server(tmp_path / ("keys/node0" if why == "away" else "keys/desk"))
 
 
 def test_secrets_are_their_owners_alone_and_a_public_half_fits(tmp_path):
