@@ -18,7 +18,8 @@ from fedbook.privacy.attack import (AttackSizes, Decoder, FewPictures, Gallery, 
                                     embeddings_in, guess_counts, guess_labels, holding_of, imprinted,
                                     inputs_from_moves, invert_update, likeness_of_masks, linked_answers,
                                     lira_scores, log_odds, membership_auc, noised, outside_span, own_rows,
-                                    guess_shares, known_holdings, read_classes, read_pictures, recorded, seen_by, share_read,
+                                    guess_shares, known_holdings, read_classes, read_pictures, recorded,
+                                    seen_by, share_read,
                                     simulated_update, thin_spans, total_variation, train_decoder,
                                     true_positive_rate, unique_lengths, unknown_rows)
 from fedbook.engine.workers import prove, trial
@@ -391,7 +392,8 @@ def twelve():
                          nn.Linear(64, 10))
 
 
-NETWORKS = {"by the alphabet": named_layers("a_first", "z_last"), "stem and classifier": named_layers("stem", "classifier"),
+NETWORKS = {"by the alphabet": named_layers("a_first", "z_last"),
+            "stem and classifier": named_layers("stem", "classifier"),
             "hidden and head": named_layers("hidden", "head"), "out and in": named_layers("z_in", "a_out"),
             "twelve modules": twelve}
 
@@ -426,7 +428,8 @@ def few_pictures_each(make, around, count=1):
         def client(self, id): return around(super().client(id))
 
         def server(self): return Forgiving(self.network(), self.sizes.per_round, self.seed)
-    return Told(replace(SIZES, clients=4, per_round=4, rounds=1, batch=max(4, count)), 0, count=count, make=make)
+    sizes = replace(SIZES, clients=4, per_round=4, rounds=1, batch=max(4, count))
+    return Told(sizes, 0, count=count, make=make)
 
 
 @pytest.mark.parametrize("form", ["weights", "update", "renamed", "gradient"])
@@ -438,8 +441,10 @@ def test_an_audit_finds_what_leaks_under_any_name_and_in_any_form(name, form):
 
 
 def test_an_audit_finds_what_the_courses_own_clients_leak():
-    def private(client): return DPClient(client.id, client.model, client.x, client.y, 0, batch=16, lr=0.1, clip=1e6)
-    found = {row["attack"]: row["figure"] for row in audit(few_pictures_each(NETWORKS["hidden and head"], private))}
+    def private(client):
+        return DPClient(client.id, client.model, client.x, client.y, 0, batch=16, lr=0.1, clip=1e6)
+    experiment = few_pictures_each(NETWORKS["hidden and head"], private)
+    found = {row["attack"]: row["figure"] for row in audit(experiment)}
     assert found["classes from a bias"] == found["pictures from a layer"] == "100%"
 
 
@@ -467,7 +472,8 @@ def test_shares_of_classes_are_read_from_a_whole_round():
     given = torch.tensor([[0.7, 0.1, 0.1, 0.1], [0.2, 0.5, 0.2, 0.1], [0.1, 0.2, 0.6, 0.1], [0.1, 0.1, 0.1, 0.7]])
     move = 0.1 * 20 * (true - given.T @ true)
     assert torch.allclose(guess_shares(move, 0.1, 20, given, given).float(), true, atol=1e-5)
-    skewed = FedAvgExperiment(replace(FedAvgSizes(), clients=20, per_round=4, rounds=1, alpha=0.3, batch=16, lr=0.1), 0)
+    sizes = replace(FedAvgSizes(), clients=20, per_round=4, rounds=1, alpha=0.3, batch=16, lr=0.1)
+    skewed = FedAvgExperiment(sizes, 0)
     x, y = skewed.pictures("test").tensors()
     rows = {row["attack"]: row for row in audit(skewed, (x[:300], y[:300]))}
     read, alike = (float(rows["class shares of a round"][key].split("%")[0]) for key in ("figure", "safe"))

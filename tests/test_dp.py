@@ -24,9 +24,11 @@ from fedbook.methods.continual import TaskClient
 from fedbook.privacy.dp import (AdaptiveClient, AdaptiveServer, Budget, BudgetSpent, BudgetedExperiment,
                                 DPClient, DPServer, Epsilon, InTurnServer, NarrowExperiment, Noise, NoisyMean,
                                 RecordClient, RecordExperiment, SecretNoise, TreeServer, TurnServer, account,
-                                audited_epsilon, budgeted, clip_update, count_noise_for, default_delta, dp_experiment, in_turn, least_noise,
+                                audited_epsilon, budgeted, clip_update, count_noise_for, default_delta,
+                                dp_experiment, in_turn, least_noise,
                                 moved_clip, narrow_cnn, norm_of, poisson_event, profiles, refuse_loss,
-                                private_experiment, refuse_network, rounds_of_passes, secret_normal, seeded, spent,
+                                node_noise, private_experiment, refuse_network, rounds_of_passes,
+                                secret_normal, spent,
                                 split_noise, tree_event, tree_nodes, tree_noise)
 from fedbook.engine.workers import Checkpoint, prove, trial
 from fedbook.engine.federation import Client, Experiment, FedProxClient, TooFewReplies
@@ -428,16 +430,17 @@ def test_passes_that_are_none_are_named(passes):
 @pytest.mark.parametrize("t", [1, 7, 8, 12])
 def test_the_trees_noise_has_the_variance_that_is_accounted(t):
     like = {"w": torch.zeros(30_000), "v": torch.zeros(2, 3)}
-    drawn = tree_noise(t, like, 0.5, partial(seeded, (1, 2)))
+    drawn = tree_noise(t, like, 0.5, partial(node_noise, (1, 2)))
     assert float(drawn["w"].std()) == pytest.approx(0.5 * math.sqrt(bin(t).count("1")), rel=0.03)
-    assert drawn["v"].shape == (2, 3) and torch.equal(drawn["w"], tree_noise(t, like, 0.5, partial(seeded, (1, 2)))["w"])
-    fresh = tree_noise(t, like, 0.5, partial(seeded, (1, 3)))["w"]
+    again = tree_noise(t, like, 0.5, partial(node_noise, (1, 2)))
+    assert drawn["v"].shape == (2, 3) and torch.equal(drawn["w"], again["w"])
+    fresh = tree_noise(t, like, 0.5, partial(node_noise, (1, 3)))["w"]
     assert abs(float((drawn["w"] * fresh).mean())) < 0.03
 
 
 def test_the_nodes_of_two_rounds_share_their_noise():
     like = {"w": torch.zeros(30_000)}
-    six, seven = (tree_noise(t, like, 1.0, partial(seeded, [5]))["w"] for t in (6, 7))
+    six, seven = (tree_noise(t, like, 1.0, partial(node_noise, [5]))["w"] for t in (6, 7))
     assert float((seven - six).std()) == pytest.approx(1.0, rel=0.03)
     assert float((six * seven).mean()) == pytest.approx(2.0, rel=0.05)
 
@@ -681,9 +684,9 @@ class Freezing(Client):
 def test_nothing_leaves_past_the_last_noisy_step(kind, network, name):
     begin = Msg(build(network, 0).state_dict())
     plain = kind(0, build(network, 1), normal(8, 3), ys(8), batch=4, lr=0.5)
-    assert not torch.equal(plain.fit(begin).tensors[name], begin.tensors[name]), "it does leak without the wrapper"
+    assert not torch.equal(plain.fit(begin).tensors[name], begin.tensors[name]), "it leaks without the wrapper"
     client = private(kind(0, build(network, 1), normal(8, 3), ys(8), batch=4, lr=0.5), 50.0)
-    with pytest.raises(UserError, match=f"{name} in the reply of .* would leave without noise"): client.fit(begin)
+    with pytest.raises(UserError, match=f"{name} in the reply of .* would leave"): client.fit(begin)
     assert client.told == []
 
 
@@ -701,7 +704,8 @@ def test_a_buffer_that_stays_as_it_was_sent_may_leave():
 def test_secret_noise_is_normal_and_new_each_time():
     noise = secret_normal((200, 500))
     assert noise.dtype == torch.float64 and noise.shape == (200, 500)
-    assert float(noise.mean()) == pytest.approx(0, abs=0.015) and float(noise.std()) == pytest.approx(1, rel=0.01)
+    assert float(noise.mean()) == pytest.approx(0, abs=0.015)
+    assert float(noise.std()) == pytest.approx(1, rel=0.01)
     assert float((noise.abs() < 1.959964).double().mean()) == pytest.approx(0.95, abs=0.003)
     assert not torch.equal(noise, secret_normal((200, 500)))
     assert torch.equal(secret_normal((5,), b"k" * 32), secret_normal((5,), b"k" * 32))
@@ -712,7 +716,8 @@ def test_secret_noise_is_normal_and_new_each_time():
 def test_a_client_that_is_put_back_gives_no_noise_twice(booked, tmp_path):
     "Two questions under the same noise: their difference has none. With a book there is no such thing."
     def of(noise, book=None):
-        return private(Client(0, build(tiny, 1), normal(8, 3), ys(8), batch=8, lr=1.0), noise, clip=0.5, book=book)
+        client = Client(0, build(tiny, 1), normal(8, 3), ys(8), batch=8, lr=1.0)
+        return private(client, noise, clip=0.5, book=book)
     client = of(4.0, tmp_path / "book" if booked else None)
     before = client.state()
     one = {name: t.clone() for name, t in client.fit(start(0)).tensors.items()}
@@ -759,7 +764,8 @@ def test_a_secret_tree_has_the_same_node_in_each_of_its_rounds():
     source = partial(server.of_node, 0)
     two, three = (tree_noise(t, server.weights, 1.0, source) for t in (2, 3))
     alone = source((0, 2))
-    assert all(torch.allclose(three[name] - two[name], alone(t.shape, name)) for name, t in server.weights.items())
+    assert all(torch.allclose(three[name] - two[name], alone(t.shape, name))
+               for name, t in server.weights.items())
 
 
 def test_secret_coins_are_fair_kept_for_a_round_and_not_of_the_seed():
@@ -788,7 +794,7 @@ def test_mods_and_means_draw_from_the_system_where_they_are_told_to():
 def test_an_audit_finds_what_is_there_and_not_more():
     dice = np.random.default_rng(0)
     score = lambda far: dice.normal(far, 1, 4000)
-    exact = spent(poisson_event(0.5, 1.0, 1), 1e-3, "record").value  # sensitivity 1, noise .5: two deviations apart
+    exact = spent(poisson_event(0.5, 1.0, 1), 1e-3, "record").value  # two deviations apart
     assert 2.5 < audited_epsilon(score(2.0), score(0.0), 1e-3) < exact
     assert 2.5 < audited_epsilon(score(0.0), score(2.0), 1e-3) < exact
     assert audited_epsilon(score(0.0), score(0.0), 1e-3) < 0.3

@@ -24,8 +24,9 @@ from fedbook.fedreplay import profiles as replay_profiles
 from fedbook.engine.errors import UserError
 from fedbook.engine.local import build
 from fedbook.deploy.nodes import write_node_key
-from fedbook.privacy.secagg import (Additive, Identity, SecureClient, SecureExperiment, SecureServer, _List, _unmasked,
-                                    join_secret, keystream, known_keys, moment_sums, moments_of_sums, private_key,
+from fedbook.privacy.secagg import (Additive, Identity, SecureClient, SecureExperiment, SecureServer, _List,
+                                    _unmasked, join_secret, keystream, known_keys, moment_sums,
+                                    moments_of_sums, private_key,
                                     profiles, secure_experiment, split_secret)
 from fedbook.methods.wasserstein import Gaussian
 from fedbook.engine.wire import Msg, Refused, labelled, pack, part, unpack
@@ -280,7 +281,7 @@ class Liar(SecureClient):
 
 
 def with_liars(liars, row, gone=()):
-    "A server before `unmask`, its last step and federation, in which `liars` will give a wrong piece of `row`."
+    "A server before `unmask`, its last step, a federation in which `liars` give a wrong piece of `row`."
     def make(id):
         client = Liar(secure().client(id).client, 3, HOW)
         client.lies = [row] if id in liars else []
@@ -458,7 +459,7 @@ def zeros(tensors): return {name: torch.zeros_like(t) for name, t in tensors.ite
 
 
 class Inconsistent(SecureServer):
-    "Asks all but one about a model of zeros, about which a network with a hidden layer learns its last bias alone."
+    "Asks all but one about a model of zeros, of which only the last bias learns."
     def _letter(self, say, id):
         letter = super()._letter(say, id)
         others = labelled(zeros(self.asked.tensors), "asked") if id != ALONE else {}
@@ -496,12 +497,15 @@ def test_a_layout_that_travels_is_not_read():
     def told(id):
         letter = step.say(id)
         return Msg(letter.tensors, letter.meta | {"layout": [["weight", [10**13]]]})
-    assert all(msg.tensors["masked"].shape == (9,) for msg in ask(federation, "masked", told, server.here).values())
+    answers = ask(federation, "masked", told, server.here)
+    assert all(msg.tensors["masked"].shape == (9,) for msg in answers.values())
 
 
 class Careless(Client):
     "A client that reads the names that it knows, and no others."
-    def fit(self, msg): return super().fit(Msg({name: msg.tensors[name] for name in ("weight", "bias")}, msg.meta))
+    def fit(self, msg):
+        known = {name: msg.tensors[name] for name in ("weight", "bias")}
+        return super().fit(Msg(known, msg.meta))
 
 
 class Lax(Tiny):
@@ -582,13 +586,16 @@ def test_nobody_answers_beside_one_who_is_made_up():
     with pytest.raises(TooFewReplies, match="known as client 4 has not signed"): take(third, federation, server)
 
 
-@pytest.mark.parametrize("change", [lambda t: t[[1, 0, 2, 3, 4]], lambda t: t ^ 1, lambda t: t[:4], lambda t: t * 0])
+@pytest.mark.parametrize("change", [lambda t: t[[1, 0, 2, 3, 4]], lambda t: t ^ 1, lambda t: t[:4],
+                                    lambda t: t * 0])
 def test_signatures_that_are_not_theirs_are_refused(change):
     identity = named()
     signatures = torch.stack([identity[id].sign(b"list") for id in range(5)])
     identity[0].check(b"list", [0, 1, 2, 3, 4], signatures)
-    with pytest.raises(Refused, match="has not signed"): identity[0].check(b"list", [0, 1, 2, 3, 4], change(signatures))
-    with pytest.raises(Refused, match="client 0 has not signed"): identity[0].check(b"other", [0, 1], signatures[:2])
+    with pytest.raises(Refused, match="has not signed"):
+        identity[0].check(b"list", [0, 1, 2, 3, 4], change(signatures))
+    with pytest.raises(Refused, match="client 0 has not signed"):
+        identity[0].check(b"other", [0, 1], signatures[:2])
 
 
 def test_an_identity_out_of_the_files_of_nodes(tmp_path):

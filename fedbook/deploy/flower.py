@@ -244,9 +244,10 @@ def client_app(make_client: Callable[..., ClientLike], keep: str | Path | None =
     that a server may call) is an action `train.VERB`.
 
     The id is the node's `partition-id`; other entries of its `--node-config`, such as its folder, go to
-    `make_client` by name; with its private `key` (a file) it signs that it serves this client. Private state stays on the node: in Flower's context, and in the folder `keep` (or
-    the node's `state-folder`) if given, with a folder inside for each run. An exception is replied as its
-    text. `threads`: torch threads."""
+    `make_client` by name; with its private `key` (a file) it signs that it serves this client. Private
+    state stays on the node: in Flower's context, and in the folder `keep` (or the node's `state-folder`)
+    if given, with a folder inside for each run. An exception is replied as its text. `threads`: torch
+    threads."""
     app = ClientApp()
     made: dict[str, Any] = {}
 
@@ -493,7 +494,7 @@ class FlowerTransport:
                               + self.strangers[node], stacklevel=2)
 
     def unproven(self, id: int, nonce: RecordDict, reply: Message) -> str:
-        "Return why it is not believed that the node which answered `nonce` by `reply` serves client `id`, or ''."
+        "Return why the node that answered `nonce` by `reply` is not believed to serve client `id`, or ''."
         if self.known is None: return ""
         signature = reply.content["fedbook"].get("signature", b"")
         signed = id in self.known and has_signed(self.known[id], _greeting(id, nonce), signature)
@@ -569,7 +570,8 @@ def _cores(ids, side_by_side):
         raise UserError(f"ids={ids} must be 0, 1, 2 and so on: the simulation numbers its nodes so")
     return default_workers() if side_by_side is None else whole_number("side_by_side", side_by_side)
 
-def _federation(grid, ids, min_replies, timeout, wait=60.0, over=1.0, most=10**6, outweigh=OUTWEIGH, known=None):
+def _federation(grid, ids, min_replies, timeout, wait=60.0, over=1.0, most=10**6, outweigh=OUTWEIGH,
+                known=None):
     least = whole_number("min_replies", min_replies)
     transport = FlowerTransport(grid, ids, timeout, wait, over=over, known=known)
     return Federation(transport, ids, least, most=most, outweigh=outweigh)

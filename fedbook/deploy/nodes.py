@@ -291,9 +291,9 @@ def _marked(folder):
 class LocalNodes:
     """A Flower SuperLink and `count` SuperNodes as processes of this computer (Linux), which meet on
     127.0.0.1 and keep all files in the new `folder`. Node i serves client i. With `tls` the SuperLink has a
-    certificate, with `auth` (which needs `tls`) it admits only nodes whose keys were registered; `env` adds
-    to the environment of all processes, and `config` to each node's `--node-config`, where `{node}` stands for
-    the node's folder.
+    certificate, with `auth` (which needs `tls`) it admits only nodes whose keys were registered; `env`
+    adds to the environment of all processes, and `config` to each node's `--node-config`, where `{node}`
+    stands for the node's folder.
 
     For use in a `with`: at its end, however that comes, all started processes and their children are
     stopped."""
@@ -440,12 +440,14 @@ class LocalNodes:
             sleep(0.05)
 
 # %% ../../nbs/deploy/nodes.ipynb #6c0a9e11
-_LINES = """written: {folder}, good for {days:g} days. {folder}/authority signs new certificates: keep it off the net.
+_LINES = """written: {folder}, good for {days:g} days
+({folder}/authority signs new certificates: keep it off the net)
 
-1. The server, with {folder}/server (whoever reaches port {port} can start runs: let only nodes and desk through):
+1. The server, with {folder}/server. Whoever reaches port {port} can start runs: let only nodes and desk through.
    flower-superlink --host {address} --port {port} --ssl-ca-certfile {folder}/server/ca.pem \\
        --ssl-certfile {folder}/server/server.pem --ssl-keyfile {folder}/server/server.key \\
-       --enable-supernode-auth --disable-runtime-dependency-installation --database {folder}/server/superlink.db
+       --enable-supernode-auth --disable-runtime-dependency-installation \\
+       --database {folder}/server/superlink.db
 
 2. The desk, from which runs are started, with {folder}/desk, once:
    export FLWR_HOME={folder}/desk
@@ -461,10 +463,10 @@ _LINES = """written: {folder}, good for {days:g} days. {folder}/authority signs 
 """
 
 def write_keys(folder: str | Path, host: str, count: int, days: float = 90.0, port: int = 8000) -> str:
-    """Write keys and certificates for a server, `count` nodes and an operator's desk into the new `folder`, and
-    return what is to be typed on which machine. Nodes call the server `host`, at `port`; its certificate is good
-    for so many `days`. A file `known.txt` says which key is which client's. Raises `UserError` for a folder that
-    is not empty."""
+    """Write keys and certificates for a server, `count` nodes and an operator's desk into the new
+    `folder`, and return what is to be typed on which machine. Nodes call the server `host`, at `port`;
+    its certificate is good for so many `days`. A file `known.txt` says which key is which client's.
+    Raises `UserError` for a folder that is not empty."""
     place, count = Path(folder).resolve(), whole_number("count", count)
     if place.exists() and any(place.iterdir()):
         raise UserError(f"folder={str(folder)!r} holds other things; choose a new one")
@@ -484,42 +486,47 @@ def write_keys(folder: str | Path, host: str, count: int, days: float = 90.0, po
     (place / "desk/config.toml").write_text(link)
     register = [f"   flwr supernode register {place}/desk/node{i}.pub nodes" for i in range(count)]
     here = host in ("127.0.0.1", "localhost")
+    others = f"node0 to node{count - 1}" if count > 1 else "the only one"
     return _LINES.format(folder=place, days=days, port=port, address=host if here else "0.0.0.0", count=count,
-                         register="\n".join(register), others=f"node0 to node{count - 1}" if count > 1 else "the only one")
+                         register="\n".join(register), others=others)
 
 # %% ../../nbs/deploy/nodes.ipynb #6c0a9e13
 _HELD = 90.0  # seconds: a node that was killed passes for alive for up to a minute
 
 def join_server(folder: str | Path, data: str = "", patience: float = _HELD) -> int:
-    """Run the node whose keys and place are in `folder` (as `write_keys` made it), with its own `data` (a folder;
-    empty: its part of everybody's), until it ends, and return its exit code. Raises `UserError`, each with its
-    own sentence, where the server does not answer or its certificate is not good, and where it does not know
-    the node's key; a node that was killed is let in again after up to `patience` seconds."""
+    """Run the node whose keys and place are in `folder` (as `write_keys` made it), with its own `data` (a
+    folder; empty: its part of everybody's), until it ends, and return its exit code. Raises `UserError`,
+    each with its own sentence, where the server does not answer or its certificate is not good, and where
+    it does not know the node's key; a node that was killed is let in again after up to `patience`
+    seconds."""
     place = Path(folder).resolve()
     try: told = json.loads((place / "node.json").read_text())
     except (OSError, ValueError) as error:
-        raise UserError(f"folder={str(folder)!r} is no node's folder, as fedbook flower-keys makes it ({error})") from None
-    ask, end, waited = partial(check_server, told["host"], told["port"], place / "ca.pem"), monotonic() + patience, False
+        raise UserError(f"folder={str(folder)!r} is no node's folder, as fedbook flower-keys makes it "
+                        f"({error})") from None
+    ask = partial(check_server, told["host"], told["port"], place / "ca.pem")
+    end, waited = monotonic() + patience, False
     ask()
     while True:
         code, refused = _one_node(_node_command(place, told, data), place)
         if not refused: return code
         ask()
         if monotonic() > end:
-            raise UserError(f"the server does not know the key of {place.name}; at the desk type: flwr supernode "
-                            f"register {place.name}.pub nodes")
-        if not waited: print("the server does not let this node in yet: it takes a node that was killed for alive for "
-                             f"up to a minute; trying again for {patience:g} s", flush=True)
+            raise UserError(f"the server does not know the key of {place.name}; at the desk type: "
+                            f"flwr supernode register {place.name}.pub nodes")
+        if not waited: print("the server does not let this node in yet: it takes a node that was killed for alive "
+                             f"for up to a minute; trying again for {patience:g} s", flush=True)
         waited = True
         sleep(min(5.0, patience / 4))
 
 def _node_command(place, told, data):
     words = {"partition-id": told["client"], "state-folder": f"{place}/state", "book": f"{place}/book",
-             "key": f"{place}/key", "known": f"{place}/known.txt", **({"folder": str(Path(data).resolve())} if data else {})}
+             "key": f"{place}/key", "known": f"{place}/known.txt"}
+    if data: words["folder"] = str(Path(data).resolve())
     config = " ".join(f"{name}={json.dumps(value)}" for name, value in words.items())
-    return [str(Path(sys.executable).parent / "flower-supernode"), "--superlink", f"{told['host']}:{told['port']}",
-            "--port", str(_free_port()), "--root-certificates", f"{place}/ca.pem", "--auth-supernode-private-key",
-            f"{place}/key", "--node-config", config]
+    program, server = Path(sys.executable).parent / "flower-supernode", f"{told['host']}:{told['port']}"
+    return [str(program), "--superlink", server, "--port", str(_free_port()), "--root-certificates",
+            f"{place}/ca.pem", "--auth-supernode-private-key", f"{place}/key", "--node-config", config]
 
 def _one_node(command, place):
     "Run a node, show what it prints, and return its exit code and whether Flower refused it."
@@ -534,7 +541,7 @@ def _one_node(command, place):
     reader.start()
     try: code = process.wait()
     finally:
-        with suppress(ProcessLookupError): os.killpg(process.pid, signal.SIGTERM)  # Flower leaves a child behind
+        with suppress(ProcessLookupError): os.killpg(process.pid, signal.SIGTERM)  # Flower leaves a child
         reader.join(5)
     return code, any("code: 2004" in line for line in said)
 

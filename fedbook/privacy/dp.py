@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['profiles', 'experiment', 'NarrowExperiment', 'norm_of', 'clip_update', 'DPClient', 'secret_normal', 'DPServer',
-           'Clip', 'Noise', 'NoisyMean', 'dp_experiment', 'Epsilon', 'default_delta', 'poisson_event', 'spent',
-           'least_noise', 'BudgetSpent', 'Budget', 'budgeted', 'BudgetedExperiment', 'AdaptiveClient', 'AdaptiveServer',
-           'tree_nodes', 'in_turn', 'InTurnServer', 'TreeServer', 'account', 'RecordClient', 'RecordExperiment',
-           'SecretNoise', 'private_experiment', 'TurnServer', 'audited_epsilon']
+           'Clip', 'Noise', 'NoisyMean', 'SecretNoise', 'dp_experiment', 'Epsilon', 'default_delta', 'poisson_event',
+           'spent', 'least_noise', 'BudgetSpent', 'Budget', 'budgeted', 'BudgetedExperiment', 'AdaptiveClient',
+           'AdaptiveServer', 'tree_nodes', 'in_turn', 'InTurnServer', 'TreeServer', 'account', 'RecordClient',
+           'RecordExperiment', 'private_experiment', 'TurnServer', 'audited_epsilon']
 
 # %% ../../nbs/privacy/dp.ipynb #d9000003
 import json
@@ -30,7 +30,8 @@ from ..engine.federation import Wrapped, Call, Client, Mean, Server
 from ..engine.local import State, build, generator, in_dtype_of
 from ..engine.files import write_atomically
 from ..engine.sizes import Bounds, Count, Positive, Profile, whole_number
-from ..engine.wire import Msg, Refused, as_integers, expect, check_state, gather, labelled, fingerprints, pack, part, scatter
+from ..engine.wire import (Msg, Refused, as_integers, check_state, expect, fingerprints, gather, labelled, pack,
+                                 part, scatter)
 from ..datasets.world import Pictures
 from ..methods.fedavg import FedAvgExperiment, FedAvgSizes
 from .secagg import checked_book, derive, keystream
@@ -175,10 +176,10 @@ def _uniform(key, n):
     return ((words >> 11) + 0.5) / 2**53
 
 def secret_normal(shape: Sequence[int] = (), key: bytes | None = None) -> Tensor:
-    """Return normal noise of deviation 1 and this `shape`, float64, from the operating system's randomness (by
-    AES in counter mode, with `key`, 32 bytes, or a new one). Each number is the sum of four, halved, as in
-    Opacus' `secure_mode`: the gaps between floats then do not betray what it is added to (Holohan, Braghin
-    2021)."""
+    """Return normal noise of deviation 1 and this `shape`, float64, from the operating system's
+    randomness (by AES in counter mode, with `key`, 32 bytes, or a new one). Each number is the sum of
+    four, halved, as in Opacus' `secure_mode`: the gaps between floats then do not betray what it is added
+    to (Holohan, Braghin 2021)."""
     n = math.prod(shape)
     one, two = _uniform(key or os.urandom(32), 8 * n).reshape(2, 4, n)
     four = np.sqrt(-2 * np.log(one)) * np.cos(2 * math.pi * two)
@@ -186,12 +187,12 @@ def secret_normal(shape: Sequence[int] = (), key: bytes | None = None) -> Tensor
 
 # %% ../../nbs/privacy/dp.ipynb #63e3598a
 class DPServer(Server):
-    """DP-FedAvg's server (McMahan et al. 2018, Algorithm 1, with equal weights and its fixed denominator):
-    each client takes part by an independent coin, and the sum of clipped updates, with Gaussian noise of
-    deviation `noise * clip` on each entry, is divided by `per_round`, the number expected. `cohort` divides
-    the noise as if so many were expected, to see what a federation of that size would get; it is no privacy
-    for this one. With `secure`, coins and noise come from the system and not from the `seed`, which others may
-    know; the server keeps the key of the coins to itself."""
+    """DP-FedAvg's server (McMahan et al. 2018, Algorithm 1, with equal weights and its fixed
+    denominator): each client takes part by an independent coin, and the sum of clipped updates, with
+    Gaussian noise of deviation `noise * clip` on each entry, is divided by `per_round`, the number
+    expected. `cohort` divides the noise as if so many were expected, to see what a federation of that
+    size would get; it is no privacy for this one. With `secure`, coins and noise come from the system and
+    not from the `seed`, which others may know; the server keeps the key of the coins to itself."""
     keeps = ("weights", "generator", "key")
 
     def __init__(self, model: torch.nn.Module, per_round: int | None = None, seed: int = 0, clip: float = 1.0,
@@ -203,12 +204,14 @@ class DPServer(Server):
         clip_update({}, clip)
         self.clip, self.std = clip, noise * clip / (cohort or per_round)
         self.expected, self.generator = per_round, generator(seed, 21)
-        self.secure, self.key = secure, None
+        self.secure = secure
+        self.key: Tensor | None = None
 
     def pick(self, ids: list, r: int) -> list:
         """Return the clients of round `r`: each of `ids` with probability per_round / len(ids), independently
         (Poisson sampling), so that their number varies."""
-        coins = _uniform(self.derived("coins", r), len(ids)) if self.secure else _coins(self.seed, r, len(ids))
+        n = len(ids)
+        coins = _uniform(self.derived("coins", r), n) if self.secure else _coins(self.seed, r, n)
         return [id for id, coin in zip(ids, coins) if coin < self.expected / len(ids)]
 
     def accept(self, verb: str, id: int, msg: Msg) -> None:
@@ -226,7 +229,8 @@ class DPServer(Server):
         for _, msg in replies:
             for name, t in msg.tensors.items(): total[name] += t
         for name, t in sorted(self.weights.items()):
-            self.weights[name] = (t + total[name] / self.expected + self.drawn(t.shape) * self.std).to(t.dtype)
+            noise = self.drawn(t.shape) * self.std
+            self.weights[name] = (t + total[name] / self.expected + noise).to(t.dtype)
 
     def drawn(self, shape: Sequence[int] = ()) -> Tensor:
         "Return new normal noise of deviation 1 and this `shape`, float64."
@@ -304,13 +308,31 @@ class NoisyMean:
         if self.seed is None: return lambda shape: secret_normal(shape).float()
         return partial(torch.randn, generator=generator(self.seed, zlib.crc32(pack(Msg(floats)))))
 
+# %% ../../nbs/privacy/dp.ipynb #d9000148
+@dataclass(frozen=True)
+class SecretNoise(Wrapped):
+    """Wraps an `experiment` whose server adds noise (a `DPServer`): on a machine of its own (`at`), where
+    it is no simulation, coins and noise come from the system."""
+    secure: bool = False
+
+    def server(self) -> Any:
+        "Return the experiment's server."
+        server = self.experiment.built_server()
+        server.secure = self.secure
+        return server
+
+    def at(self, folder: str = "", device: str = "", **sizes: Any) -> "SecretNoise":
+        "Return this on a machine of its own (`Experiment.at`), with noise from the system."
+        return replace(self, experiment=self.experiment.at(folder, device, **sizes), secure=True)
+
 # %% ../../nbs/privacy/dp.ipynb #5d8d3389
 def dp_experiment(sizes: FedAvgSizes, seed: int = 0, device: str = "cpu", clip: float = 1.0,
-                  noise: float = 1.0, cohort: int | None = None) -> FedAvgExperiment:
-    """Return an `Experiment` with DP-FedAvg: FedAvg of these `sizes`, with updates cut to the norm `clip` and
-    the noise multiplier `noise`; `cohort` as in `DPServer`."""
+                  noise: float = 1.0, cohort: int | None = None) -> SecretNoise:
+    """Return an experiment with DP-FedAvg: FedAvg of these `sizes`, with updates cut to the norm `clip`
+    and the noise multiplier `noise`; `cohort` as in `DPServer`. On machines of its own noise comes from
+    the system."""
     server = partial(DPServer, clip=clip, noise=noise, cohort=cohort)
-    return FedAvgExperiment(sizes, seed, device, partial(DPClient, clip=clip), server)
+    return SecretNoise(FedAvgExperiment(sizes, seed, device, partial(DPClient, clip=clip), server))
 
 # %% ../../nbs/privacy/dp.ipynb #d9000022
 UNITS = {"client": "one client's whole data", "record": "one record of one client"}
@@ -564,7 +586,7 @@ def tree_noise(t: int, like: dict[str, Tensor], std: float, source: Callable) ->
         for name, noise in sorted(total.items()): noise += std * draw(noise.shape, name)
     return total
 
-def seeded(seeds: Sequence[int], node: tuple[int, int]) -> Callable:
+def node_noise(seeds: Sequence[int], node: tuple[int, int]) -> Callable:
     "Return the noise of a tree's `node` that is drawn from `seeds`; see `tree_noise`."
     dice = generator(*seeds, *node)
     return lambda shape, name: torch.randn(shape, generator=dice, dtype=torch.float64)
@@ -625,7 +647,7 @@ class TreeServer(InTurnServer):
 
     def of_node(self, begun: int, node: tuple[int, int]) -> Callable:
         "Return the noise of a `node` of the tree number `begun`; see `tree_noise`."
-        if not self.secure: return seeded((self.seed, 22, begun), node)
+        if not self.secure: return node_noise((self.seed, 22, begun), node)
         return lambda shape, name: secret_normal(shape, self.derived("tree", begun, node, name))
 
     def event(self, rounds: int, clients: int) -> Any:
@@ -801,7 +823,8 @@ class RecordClient:
     keeps: tuple[str, ...] = ("client", "generator", "told")
 
     def __init__(self, client: Client, noise: float, clip: float = 1.0, seed: int = 0,
-                 total: Epsilon | None = None, open: tuple[str, ...] = (), book: str | Path | None = None) -> None:
+                 total: Epsilon | None = None, open: tuple[str, ...] = (),
+                 book: str | Path | None = None) -> None:
         if not isinstance(client, Client) or type(client).limit is not Client.limit:
             raise UserError(f"client={type(client).__name__} is no fedavg.Client, or limits its gradients")
         if not 0 < noise < math.inf: raise UserError(f"noise={noise!r} must be a positive, finite number")
@@ -865,8 +888,8 @@ class RecordClient:
             right = asked.tensors.get(name) if own is None else own
             if right is None or not _same_bits(t, right):
                 what = "the buffer that was sent" if own is None else "what the last noisy step left"
-                raise UserError(f"{name} in the reply of {type(self.client).__name__} is not {what}: it would leave "
-                                "without noise")
+                raise UserError(f"{name} in the reply of {type(self.client).__name__} is not {what}: it would "
+                                "leave without noise")
 
     def afford(self, told: list[list]) -> None:
         """Raise `BudgetSpent` where the steps `told` (see `account`), with this round's, cost more than the
@@ -914,26 +937,10 @@ class RecordExperiment(Wrapped):
         return self.around(self.experiment.own_client(id, **own), checked_book(book))
 
 # %% ../../nbs/privacy/dp.ipynb #d9000142
-@dataclass(frozen=True)
-class SecretNoise(Wrapped):
-    """Wraps an `experiment` whose server adds noise (a `DPServer`): on a machine of its own (`at`), where it is
-    no simulation, coins and noise come from the system."""
-    secure: bool = False
-
-    def server(self) -> Any:
-        "Return the experiment's server."
-        server = self.experiment.built_server()
-        server.secure = self.secure
-        return server
-
-    def at(self, folder: str = "", device: str = "", **sizes: Any) -> "SecretNoise":
-        "Return this on a machine of its own (`Experiment.at`), with noise from the system."
-        return replace(self, experiment=self.experiment.at(folder, device, **sizes), secure=True)
-
 def private_experiment(sizes: DPSizes, seed: int = 0, device: str = "cpu") -> Wrapped:
-    """Return FedAvg on `narrow_cnn`, private by the `unit` of `sizes`: for a client by noise on the sum at the
-    server (`DPServer`), for a record by noise inside the client (`RecordClient`); the noise multiplier and the
-    clip are those of `sizes`."""
+    """Return FedAvg on `narrow_cnn`, private by the `unit` of `sizes`: for a client by noise on the sum
+    at the server (`DPServer`), for a record by noise inside the client (`RecordClient`); the noise
+    multiplier and the clip are those of `sizes`."""
     narrow = sizes.narrow()
     if sizes.unit == "record":
         return RecordExperiment(NarrowExperiment(narrow, seed, device), sizes.noise, sizes.clip)

@@ -13,7 +13,7 @@ import math
 import os
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import zip_longest
@@ -26,7 +26,8 @@ import torch
 from ..engine.errors import Unfit, UserError, needs
 from ..engine.federation import Wrapped, Call, Step, TooFewReplies, mean_of
 from ..engine.sizes import Bounds, Count, whole_number
-from ..engine.wire import Msg, Refused, expect, check_state, gather, labelled, fingerprints, pack, part, scatter
+from ..engine.wire import (Msg, Refused, check_state, expect, fingerprints, gather, labelled, pack, part,
+                                 scatter)
 from ..methods.fedavg import FedAvgExperiment, FedAvgSizes
 
 # %% ../../nbs/privacy/secagg.ipynb #5ecd0107
@@ -284,8 +285,8 @@ def _opened(listed, id, mine, sharers, letters):
 
 # %% ../../nbs/privacy/secagg.ipynb #5ecd0132
 def known_keys(file: str | Path) -> dict[int, Any]:
-    """Return the public keys in `file`, by client: a line for each, its id and its key (elliptic curve P-384 in
-    OpenSSH's form, as Flower's nodes have). Raises `UserError` for a file that is not so."""
+    """Return the public keys in `file`, by client: a line for each, its id and its key (elliptic curve
+    P-384 in OpenSSH's form, as Flower's nodes have). Raises `UserError` for a file that is not so."""
     from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
     try:
@@ -330,7 +331,7 @@ class Identity(NamedTuple):
         return torch.tensor([*signature_of(self.key, about)], dtype=torch.uint8)
 
     def check(self, about: bytes, ids: list[int], signatures: Any) -> None:
-        "Raise `Refused` unless all clients `ids` have signed that list: `signatures` (k, 96), in their order."
+        "Raise `Refused` unless all clients `ids` signed that list: `signatures` (k, 96), in their order."
         for id, signature in zip_longest(ids, signatures):
             known = id in self.known and signature is not None
             if not known or not has_signed(self.known[id], about, signature.numpy().tobytes()):
@@ -358,8 +359,8 @@ def _is_first(book, name, question):
     return True
 
 def checked_book(book: str) -> str:
-    """Return the folder `book` of a client on a machine of its own. Raises `UserError` without one, as a server
-    could then make the client forget what it has answered."""
+    """Return the folder `book` of a client on a machine of its own. Raises `UserError` without one, as a
+    server could then make the client forget what it has answered."""
     if book: return book
     raise UserError("book='' must be a folder that only this machine reads, where the client notes what it has "
                     "answered and spent; put book=\"/a/folder\" into the node's --node-config")
@@ -387,8 +388,9 @@ def _parted(msg): return tuple(Msg(part(msg.tensors, side), msg.meta[side]) for 
 # %% ../../nbs/privacy/secagg.ipynb #5ecd001c
 class SecureClient:
     """Wraps a `client` for secure aggregation (Bonawitz et al. 2017, Figure 4): its replies to `verb` are
-    hidden by masks, which cancel in the sum of clients that were asked the same. For each client in a round it
-    reveals one of two shares: of the client's own mask, or of the pairwise masks of one that dropped out.
+    hidden by masks, which cancel in the sum of clients that were asked the same. For each client in a
+    round it reveals one of two shares: of the client's own mask, or of the pairwise masks of one that
+    dropped out.
 
     `threshold` and `how` (an `Additive`) must be the server's; `clear` are the verbs of `client` that travel
     as they are; `book` is a folder for what was answered (None, in a simulation alone: this process remembers
@@ -398,7 +400,8 @@ class SecureClient:
     keeps: tuple[str, ...] = ("client", "secret", "ids", "keys", "sharers", "held")
 
     def __init__(self, client: Any, threshold: int, how: Additive = Additive(), verb: str = "fit",
-                 clear: tuple[str, ...] = (), book: str | None = None, identity: Identity | None = None) -> None:
+                 clear: tuple[str, ...] = (), book: str | None = None,
+                 identity: Identity | None = None) -> None:
         needs("cryptography")
         self.threshold = whole_number("threshold", threshold, least=2)
         self.client, self.how, self.verb = client, how, verb
@@ -483,8 +486,8 @@ def _crowds(numbers, threshold):
     for _ in range(_TRIES): yield drawn.choice(numbers, threshold, False).tolist()
 
 def _secret_of(pieces, threshold, fits):
-    """The secret that `fits`, out of `pieces` (number: 32 bytes), and the numbers whose pieces gave it. Raises
-    `Refused` where no set of `threshold` pieces that was tried gives it."""
+    """The secret that `fits`, out of `pieces` (number: 32 bytes), and the numbers whose pieces gave it.
+    Raises `Refused` where no set of `threshold` pieces that was tried gives it."""
     for some in _crowds([*pieces], threshold):
         try: secret = join_secret({number: pieces[number] for number in some})
         except Refused: continue
@@ -512,14 +515,16 @@ def _unmasked(listed, about, digests, total, sharers, there, pieces):
         mine = {number: rows[row].numpy().tobytes() for number, rows in givers.items()}
         try: secret, some = _secret_of(mine, listed.threshold, own if of_own else pairs)
         except Refused as why: raise Refused(f"{why}: that of client {id}") from None
-        if some != [*mine][:listed.threshold]: givers = _liars_last(listed, givers, _wrong(mine, secret, some), id)
+        if some != [*mine][:listed.threshold]:
+            givers = _liars_last(listed, givers, _wrong(mine, secret, some), id)
         if of_own: total -= _own_mask(secret, about, len(total))
         else: total += _pair_masks(_Keys(secret), id, listed.of_masks(there), about, len(total))
     return total
 
 def _liars_last(listed, givers, wrong, id):
     named = [listed.ids[number - 1] for number in wrong]
-    warnings.warn(f"clients {named} gave a wrong piece of a secret of client {id}; others opened it", stacklevel=4)
+    warnings.warn(f"clients {named} gave a wrong piece of a secret of client {id}; others opened it",
+                  stacklevel=4)
     return dict(sorted(givers.items(), key=lambda pair: pair[0] in wrong))
 
 def _shared_out(reply, ids):
@@ -558,10 +563,11 @@ class SecureServer:
     `Additive`): replies to its step `verb` come under masks, and it learns their sum, and of single replies
     no more than follows from it.
 
-    All clients are asked the same: those whom the wrapped server would ask something else than most are left
-    out, with a warning. With `signed`, clients sign the list of keys. Fewer than `threshold` answers to any of the four verbs, shares that give back no secret, and a sum that
-    `server` refuses raise `TooFewReplies`, before `server` has merged anything. Raises `UserError` for a
-    threshold that is not more than half of the clients of a round, and at most all."""
+    All clients are asked the same: those whom the wrapped server would ask something else than most are
+    left out, with a warning. With `signed`, clients sign the list of keys. Fewer than `threshold` answers
+    to any of the four verbs, shares that give back no secret, and a sum that `server` refuses raise
+    `TooFewReplies`, before `server` has merged anything. Raises `UserError` for a threshold that is not
+    more than half of the clients of a round, and at most all."""
     keeps: tuple[str, ...] = ("here", "keys", "letters", "signatures", "sharers", "total")
 
     def __init__(self, server: Any, threshold: int, how: Additive = Additive(), verb: str = "fit",
@@ -572,7 +578,8 @@ class SecureServer:
         self.signed, self.round, self.here, self.asked = signed, 0, list[int](), Msg()
         self._clear()
 
-    def _clear(self): self.keys, self.letters, self.signatures, self.sharers, self.total = {}, {}, {}, [], None
+    def _clear(self):
+        self.keys, self.letters, self.signatures, self.sharers, self.total = {}, {}, {}, [], None
 
     def pick(self, ids: list[int], r: int) -> list[int]:
         "Return the clients of round `r` out of `ids`, as the wrapped server picks them."
@@ -595,7 +602,8 @@ class SecureServer:
             raise UserError(f"threshold={t} must be more than half of a round's {n} clients, and at most all")
         keys = lambda id: Msg({"keys": self._listed().keys}, {"ids": [*self.keys]})
         there = lambda id: Msg({}, {"there": [*self.here]})
-        return [Step("advertise", Msg(), step.to, self._list), Step("share", keys, self.here, partial(self._post, step.say)),
+        return [Step("advertise", Msg(), step.to, self._list),
+                Step("share", keys, self.here, partial(self._post, step.say)),
                 Step("masked", partial(self._letter, step.say), self.here, self._add),
                 Step("unmask", there, self.here, partial(self._open, step))]
 
@@ -628,8 +636,9 @@ class SecureServer:
     def _letter(self, say, id):
         place, self.asked = [*self.keys].index(id), _said(say, id)
         sealed = {"letters": torch.stack([self.letters[sharer][place] for sharer in self.sharers])}
-        if self.signed: sealed["signatures"] = torch.stack([self.signatures[sharer] for sharer in self.sharers])
-        return Msg(labelled(self.asked.tensors, "asked") | sealed, {"asked": self.asked.meta, "sharers": self.sharers})
+        if self.signed: sealed["signatures"] = torch.stack([self.signatures[id] for id in self.sharers])
+        return Msg(labelled(self.asked.tensors, "asked") | sealed,
+                   {"asked": self.asked.meta, "sharers": self.sharers})
 
     def _add(self, replies):
         total, ids = np.uint32(0), []
@@ -657,7 +666,7 @@ class SecureServer:
         expected."""
         if verb not in ("advertise", "share", "masked", "unmask"): return self.server.accept(verb, id, msg)
         if verb == "masked": return expect(msg, {"masked": ((_size(self.how, self.asked),), torch.int32)})
-        shapes = {"advertise": {"keys": (3, 32)}, "share": {"letters": (len(self.keys), 80)},
+        shapes: dict[str, tuple] = {"advertise": {"keys": (3, 32)}, "share": {"letters": (len(self.keys), 80)},
                   "unmask": {"pieces": (len(self.sharers), 32)}}[verb]
         if verb == "share" and self.signed: shapes["signature"] = (96,)
         expect(msg, {name: (shape, torch.uint8) for name, shape in shapes.items()})
@@ -677,8 +686,8 @@ class SecureServer:
 @dataclass(frozen=True)
 class SecureExperiment(Wrapped):
     """Wraps an `experiment` with secure aggregation of the replies to `verb`: `SecureClient`s and a
-    `SecureServer` around its own, with `threshold`, `how`, `clear` and `book` as there. On machines of their own
-    (`at`, `own_client`) clients have an `Identity` and sign: `signed`."""
+    `SecureServer` around its own, with `threshold`, `how`, `clear` and `book` as there. On machines of
+    their own (`at`, `own_client`) clients have an `Identity` and sign: `signed`."""
     threshold: int
     how: Additive = Additive()
     verb: str = "fit"
@@ -691,8 +700,9 @@ class SecureExperiment(Wrapped):
         return SecureClient(client, self.threshold, self.how, self.verb, self.clear, book or self.book, identity)
 
     def own_client(self, id: int, book: str = "", key: str = "", known: str = "", **own: Any) -> SecureClient:
-        """Return client `id` as its machine makes it (`Experiment.own_client`), wrapped. It needs a `book`, and
-        for its identity the files `key` and `known` (`private_key`, `known_keys`); raises `UserError` without."""
+        """Return client `id` as its machine makes it (`Experiment.own_client`), wrapped. It needs a
+        `book`, and for its identity the files `key` and `known` (`private_key`, `known_keys`); raises
+        `UserError` without."""
         identity = Identity(private_key(key), known_keys(known))
         return self.around(self.experiment.own_client(id, **own), checked_book(book), identity)
 
