@@ -41,7 +41,7 @@ from fedbook.kit.command import plan_of
 from fedbook.engine.workers import Checkpoint, Faults, transport_for
 from fedbook.engine.federation import Client, Federation, FedProxClient, InProcess, Server, TooFewReplies, run
 from fedbook.deploy.nodes import write_node_key
-from fedbook.privacy.secagg import private_key
+from fedbook.privacy.secagg import known_keys, private_key
 from fedbook.deploy.flower import (FlowerTransport, client_app, fingerprint, server_app, simulate, to_array,
                                    write_app)
 from fedbook.engine.errors import UserError
@@ -676,6 +676,41 @@ def test_a_client_is_served_by_the_node_with_its_key_alone(clock, tmp_path):
     with pytest.warns(UserWarning, match="said that it serves client 1, and has not that client's key"):
         ran = small_run(grid, known=known)
     assert_same_run(ran, small_reference())
+
+
+PRIVATE = {"secagg": ("secagg", dict(clients=3, per_round=3, threshold=2, rounds=1)),
+           "dp, a client": ("dp", dict(unit="client", clients=3, per_round=2, rounds=2)),
+           "dp, a record": ("dp", dict(unit="record", clients=3, per_round=3, rounds=1))}
+
+
+@pytest.mark.parametrize("what", PRIVATE)
+def test_privacy_by_name_runs_on_nodes_with_books_and_keys_of_their_own(what, clock, tmp_path):
+    "What `fedbook flower-app secagg` and `dp` write: each client as its machine makes it, the server as its own."
+    name, changes = PRIVATE[what]
+    if name == "dp": pytest.importorskip("opacus", reason="privacy by record takes Opacus")
+    plan = plan_of(name, "smoke", changes={key: str(value) for key, value in changes.items()})
+    keys = {id: write_node_key(tmp_path / f"node{id}/key") for id in range(3)}
+    known = "".join(f"{id} {key.with_name('key.pub').read_text()}\n" for id, key in keys.items())
+    (tmp_path / "known.txt").write_text(known)
+    grid = FakeGrid(lambda: client_app(plan.experiment.own_client), [])
+    for id, key in keys.items():
+        grid.join(id, key=str(key), known=str(tmp_path / "known.txt"), book=str(tmp_path / f"node{id}/book"))
+    here = plan.experiment.at()
+    federation = Federation(FlowerTransport(grid, here.ids, known=known_keys(tmp_path / "known.txt")), here.ids)
+    server, before = here.built_server(), pack(here.built_server().state())
+    run(server, federation, here.rounds)
+    assert not federation.ledger.absent and pack(server.state()) != before
+    books = sorted(path.parent.parent.name for path in tmp_path.glob("node*/book/*"))
+    assert {*books} == (set() if what == "dp, a client" else {"node0", "node1", "node2"})
+
+
+def test_a_node_without_a_book_says_what_to_do(clock, tmp_path):
+    plan, key = plan_of("secagg", "smoke", changes={"clients": "3"}), write_node_key(tmp_path / "key")
+    (tmp_path / "known.txt").write_text(f"0 {key.with_name('key.pub').read_text()}")
+    grid = FakeGrid(lambda: client_app(plan.experiment.own_client), [])
+    grid.join(0, key=str(key), known=str(tmp_path / "known.txt"))
+    with pytest.warns(UserWarning, match="book=.* must be a folder that only this machine reads"):
+        FlowerTransport(grid, [0], wait=0.1).find([0])
 
 
 def test_a_signature_of_another_greeting_is_worth_nothing(clock, tmp_path):
