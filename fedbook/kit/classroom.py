@@ -1,15 +1,14 @@
 """Tools for learners and teachers: a look at the machine, solved exercises, assignments and their
 grader, slides.
 
-The grader calls a student's functions in a process of their own, which has no answers. On Linux 5.13 or
-newer the kernel closes the course's folders to it (Landlock); elsewhere Python's audit hooks do, and let
-it start no process. Values count, not what is printed. It cannot stop a student who knows the
-answers by heart, and the course is public. Where marks matter, change the exercises, or ask about the code."""
+The grader calls a student's functions in a process of their own, which sees Python, its packages and its
+own folder, has no answers, no network and an empty environment, and is ended whole (`fedbook.kit.sandbox`).
+Values count, not what is printed. It cannot stop a student who knows the answers by heart, and the course is
+public. Where marks matter, change the exercises, or ask about the code."""
 import ast
 import base64
 import copy
 import csv
-import ctypes
 import importlib
 import importlib.util
 import io
@@ -19,10 +18,11 @@ import pickle
 import re
 import secrets
 import shutil
-import struct
+import site
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -34,6 +34,7 @@ from typing import Any, NamedTuple, NoReturn
 import fedbook
 from fedbook.engine.errors import EXTRAS, needs, UserError
 from fedbook.engine.files import locked, write_atomically
+from fedbook.kit import sandbox
 from fedbook.kit.lab import overwritten, progress_file, same, solved_in, try_case
 from fedbook.kit.report import collect
 from fedbook.kit.runs import (chapter_name, chapters, code_cells, cores, exported_to, find, module_name,
@@ -367,69 +368,25 @@ def _tensor(array: Any) -> Any:
     return torch.from_numpy(array)
 
 
-_HANDLED, _READ, _WRITE = 0x1FF6, 0x4, 0x2     # of Landlock: all but executing and listing; reading; writing
-
-
-def _allow_beside(folder: Path, closed: Sequence[Path], allow: Callable) -> None:
-    "Call `allow(path, rights)` to read all that lies in `folder`, but not below one of the folders `closed`."
-    with suppress(OSError):
-        for path in (Path(entry.path) for entry in os.scandir(folder) if not entry.is_symlink()):
-            if path in closed: continue
-            if any(path in each.parents for each in closed): _allow_beside(path, closed, allow)
-            else: allow(path, _READ)
-
-
-def close_folders(closed: Sequence[Path], own: Path) -> bool:
-    """Forbid this process and its children, from now on, to read files below the folders `closed`
-    and to write outside the folder `own`, by Linux's Landlock. It cannot be undone. Return whether
-    it worked; it does not on systems other than Linux 5.13 or newer."""
-    if sys.platform != "linux": return False
-    libc = ctypes.CDLL(None, use_errno=True)
-    rules = libc.syscall(444, struct.pack("Q", _HANDLED), 8, 0)
-    if rules < 0: return False
-    def allow(path, rights):
-        with suppress(OSError):
-            place = os.open(path, os.O_PATH | os.O_CLOEXEC)
-            libc.syscall(445, rules, 1, struct.pack("=Qi", rights, place), 0)
-            os.close(place)
-    _allow_beside(Path("/"), closed, allow)
-    allow(own, _HANDLED)
-    allow("/dev", _READ | _WRITE)
-    libc.prctl(38, 1, 0, 0, 0)
-    return libc.syscall(446, rules, 0) == 0
-
-
-_STARTS = ("subprocess.Popen", "os.system", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn")
-
-
-def keep_watch(closed: Sequence[Path], starts: bool) -> None:
-    """Make this Python process refuse, from now on, to open files below the folders `closed` or in
-    any folder named `answers`, and, unless `starts`, to start processes. What it refuses raises
-    `PermissionError`. It cannot be undone (an audit hook)."""
-    folders = tuple(f"{each}{os.sep}" for each in closed)
-    real, text, divider = os.path.realpath, os.fsdecode, os.sep
-    forbidden = () if starts else _STARTS
-    def hook(event, args):
-        if event in forbidden: raise PermissionError("no process is started while grading")
-        if event != "open" or not isinstance(args[0], (str, bytes)): return
-        path = real(text(args[0]))
-        if path.startswith(folders) or "answers" in path.split(divider):
-            raise PermissionError("the answers are closed while grading")
-    sys.addaudithook(hook)
-
-
-def run_cells(notebook: str | Path) -> dict[str, Any]:
+def run_cells(notebook: str | Path, wanted: Callable[[int], bool] = lambda number: True,
+              tell: Callable[[int, Exception], None] = lambda number, error: None) -> dict[str, Any]:
     """Execute the code cells of `notebook` in this process and return the variables they leave,
-    name to value. Statements that raise an error, calls of `check` and lines that begin with % or !
-    are skipped."""
+    name to value. Only cells for whose number, from 1 on, `wanted` returns True are run; it is asked before
+    each. Statements that raise an error are left out after `tell(number, error)`, and so are calls of
+    `check` and lines that begin with % or !."""
     names: dict[str, Any] = {"__name__": "__main__"}
-    for source in code_cells(Path(notebook)):
-        with suppress(SyntaxError):
-            lines = [line for line in source.split("\n") if not re.match(r"\s*[%!]", line)]
-            for node in ast.parse("\n".join(lines)).body:
-                if _calls(node, "check"): continue
-                with suppress(Exception, SystemExit):
-                    exec(compile(ast.Module([node], []), "cell", "exec"), names)
+    for number, source in enumerate(code_cells(Path(notebook)), 1):
+        if not wanted(number): continue
+        lines = [line for line in source.split("\n") if not re.match(r"\s*[%!]", line)]
+        try: body = ast.parse("\n".join(lines)).body
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            tell(number, error)
+            continue
+        for node in body:
+            if _calls(node, "check"): continue
+            try: exec(compile(ast.Module([node], []), "cell", "exec"), names)
+            except (Exception, SystemExit) as error:
+                tell(number, error if isinstance(error, Exception) else RuntimeError("SystemExit"))
     return names
 
 
@@ -442,41 +399,61 @@ def _call(f: Callable, arguments: str, functions: list) -> dict:
 
 def answer_calls() -> None:
     """Serve the functions of a student's notebook to the grader: the main function of the process
-    that `Pupil` starts. It executes `notebook.ipynb` in the working folder. Then it reads calls
-    from standard input, a line each in JSON, and writes to standard output what each returned or
-    raised. The process's arguments are the folders that it must not read."""
+    that `Pupil` starts. The process's one argument is a dict in JSON: the folders `home`, which holds
+    `notebook.ipynb`, and `own`; the `seconds` of the processor that it may use; whether it has namespaces of
+    its own, `spaces`; and the numbers of the cells to `skip`. It confines itself, then runs the other cells.
+    Then it reads calls from standard input, a line each in JSON, and writes to standard output what each
+    returned or raised."""
     talk, hear = os.fdopen(os.dup(1), "w"), os.fdopen(os.dup(0))
     nowhere = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1): os.dup2(nowhere, number)
-    closed = [Path(folder) for folder in sys.argv[1:]]
-    keep_watch(closed, starts=close_folders(closed, Path.cwd()))
-    names, functions = run_cells("notebook.ipynb"), list[Any]()
+    told, me = json.loads(sys.argv[1]), os.getpid()
+    os.chdir(told["own"])
+    sandbox.confine(Path(told["own"]), Path(told["home"]), told["seconds"], told["spaces"])
+    def say(**what: Any) -> None:
+        if os.getpid() != me: os._exit(0)       # a copy of this process says nothing
+        print(json.dumps(what), file=talk, flush=True)
+    def wanted(number: int) -> bool:
+        say(cell=number)
+        return number not in told["skip"]
+    def tell(number: int, error: Exception) -> None:
+        with suppress(Exception): say(fault=f"cell {number}: {type(error).__name__}: {error}"[:_LONGEST])
+    names, functions = run_cells(Path(told["home"], "notebook.ipynb"), wanted, tell), list[Any]()
+    say(ready=True)
     missing = lambda name: lambda *_: eval(name, {})       # says that there is no such name
     for line in hear:
         asked = json.loads(line)
         target = asked["call"]
         f = functions[target] if isinstance(target, int) else names.get(target, missing(target))
-        print(json.dumps(_call(f, asked["arguments"], functions)), file=talk, flush=True)
+        say(number=asked["number"], **_call(f, asked["arguments"], functions))
 
 
 _BEGIN = "from fedbook.kit.classroom import answer_calls; answer_calls()"
+_LONGEST = 300          # characters of what a student's code says
 
 
 class Pupil:
     """A process that holds a student's `notebook`, so that the grader can call its functions out of
     reach of the answers. To be used in a `with` statement:
-    `with Pupil(notebook) as pupil: pupil.ask("f", x)`. A call may take `patience` seconds, the
-    first one, which also executes the notebook, five times as long. Raises `UserError` if
-    cloudpickle is not installed."""
+    `with Pupil(notebook) as pupil: pupil.ask("f", x)`. A call may take `patience` seconds, all calls of one
+    function a third of the time that was left before, a cell a third, and all together `whole` seconds.
+    `fedbook.kit.sandbox` says what the process can reach. A cell that ends the process or takes too long is
+    left out from then on; after the third such cell those before it count alone. `notes` says so.
+    Raises `UserError` if cloudpickle is not installed."""
 
-    def __init__(self, notebook: str | Path, patience: float = 30):
+    def __init__(self, notebook: str | Path, patience: float = 30, whole: float = 50):
         needs("cloudpickle")
         self._folder, self.patience, self._stopped = TemporaryDirectory(), patience, set[Any]()
+        self.whole, self._end, self._due = whole, time.monotonic() + whole, dict[str, float]()
         self._process: subprocess.Popen | None = None
-        package, self.home = Path(fedbook.__file__).parent, Path(self._folder.name).resolve()
+        self._skip, self._last, self._until, self._number = set[int](), 0, 0, 0
+        self.notes = list[str]()
+        package, self._rooms = Path(fedbook.__file__).parent, Path(self._folder.name).resolve()
+        self.home, *_ = sandbox.rooms(self._rooms)
         without = shutil.ignore_patterns("answers", "nbs", "teaching", "__pycache__", "_modidx.py")
         shutil.copytree(package, self.home / "fedbook", ignore=without)
         shutil.copy(notebook, self.home / "notebook.ipynb")
+        self._cells = code_cells(self.home / "notebook.ipynb")
 
     def __enter__(self) -> "Pupil": return self
 
@@ -496,60 +473,133 @@ class Pupil:
 
         Raises an exception with the name and message of the one that it raised; one named `Stopped`
         if it ends the process or takes too long, also at every later call; one named `Overwritten`
-        if it changes an argument in place."""
+        if it changes an argument in place. A function that ends the process is tried once more after the
+        cells up to its own alone, for a later cell may have done it."""
         return _ask(self, target, *case)
 
     def stop(self) -> None:
-        "Kill the process; the next call of a function starts a new one."
-        if self._process: self._process.kill(); self._process.communicate()
+        "End the process and all that it started; the next call of a function starts a new one."
+        if self._process:
+            sandbox.end(self._process, self._before)
+            sandbox.adopt(False)
+            shutil.rmtree(self.home / "own", ignore_errors=True)
         self._process = None
 
-
-def _closed() -> list[str]:
-    home = notebooks_folder().parent
-    folders = [Path(fedbook.__file__).parent, *(home / name for name in ("nbs", "teaching", "tests"))]
-    return [str(folder.resolve()) for folder in folders if folder.is_dir()]
+    def left(self) -> float:
+        "Return how many seconds are left for this notebook."
+        return self._end - time.monotonic()
 
 
-def _start(pupil: Pupil) -> subprocess.Popen:
-    others = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep)
-              if place and not Path(place, "fedbook").is_dir()]
-    own = dict(PYTHONPATH=os.pathsep.join([str(pupil.home), *others]), MPLBACKEND="Agg",
-               MPLCONFIGDIR=str(pupil.home), TMPDIR=str(pupil.home), OMP_NUM_THREADS="1")
-    return subprocess.Popen([sys.executable, "-c", _BEGIN, *_closed()], cwd=pupil.home, env=os.environ | own,
-                            text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                            stderr=subprocess.DEVNULL)
+def _fail(name: str, why: str) -> NoReturn: raise type(name, (Exception,), {})(why)
 
 
-def _said(process: subprocess.Popen, asked: dict, patience: float) -> dict | None:
-    "What the process answers, or None if it ends, or says nothing for `patience` seconds."
-    assert process.stdin and process.stdout
-    timer = threading.Timer(patience, process.kill)
+def _start(pupil: Pupil, skip: set[int]) -> None:
+    "Start the pupil's process, which leaves out the cells `skip`."
+    command = [sys.executable, "-P", "-c", _BEGIN]
+    told = dict(home=str(pupil.home), own=str(pupil.home / "own"), seconds=pupil.whole, spaces=bool(sandbox.way()),
+                skip=sorted(skip))
+    own = str(pupil.home / "own")
+    seen = dict(PATH=sandbox.PATH, LANG="C.UTF-8", HOME=own, TMPDIR=own, USER="student", LOGNAME="student",
+                PYTHONPATH=str(pupil.home), PYTHONUSERBASE=site.getuserbase(), MPLBACKEND="Agg", MPLCONFIGDIR=own,
+                OMP_NUM_THREADS="1")
+    kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
+    sandbox.rooms(pupil._rooms)
+    pupil._before = sandbox.children()
+    line = sandbox.wrapped([*command, json.dumps(told)], pupil._rooms)
+    sandbox.adopt(not sandbox.way())
+    pupil._process = subprocess.Popen(line, cwd=pupil.home, env=seen | kept, text=True, stdin=subprocess.PIPE,
+                                      stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
+
+
+_MOST = 1 << 26         # letters of an answer
+
+
+def _said(pupil: Pupil, asked: dict | None, patience: float, number: int = 0) -> tuple[dict | None, bool]:
+    """What the process answers to `asked` (None: what it says next), or None if it ends, or has not said it in
+    `patience` seconds; and whether the time was over."""
+    process = pupil._process
+    assert process and process.stdin and process.stdout
+    late = threading.Event()
+    def over() -> None:
+        late.set()
+        sandbox.end(process, pupil._before)
+    timer = threading.Timer(max(0.0, patience), over)
     timer.start()
     try:
-        print(json.dumps(asked), file=process.stdin, flush=True)
-        return json.loads(process.stdout.readline())
-    except (OSError, ValueError): return None
-    finally: timer.cancel()
+        if asked: print(json.dumps(asked), file=process.stdin, flush=True)
+        while True:
+            said = json.loads(process.stdout.readline(_MOST))
+            if not isinstance(said, dict): return None, False
+            if not asked or said.get("number") == number: return said, False
+    except (OSError, ValueError, RecursionError): return None, late.is_set()
+    finally:
+        timer.cancel()
+        timer.join()
+
+
+def _begin(pupil: Pupil, until: int = 0) -> None:
+    """Start the process and let it run the cells, those up to number `until` alone unless that is 0; starts again
+    without a cell that ends it or takes a third of the time that is left."""
+    every = set(range(1, len(pupil._cells) + 1))
+    while True:
+        if pupil.left() < 1: _fail("Stopped", f"the {pupil.whole:g} seconds for the whole notebook are over")
+        last = min(filter(None, (until, pupil._last)), default=len(every))
+        _start(pupil, pupil._skip | {number for number in every if number > last})
+        cell, faults = 0, list[str]()
+        while True:
+            said, late = _said(pupil, None, pupil.left() / 3)
+            if said is None or said.get("ready"): break
+            if "fault" in said: faults = [*faults[:19], f"{said['fault']}"]
+            else: cell = said.get("cell", 0)
+        if said:
+            pupil._until = last
+            pupil.notes += [fault for fault in faults if fault not in pupil.notes]
+            return
+        pupil.stop()
+        if cell not in every or cell in pupil._skip: _fail("Stopped", "the notebook's process did not begin")
+        pupil._skip.add(cell)
+        if len(pupil._skip) == 3: pupil._last = cell
+        pupil.notes.append(f"cell {cell} {'took too long' if late else 'ended its process'} and was left out"
+                           + ", with all after it: it is the third such cell" * (pupil._last == cell))
+
+
+def _defined_in(pupil: Pupil, name: str) -> int:
+    "The number of the last cell that has a line `def name(`, 0 if none has."
+    found = [number for number, source in enumerate(pupil._cells, 1)
+             if re.search(rf"^def {re.escape(name)}\b", source, re.M)]
+    return max(found, default=0)
 
 
 def _ask(pupil: Pupil, target: str | int, *case: Any) -> Any:
     "What the pupil's function `target` gives for the arguments `case`; raises what it raised."
     import cloudpickle
 
-    def fail(name: str, why: str) -> NoReturn: raise type(name, (Exception,), {})(why)
-    if target in pupil._stopped: fail("Stopped", "it is not asked again")
-    patience = pupil.patience * (1 if pupil._process else 5)
-    pupil._process = pupil._process or _start(pupil)
-    asked = dict(call=target, arguments=base64.b64encode(cloudpickle.dumps(case)).decode())
-    reply = _said(pupil._process, asked, patience)
-    if reply is None:
-        pupil._stopped.add(target)
+    if target in pupil._stopped: _fail("Stopped", "it is not asked again")
+    own = _defined_in(pupil, target) if isinstance(target, str) else 0
+    if isinstance(target, int) and not pupil._process: _fail("Stopped", "its process has ended")
+    if pupil._process and own > pupil._until: pupil.stop()
+    if not pupil._process: _begin(pupil)
+    packed = base64.b64encode(cloudpickle.dumps(case)).decode()
+    while True:
+        reply, late = _reply(pupil, target, packed)
+        if reply is not None: break
         pupil.stop()
-        fail("Stopped", f"it ended its process, or took longer than {pupil.patience:g} seconds")
-    if "raised" in reply: fail(*map(str, reply["raised"]))
-    if reply["changed"]: fail("Overwritten", f"it changed its argument number {reply['changed']} in place")
+        if isinstance(target, str) and not late and 0 < own < pupil._until: _begin(pupil, own)
+        else:
+            if isinstance(target, str): pupil._stopped.add(target)
+            _fail("Stopped", f"it ended its process, or took longer than {pupil.patience:g} seconds, or all its"
+                             " calls a third of the notebook's time")
+    if "raised" in reply: _fail(*(f"{text}"[:_LONGEST] for text in reply["raised"]))
+    if reply["changed"]: _fail("Overwritten", f"it changed its argument number {reply['changed']} in place")
     return _unpacked(reply["value"], pupil.ask)
+
+
+def _reply(pupil: Pupil, target: str | int, packed: str) -> tuple[dict | None, bool]:
+    if isinstance(target, str): pupil._now = target
+    due = pupil._due.setdefault(pupil._now, time.monotonic() + pupil.left() / 3)
+    pupil._number += 1
+    asked = dict(call=target, arguments=packed, number=pupil._number)
+    return _said(pupil, asked, min(pupil.patience, due - time.monotonic()), pupil._number)
 
 
 class Exam(NamedTuple):
@@ -585,7 +635,11 @@ def exams(path: Path, attempt: Callable[[str], Callable]) -> list[Exam]:
         for source in task.sources:
             body = [node for node in ast.parse(_to_hand_out(source)).body
                     if not (isinstance(node, ast.FunctionDef) and node.name in task.names)]
-            exec(compile(ast.Module(body, []), path.stem, "exec"), names)
+            for node in body:
+                try: exec(compile(ast.Module([node], []), path.stem, "exec"), names)
+                except Exception:       # a student's function may raise anything
+                    called = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+                    if not called & set(task.names): raise
     return found
 
 
@@ -625,7 +679,7 @@ def _mark(exam: Exam, attempt: Callable, extra: list[tuple[str, tuple]]) -> dict
     share = credit(right[:n], right[n:], wanted) if any(gave for gave, _ in tried) else 0.0
     faults = (f"{words}: {wrong}" for (words, _), (_, wrong) in zip(cases, tried) if wrong)
     first = next(faults, f"correct on {len(tried)} cases")
-    said = first if any(gave for gave, _ in tried) else "not attempted yet"
+    said = _printable(first if any(gave for gave, _ in tried) else "not attempted yet")
     return dict(exercise=exam.name, points=round(share * exam.points, 1), of=exam.points, said=said)
 
 
@@ -643,24 +697,71 @@ def marks_of(path: Path, attempt: Callable[[str], Callable], seed: int, hidden: 
     return rows
 
 
-def grade(folder: str | Path, notebook: str | Path, patience: float = 30) -> list[dict]:
+_LARGEST = 20_000_000      # bytes of a notebook that is handed in
+
+
+def kept_in(folder: str | Path) -> dict:
+    "Return what `grader.json` in `folder` holds. Raises `UserError` if `folder` holds no assignment."
+    try: return json.loads(Path(folder, "grader.json").read_text())
+    except (OSError, ValueError):
+        raise UserError(f"{str(folder)!r} holds no assignment (no grader.json)") from None
+
+
+def _refuse_notebook(notebook: Path) -> None:
+    "Raise `UserError` unless `notebook` is a file of its own that can be read as a notebook."
+    if notebook.is_symlink(): raise UserError(f"{str(notebook)!r} is a link; hand in the file itself")
+    try:
+        if not notebook.is_file() or notebook.stat().st_size > _LARGEST: raise ValueError
+        code_cells(notebook)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise UserError(f"{str(notebook)!r} is not a notebook that can be read (of at most"
+                        f" {_LARGEST // 1_000_000} MB)") from None
+
+
+def grade(folder: str | Path, notebook: str | Path, patience: float = 30, whole: float = 50) -> list[dict]:
     """Grade a student's `notebook` for the assignment in `folder` (see `write_assignment`): return
     the marks as `marks_of` does, and write them into `grades.csv` there, over an earlier line for this
-    file: its name, and the student's folder as seen from the assignment's. A call of the student's code may take `patience` seconds. Raises `UserError`
-    if `folder` holds no assignment or the notebook cannot be read."""
-    file, notebook = Path(folder, "grader.json"), Path(notebook)
-    try: kept = json.loads(file.read_text())
-    except (OSError, ValueError):
-        raise UserError(f"{str(folder)!r} holds no assignment (no {file.name})") from None
-    try: code_cells(notebook)
-    except (OSError, ValueError, KeyError, TypeError):
-        raise UserError(f"{str(notebook)!r} is not a notebook that can be read") from None
+    file: its name, and the student's folder as seen from the assignment's. Write the reasons into a file
+    for the student below `feedback/` (see `feedback_file`). A call of the student's code may take `patience`
+    seconds, all of it `whole`. Raises `UserError` if `folder` holds no assignment, and if the notebook cannot
+    be read or is a link."""
+    kept, notebook = kept_in(folder), Path(notebook)
+    _refuse_notebook(notebook)
     chapter, path = next(iter(find(kept["chapter"]).items()))
     _by_value(module_name(chapter))
-    with Pupil(notebook, patience) as pupil: rows = marks_of(path, pupil.function, kept["seed"], kept["hidden"])
+    with Pupil(notebook, patience, whole) as pupil:
+        rows, notes = marks_of(path, pupil.function, kept["seed"], kept["hidden"]), pupil.notes
     student = Path(os.path.relpath(notebook.resolve().parent, Path(folder).resolve())).as_posix()
     with locked(folder): _book(Path(folder, "grades.csv"), student, notebook.name, rows)
+    file = feedback_file(folder, notebook)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(file, _feedback(chapter, notebook.name, rows, notes))
     return rows
+
+
+def feedback_file(folder: str | Path, notebook: str | Path) -> Path:
+    """Return the path of the file with the reasons for the marks of `notebook`, below `feedback/` in the
+    assignment's `folder`: in folders named as the student's own is seen from there, `up` for "..", and
+    named after the notebook."""
+    seen = Path(os.path.relpath(Path(notebook).resolve().parent, Path(folder).resolve()))
+    parts = ["up" if part == ".." else part for part in seen.parts]
+    return Path(folder, "feedback", *parts, f"{Path(notebook).stem}.md")
+
+
+def _printable(text: str) -> str:
+    "What a student's code said, as one short line."
+    return "".join(letter if letter.isprintable() else " " for letter in text[:2 * _LONGEST])
+
+
+def _plain(text: str) -> str: return f"`{_printable(text).replace('`', ' ')}`"
+
+
+def _feedback(chapter: str, notebook: str, rows: list[dict], notes: list[str]) -> str:
+    got, of = (sum(row[key] for row in rows) for key in ("points", "of"))
+    lines = [f"- {row['exercise']}: {row['points']:g} of {row['of']}. {_plain(row['said'])}" for row in rows]
+    cells = ["", "Cells that did not run to their end:", *(f"- {_plain(note)}" for note in notes)] if notes else []
+    return "\n".join([f"# {_plain(notebook)[1:-1]}: {chapter}", "", f"{got:g} of {of:g} points.", "", *lines, *cells,
+                      "", sandbox.held(), ""])
 
 
 def _by_value(module: str) -> None:

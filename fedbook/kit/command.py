@@ -23,7 +23,8 @@ from fedbook.engine.rows import machine_name, results_text
 from fedbook.engine.sizes import is_path
 from fedbook.evidence.claims import (headline_p_values, interval_text, looks, measured_on, older_note,
                                      message, verdict_of)
-from fedbook.kit.classroom import doctor, exercises_of, grade, progress_rows, write_assignment, write_slides
+from fedbook.kit.classroom import (doctor, exercises_of, feedback_file, grade, kept_in, progress_rows,
+                                   write_assignment, write_slides)
 from fedbook.kit.lab import PROGRESS, progress_file, sizes_table
 from fedbook.kit.mine import (both_headlines, guarded, load_mine, method_of, own_notebook, shown_path, verdicts,
                               with_headline, write_mine, written_in)
@@ -35,6 +36,7 @@ from fedbook.kit.runs import (DRY, chapter_module, chapter_name, chapters, check
                               encoders_of, find, made_up, module_name, notebooks_folder, offered,
                               read_changes, run_chapter, run_chapters, run_stamp, SEVERAL, sizes_of,
                               walk_chapter)
+from fedbook.kit.sandbox import held
 
 
 def trained() -> dict[str, Path]:
@@ -556,13 +558,20 @@ def _assignment(args: argparse.Namespace) -> int:
 
 def _grade(args: argparse.Namespace) -> int:
     if args.patience <= 0: raise UserError(f"--patience {args.patience:g} must be above 0")
+    kept_in(args.folder)
+    failed = False
     for notebook in args.notebooks:
-        rows = grade(args.folder, notebook, args.patience)
+        try: rows = grade(args.folder, notebook, args.patience)
+        except (UserError, OSError) as error:
+            print(f"fedbook: {error}", file=sys.stderr)
+            failed = True
+            continue
         got, of = (sum(row[key] for row in rows) for key in ("points", "of"))
-        print(f"\n{notebook}: {got:g} of {of} points")
+        print(f"\n{notebook}: {got:g} of {of:g} points ({feedback_file(args.folder, notebook)})")
         _print_table(rows)
-    print(f"\nwritten: {Path(args.folder, 'grades.csv')}")
-    return 0
+    if not Path(args.folder, "grades.csv").exists(): return 2
+    print(f"\nwritten: {Path(args.folder, 'grades.csv')}\n{held()}")
+    return 2 if failed else 0
 
 
 def _slides(args: argparse.Namespace) -> int:
