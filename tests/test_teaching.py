@@ -1,13 +1,10 @@
 """A student's way through an assignment, and ways round it; progress, doctor, slides, syllabus, projects."""
 import csv
-import ctypes
 import importlib.util
 import json
 import re
 import runpy
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -188,19 +185,6 @@ def test_a_cheat_gets_nothing(name, work):
     assert not any(row["said"].startswith("correct") for row in rows)
 
 
-def test_what_python_does_not_hear_of_the_kernel_refuses(tmp_path):
-    "A library written in C opens files without Python's knowledge."
-    if sys.platform != "linux" or ctypes.CDLL(None).syscall(444, None, 0, 1) < 1:
-        pytest.skip("no Landlock here")
-    source = ("def read(path):\n    import ctypes\n    libc = ctypes.CDLL(None)\n"
-              "    place, text = libc.open(path.encode(), 0), ctypes.create_string_buffer(20)\n"
-              "    return libc.read(place, text, 10), text.value.decode()")
-    (tmp_path / "own.ipynb").write_text(json.dumps(dict(cells=[dict(cell_type="code", source=source)])))
-    with Pupil(tmp_path / "own.ipynb") as pupil:
-        assert pupil.function("read")(str(BY_FILE)) == (-1, "")
-        assert pupil.function("read")(json.__file__)[0] == 10, "what is not closed can be read"
-
-
 def test_a_near_miss_is_no_solution_and_a_solution_of_another_kind_is_one():
     attempts = loaded(ROOT / "tests" / "attempts" / "stacked.py")
     for named, attempt in vars(attempts).items():
@@ -240,18 +224,6 @@ def test_a_pupil_gives_functions_and_what_it_raised(tmp_path):
             with pytest.raises(Exception, match=said): pupil.function("endless")()
         pupil.patience = 30
         assert pupil.function("made")(1)(2) == [1, (2, {1: {2}})], "a new process has begun"
-
-
-def test_where_the_kernel_cannot_close_folders_python_watches(tmp_path):
-    secret = tmp_path / "secret.txt"
-    secret.write_text("42")
-    code = ("import subprocess, sys; from pathlib import Path; from fedbook.kit.classroom import keep_watch\n"
-            f"keep_watch([Path({str(tmp_path)!r})], starts=False)\n"
-            f"for f in (lambda: open({str(secret)!r}), lambda: subprocess.run(['cat', {str(secret)!r}])):\n"
-            "    try: print(f())\n    except PermissionError as error: print(error)")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert done.stdout.splitlines() == ["the answers are closed while grading",
-                                        "no process is started while grading"], done.stderr
 
 
 # Every chapter

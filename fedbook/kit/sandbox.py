@@ -25,7 +25,7 @@ from tempfile import TemporaryDirectory
 _SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache", "/etc/alternatives",
            "/etc/localtime", "/sys/devices/system/cpu", "/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 _MAC = ("/System", "/Library/Frameworks", "/opt/homebrew")
-_WRITTEN = ("/dev/null", "/dev/zero")
+_WRITTEN, _PROC = ("/dev/null", "/dev/zero"), ("/proc/self", "/proc/cpuinfo", "/proc/meminfo")
 
 
 def open_places() -> list[Path]:
@@ -87,7 +87,7 @@ def close_folders(places: Sequence[Path], own: Path, hidden: Sequence[Path] = ()
             os.close(place)
     for place in places: _allow_below(place.resolve(), hidden, allow)
     for path in _WRITTEN: allow(path, _READ | _WRITE | _TRUNCATE)
-    for path in ("/proc/self", "/proc/cpuinfo", "/proc/meminfo"): allow(path, _READ | _LIST)
+    for path in _PROC: allow(path, _READ | _LIST)
     allow(own, rights)
     libc.prctl(38, 1, 0, 0, 0)
     return libc.syscall(446, rules, 0) == 0
@@ -102,7 +102,7 @@ def keep_watch(places: Sequence[Path], own: Path, hidden: Sequence[Path] = ()) -
     `own`, or in `hidden`, to start or signal processes, and to connect. What it refuses raises
     `PermissionError`. It cannot be undone (an audit hook)."""
     inside = lambda paths: tuple(text for path in paths for text in {f"{path}", f"{path.resolve()}"})
-    open_, shut = inside([*places, own, Path("/proc/self")]), inside(hidden)
+    open_, shut = inside([*places, own, *map(Path, _PROC)]), inside(hidden)
     real, text, under = os.path.realpath, os.fsdecode, lambda path, of: any(
         path == each or path.startswith(each + os.sep) for each in of)
     def hook(event, args):
@@ -227,11 +227,10 @@ def held() -> str:
         fork = ("" if _has_own_limit() and way() == "unshare" or os.getuid() else
                 " Not held back: for root, the number of processes, until the time is over.")
         return f"Held by {by} and namespaces ({way()}): own root, processes and network.{fork}"
-    open_ = "code written in C can use the network, signal and read the teacher's processes" if kernel < 6 else \
-        "code written in C can use sockets other than TCP"
-    files = "" if kernel else " and read files"
-    return (f"Held by {by} alone, for want of namespaces (unshare or bwrap). Not held back: {open_}{files}, and"
-            " start any number of processes until the time is over.")
+    code = ("use the network, and signal and read the teacher's processes and files" if not kernel else
+            "use the network and signal the teacher's processes" if kernel < 6 else "use sockets other than TCP")
+    return (f"Held by {by} alone, for want of namespaces (unshare or bwrap). Not held back: code written in C can"
+            f" {code}, and start any number of processes until the time is over.")
 
 
 def children() -> set[int]:
