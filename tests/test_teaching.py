@@ -111,11 +111,11 @@ def test_a_student_is_the_folder_of_the_file(work, tmp_path, monkeypatch):
 
 
 def test_an_assignment_that_is_there_stays_as_it_is(work, capsys):
-    before = {path: path.read_bytes() for path in work.iterdir()}
+    before = {path: path.read_bytes() for path in work.rglob("*") if path.is_file()}
     assert main(["assignment", "engine/stacked", str(work)]) == 2
     err = capsys.readouterr().err
     assert "is there already, and stays as it is" in err and err.count("\n") == 1
-    assert before == {path: path.read_bytes() for path in work.iterdir()}
+    assert before == {path: path.read_bytes() for path in work.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize("line, said", [
