@@ -260,8 +260,8 @@ def test_the_third_cell_that_ends_the_process_is_the_last_that_counts(work):
 
 
 def test_no_file_that_is_left_runs_before_the_sandbox_of_the_next_process(work, way):
-    plant = """import os, sys
-for folder in {os.getcwd(), os.path.dirname(os.getcwd()), os.path.expanduser("~"), *sys.path}:
+    plant = """import os
+for folder in {os.getcwd(), os.path.dirname(os.getcwd())}:
     for name in ("sitecustomize.py", "usercustomize.py", "torch.py", "json.py", "fedbook/kit/classroom.py"):
         try: open(os.path.join(folder, name), "w").write("raise ValueError('planted')")
         except OSError: pass
