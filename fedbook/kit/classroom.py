@@ -9,6 +9,7 @@ import ast
 import base64
 import copy
 import csv
+import hashlib
 import importlib
 import importlib.util
 import io
@@ -23,6 +24,7 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -35,7 +37,7 @@ import fedbook
 from fedbook.engine.errors import EXTRAS, needs, UserError
 from fedbook.engine.files import locked, write_atomically
 from fedbook.kit import sandbox
-from fedbook.kit.lab import overwritten, progress_file, same, solved_in, try_case
+from fedbook.kit.lab import _wrong, overwritten, progress_file, same, solved_in, try_case
 from fedbook.kit.report import collect
 from fedbook.kit.runs import (chapter_name, chapters, code_cells, cores, exported_to, find, module_name,
                               notebooks_folder, SEVERAL, used_modules)
@@ -253,6 +255,33 @@ def _to_hand_out(source: str) -> str:
     return "\n".join(kept).strip("\n")
 
 
+def solutions_of(path: Path) -> set[str]:
+    """Return the names that a hand-out of the chapter at `path` must not import from fedbook: those of the
+    exercises, and of what `check` compares them with."""
+    calls = [node.value for task in tasks(path) for source in task.sources for node in ast.parse(source).body
+             if _calls(node, "check") and isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)]
+    shown = [getattr(call.args[1], "attr", getattr(call.args[1], "id", "")) for call in calls]
+    return {*exercises_of(path), *shown}
+
+
+def _names_shown(node: ast.AST, solutions: set[str]) -> bool:
+    "Whether code mentions the answers, or reads a solution as an attribute of a module."
+    return any((isinstance(each, ast.Name) and each.id == "answers")
+               or (isinstance(each, ast.Attribute) and each.attr in solutions) for each in ast.walk(node))
+
+
+def _without_solutions(source: str, solutions: set[str]) -> str:
+    "A cell of imports without those of answers and `solutions` from fedbook."
+    lines = list[str]()
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fedbook"):
+            if "answers" in (node.module or "").split("."): continue
+            node.names = [name for name in node.names if name.name not in solutions | {"answers"}]
+            if not node.names: continue
+        lines.append(ast.unparse(node))
+    return "\n".join(lines)
+
+
 def _exported(module: str) -> set[str]:
     "The public names that `fedbook.module` defines, without importing it."
     file = Path(fedbook.__file__).parent.joinpath(*module.split(".")).with_suffix(".py")
@@ -265,57 +294,134 @@ def _exported(module: str) -> set[str]:
 def setup_of(path: Path, answers: bool = False) -> str:
     """Return the source of one code cell that prepares for the exercises of the chapter at `path`:
     its imports, imports of those functions of the chapter that the exercises use, and its
-    parameters; with `answers`, also the cells that import the answers."""
+    parameters; without imports of answers and of `solutions_of` the chapter unless `answers`."""
     cells = [source for kind, source in _cells(path) if kind == "code"]
     imports = [re.sub(r"^#\|.*\n", "", source, flags=re.M) for source in cells if _imports_only(source)]
     asked = [ast.parse(source) for task in tasks(path) for source in task.sources]
     used = {node.id for tree in asked for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    module = exported_to(path)
-    own = sorted(name for name in used & _exported(module) if not name.startswith("_"))
+    module, closed = exported_to(path), set() if answers else solutions_of(path)
+    own = sorted(name for name in used & _exported(module) - closed if not name.startswith("_"))
     lines = [f"from fedbook.{module} import {name}" for name in own]
     parameters = [source for source in cells if source.startswith("profile = ")][:1]
-    seen = [source for source in imports if answers or "fedbook.answers" not in source]
-    return "\n".join([*seen, *lines, *parameters])
+    seen = imports if answers else [_without_solutions(source, closed) for source in imports]
+    return "\n".join([*filter(None, seen), *lines, *parameters])
 
 
 _TOLD = """# Exercises of {name}
 
-Write your functions in place of `...`. `check` tries each on some cases; the grader tries them on others
-as well, in a process that has no answers. All cases right: all points. Otherwise at most half of them, for
-hidden cases that are right. Hand in this file. Points are minutes: {points} in all."""
+Write your functions in place of `...`. `compare` tries each on some cases, against results that came with this
+file; the grader tries them on others as well. All cases right: all points. Otherwise at most half of them, for
+hidden cases that are right. A line "Yours" changes what is asked of you there, and there alone: where another
+exercise says "your `f`", the text's own form is meant. Hand in this file{whose}. Points are minutes: {points} in
+all."""
 
 
-def _student(path: Path) -> dict:
-    "The notebook to hand out, as JSON."
+def given(text: str) -> Any:
+    "Return the value that an assignment gives as `text`: numbers, texts, tensors and containers of these."
+    return _unpacked(json.loads(zlib.decompress(base64.b64decode(text))), lambda *_: None)
+
+
+def _to_give(value: Any) -> str | None:
+    "`value` as text for `given`, or None if it holds functions or what cannot be sent."
+    functions = list[Any]()
+    sent = json.dumps(_packed(value, functions))
+    if functions or '{"other": ' in sent: return None
+    return base64.b64encode(zlib.compress(sent.encode(), 9)).decode()
+
+
+def compare(f: Callable, cases: Any, results: str, tolerance: float = 1e-6) -> None:
+    """Try a student's function `f` on `cases`, as `fedbook.kit.lab.check` takes them, and print the first
+    fault, or that it is correct: against the `results` (see `given`) that came with an assignment."""
+    named = cases if isinstance(cases, dict) else {f"case {i}": case for i, case in enumerate(cases, 1)}
+    for (words, case), result in zip(named.items(), given(results)):
+        tried, fault = try_case(f, None, _as_case(case), tolerance,
+                                lambda got, *_: _wrong(got, result, tolerance))
+        if not tried: return print("not attempted yet")
+        if fault: return print(f"not yet: {words}: {fault}")
+    print(f"correct on {len(named)} cases")
+
+
+def _cell_to_hand_out(source: str, solutions: set[str], names: dict[str, Any], exams: dict[str, "Exam"]) -> str:
+    """A cell of an exercise as it is handed out: without answers. What it takes from them is `given`, and
+    `check` becomes `compare`; empty if nothing is left to write or to try."""
+    text, kept = _to_hand_out(source), list[str]()
+    if not text: return ""
+    lines, last, useful = text.split("\n"), 0, False
+    for node in ast.parse(text).body:
+        between, last = lines[last:node.end_lineno], node.end_lineno or last
+        if _calls(node, "check") and isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            call, useful = node.value, True
+            exam = exams[ast.unparse(call.args[0])]
+            told = _to_give([exam.answer(*copy.deepcopy(case)) for _, case in exam.cases]) if exam.answer else None
+            cases = ast.get_source_segment(text, call.args[2])
+            if told and not _names_shown(call.args[2], solutions):
+                tolerance = f", tolerance={exam.tolerance:g}" if exam.tolerance != 1e-6 else ""
+                kept += ["", f"compare({exam.name}, {cases}, {told!r}{tolerance})"]
+        elif not _names_shown(node, solutions):
+            useful = useful or isinstance(node, ast.FunctionDef)
+            kept += between
+        elif isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            told = _to_give(names.get(node.targets[0].id))
+            if told: kept.append(f"{node.targets[0].id} = given({told!r})")
+    return "\n".join(kept).strip("\n") if useful else ""
+
+
+def _student(path: Path, seed: int | None = None, student: str = "") -> dict:
+    "The notebook to hand out to `student`, as JSON; with `seed` None nothing is varied."
     def cell(kind: str, text: str) -> dict:
         code: dict = dict(execution_count=None, outputs=[]) if kind == "code" else {}
         return dict(cell_type=kind, id=secrets.token_hex(4), metadata={}, source=text, **code)
-    parts, told = tasks(path), _TOLD.format(name=chapter_name(path), points=sum(t.points for t in tasks(path)))
-    cells = [cell("markdown", told), cell("code", setup_of(path))]
+    def unwritten(name: str) -> Callable:
+        def attempt(*case: Any) -> Any: ...
+        attempt.__name__ = name
+        return attempt
+    names = dict[str, Any]()
+    asked = {exam.name: exam for exam in exams(path, unwritten, names)}
+    yours = {name: None if seed is None else variation(module_name(path.stem), name, seed, student)
+             for name in asked}
+    asked = {name: _as_varied(exam, yours[name]) for name, exam in asked.items()}
+    whose = f", `{path.name}`, in your folder `{student}`" if student else ""
+    parts, solutions = tasks(path), solutions_of(path)
+    told = _TOLD.format(name=chapter_name(path), points=sum(t.points for t in parts), whose=whose)
+    helpers = "\nfrom fedbook.kit.classroom import compare, given"
+    cells = [cell("markdown", told), cell("code", setup_of(path) + helpers)]
     for task in parts:
         text = re.sub(r"\[([^\]]+)\]\([^)]*\.ipynb\)", r"`\1`", task.text)
-        sources = [_to_hand_out(source) for source in task.sources]
-        cells += [cell("markdown", text), *(cell("code", source) for source in sources if source)]
+        changes = [f"**Yours**, for `{name}`: {' '.join((change.__doc__ or '').split())}"
+                   for name in task.names if (change := yours[name])]
+        cells.append(cell("markdown", "\n\n".join([text, *changes])))
+        sources = [_cell_to_hand_out(source, solutions, names, asked) for source in task.sources]
+        cells += [cell("code", source) for source in sources if source]
     kernel = dict(name="python3", display_name="Python 3 (ipykernel)", language="python")
     return dict(cells=cells, metadata=dict(kernelspec=kernel), nbformat=4, nbformat_minor=5)
 
 
-def write_assignment(name: str, folder: str | Path, seed: int | None = None, hidden: int = 6) -> list[Path]:
+def write_assignment(name: str, folder: str | Path, seed: int | None = None, hidden: int = 6,
+                     students: Sequence[str] = ()) -> list[Path]:
     """Write an assignment with the exercises of chapter `name` into the new `folder`: a notebook to
-    hand out, without answers, and `grader.json`, which the teacher keeps for `grade`. Return both
-    paths. Grading will add `hidden` random test cases to each exercise, drawn by `seed` (None: a
-    random seed). Raises `UserError` for an unknown chapter, for `hidden` below 1, and if `folder`
-    exists."""
+    hand out, without answers, and `grader.json`, which the teacher keeps for `grade`. Return the
+    paths, that one last. Each exercise that has variations is asked for in one of them, drawn by `seed`
+    (None: a random seed); with `students`, names, each has own ones, in a notebook in the folder of this name.
+    Grading will add `hidden` random test cases to each exercise, drawn by `seed`. Raises `UserError` for an
+    unknown chapter, for `hidden` below 1, for a name of a student that is no name of a folder or comes twice,
+    and if `folder` exists."""
     chapter, path = next(iter(find(name).items()))
     if name in SEVERAL: raise UserError(f"an assignment is of one chapter, not of {name}")
     if hidden < 1: raise UserError(f"--hidden {hidden} must be 1 or more")
+    for student in students:
+        if not re.fullmatch(r"\w[\w.-]*", student) or list(students).count(student) > 1:
+            raise UserError(f"--students: {student!r} must be letters, digits, '.', '-' and '_', and come once")
     try: Path(folder).mkdir(parents=True)
     except FileExistsError:
         raise UserError(f"{str(folder)!r} is there already, and stays as it is; choose another") from None
-    kept = dict(chapter=chapter, seed=secrets.randbits(32) if seed is None else seed, hidden=hidden)
-    files = {path.name: _student(path), "grader.json": kept}
-    for file, body in files.items(): write_atomically(Path(folder, file), json.dumps(body, indent=1) + "\n")
-    return [Path(folder, file) for file in files]
+    seed = secrets.randbits(32) if seed is None else seed
+    kept = dict(chapter=chapter, seed=seed, hidden=hidden, students=list(students))
+    files = {f"{student}/{path.name}": _student(path, seed, student) for student in students}
+    files = files or {path.name: _student(path, seed)}
+    for file, body in (files | {"grader.json": kept}).items():
+        Path(folder, file).parent.mkdir(exist_ok=True)
+        write_atomically(Path(folder, file), json.dumps(body, indent=1) + "\n")
+    return [*(Path(folder, file) for file in files), Path(folder, "grader.json")]
 
 
 def _packed(value: Any, functions: list) -> Any:
@@ -373,7 +479,7 @@ def run_cells(notebook: str | Path, wanted: Callable[[int], bool] = lambda numbe
     """Execute the code cells of `notebook` in this process and return the variables they leave,
     name to value. Only cells for whose number, from 1 on, `wanted` returns True are run; it is asked before
     each. Statements that raise an error are left out after `tell(number, error)`, and so are calls of
-    `check` and lines that begin with % or !."""
+    `check` and `compare` and lines that begin with % or !."""
     names: dict[str, Any] = {"__name__": "__main__"}
     for number, source in enumerate(code_cells(Path(notebook)), 1):
         if not wanted(number): continue
@@ -383,7 +489,7 @@ def run_cells(notebook: str | Path, wanted: Callable[[int], bool] = lambda numbe
             tell(number, error)
             continue
         for node in body:
-            if _calls(node, "check"): continue
+            if _calls(node, "check", "compare"): continue
             try: exec(compile(ast.Module([node], []), "cell", "exec"), names)
             except (Exception, SystemExit) as error:
                 tell(number, error if isinstance(error, Exception) else RuntimeError("SystemExit"))
@@ -508,7 +614,8 @@ def _start(pupil: Pupil, skip: set[int]) -> None:
     line = sandbox.wrapped([*command, json.dumps(told)], pupil._rooms)
     sandbox.adopt(not sandbox.way())
     pupil._process = subprocess.Popen(line, cwd=pupil.home, env=seen | kept, text=True, stdin=subprocess.PIPE,
-                                      stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
+                                      stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
+                                      preexec_fn=sandbox.die_with_parent)
 
 
 _MOST = 1 << 26         # letters of an answer
@@ -618,11 +725,13 @@ class Exam(NamedTuple):
 def _as_case(arguments: Any) -> tuple: return arguments if isinstance(arguments, tuple) else (arguments,)
 
 
-def exams(path: Path, attempt: Callable[[str], Callable]) -> list[Exam]:
+def exams(path: Path, attempt: Callable[[str], Callable], names: dict[str, Any] | None = None) -> list[Exam]:
     """Return an `Exam` for each exercise of the chapter at `path`: runs the exercises' cells with a
     `check` that only records its arguments. `attempt(name)` must return a function for each
-    function that a student has to write; the cells call these functions."""
-    names: dict[str, Any] = {"__name__": "__main__"}
+    function that a student has to write; the cells call these functions. What the cells define goes
+    into `names` too."""
+    names = {} if names is None else names
+    names["__name__"] = "__main__"
     found = list[Exam]()
     def record(f, answer, cases, tolerance=1e-6, holds=None):
         named = cases if isinstance(cases, dict) else {f"case {i}": c for i, c in enumerate(cases, 1)}
@@ -643,19 +752,59 @@ def exams(path: Path, attempt: Callable[[str], Callable]) -> list[Exam]:
     return found
 
 
+def _hidden(module: str) -> Any:
+    "The module `teaching/hidden/MODULE.py`."
+    file = notebooks_folder().parent / "teaching" / "hidden" / f"{module}.py"
+    if not file.exists(): raise UserError(f"there are no hidden cases for {module}: {file.name} is missing")
+    spec: Any = importlib.util.spec_from_file_location(f"hidden_{module}", file)
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
 def hidden_cases(module: str, name: str, seed: int, count: int) -> list[tuple[str, tuple]]:
     """Return `count` test cases of the exercise `name`, drawn by `seed`, as pairs ("hidden",
     argument tuple). `module` is the chapter's short name; the function `name` in
     `teaching/hidden/MODULE.py` draws them. Raises `UserError` if that file is missing."""
-    file = notebooks_folder().parent / "teaching" / "hidden" / f"{module}.py"
-    if not file.exists(): raise UserError(f"there are no hidden cases for {module}: {file.name} is missing")
-    spec: Any = importlib.util.spec_from_file_location(f"hidden_{module}", file)
-    drawers = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(drawers)
     import numpy as np
 
-    draw = getattr(drawers, name)
+    draw = getattr(_hidden(module), name)
     return [("hidden", _as_case(draw(np.random.default_rng([seed, i])))) for i in range(count)]
+
+
+def variations(module: str, name: str) -> list[Callable]:
+    """Return the variations of the exercise `name` of the chapter with the short name `module`, functions: the
+    functions `NAME__HOW` in `teaching/hidden/MODULE.py`, by HOW. Each is the right answer to what its
+    docstring asks for in place of the text's. Raises `UserError` if that file is missing."""
+    return [f for named, f in sorted(vars(_hidden(module)).items()) if named.startswith(f"{name}__")]
+
+
+def variation(module: str, name: str, seed: int, student: str) -> Callable | None:
+    """Return the one of `variations` that `student` is asked for in the assignment with this `seed`, None if
+    the exercise has none. Raises `UserError` as `variations` does."""
+    drawn = hashlib.sha256(json.dumps([seed, student, name]).encode()).digest()
+    known = variations(module, name)
+    return known[int.from_bytes(drawn[:8], "big") % len(known)] if known else None
+
+
+def exported_solutions(exam: Exam) -> list[str]:
+    """Return the public functions of fedbook, outside of the answers, that solve an exercise: those with its
+    name, and what `check` compares it with, as far as they are right on its visible cases."""
+    package, found = Path(fedbook.__file__).parent, dict[str, Callable]()
+    own = exam.answer
+    if own.__module__.startswith("fedbook.") and not own.__module__.startswith("fedbook.answers"):
+        found[f"{own.__module__}.{own.__name__}"] = own
+    for file in package.rglob("*.py"):
+        place = ".".join(file.relative_to(package.parent).with_suffix("").parts)
+        if "answers" in file.parts or not re.search(rf"^def {exam.name}\b", file.read_text(encoding="utf-8"), re.M):
+            continue
+        with suppress(ImportError): found[f"{place}.{exam.name}"] = getattr(importlib.import_module(place), exam.name)
+    solves = lambda f: not any(try_case(f, exam.answer, case, exam.tolerance, exam.holds)[1] for _, case in exam.cases)
+    return [name for name, f in found.items() if solves(f)]
+
+
+def _as_varied(exam: Exam, change: Callable | None) -> Exam:
+    return exam._replace(answer=change, holds=None) if change else exam
 
 
 def credit(visible: Sequence[bool], hidden: Sequence[bool], wanted: Sequence = ()) -> float:
@@ -683,16 +832,22 @@ def _mark(exam: Exam, attempt: Callable, extra: list[tuple[str, tuple]]) -> dict
     return dict(exercise=exam.name, points=round(share * exam.points, 1), of=exam.points, said=said)
 
 
-def marks_of(path: Path, attempt: Callable[[str], Callable], seed: int, hidden: int = 6) -> list[dict]:
+def marks_of(path: Path, attempt: Callable[[str], Callable], seed: int, hidden: int = 6,
+             student: str | None = None) -> list[dict]:
     """Grade functions on the exercises of the chapter at `path`; return a dict for each exercise:
     `exercise` (its name), `points` (reached), `of` (to be had) and `said` (the first fault, or that
     all is right). `attempt(name)` returns the function to be graded. It is tried on the chapter's
-    cases and on `hidden` ones drawn by `seed` (at most 2 where `check` has a `holds`). Raises
-    `UserError` if the chapter has no hidden cases."""
-    rows = []
+    cases and on `hidden` ones drawn by `seed` (at most 2 where `check` has a `holds`). Unless `student` is
+    None, exercises are asked for as `variation` says, and one without is worth nothing if one of
+    `exported_solutions` solves it. Raises `UserError` if the chapter has no hidden cases."""
+    rows, module = [], module_name(path.stem)
     for exam in exams(path, attempt):
         count = min(hidden, 2) if exam.holds else hidden
-        extra = hidden_cases(module_name(path.stem), exam.name, seed, count)
+        if student is not None:
+            change = variation(module, exam.name, seed, student)
+            if not change and exported_solutions(exam): exam = exam._replace(points=0)
+            exam = _as_varied(exam, change)
+        extra = hidden_cases(module, exam.name, seed, count)
         rows.append(_mark(exam, attempt(exam.name), extra))
     return rows
 
@@ -727,16 +882,28 @@ def grade(folder: str | Path, notebook: str | Path, patience: float = 30, whole:
     be read or is a link."""
     kept, notebook = kept_in(folder), Path(notebook)
     _refuse_notebook(notebook)
+    _who(kept, notebook)
     chapter, path = next(iter(find(kept["chapter"]).items()))
     _by_value(module_name(chapter))
     with Pupil(notebook, patience, whole) as pupil:
-        rows, notes = marks_of(path, pupil.function, kept["seed"], kept["hidden"]), pupil.notes
+        rows = marks_of(path, pupil.function, kept["seed"], kept["hidden"], _who(kept, notebook))
+        notes = pupil.notes
     student = Path(os.path.relpath(notebook.resolve().parent, Path(folder).resolve())).as_posix()
     with locked(folder): _book(Path(folder, "grades.csv"), student, notebook.name, rows)
     file = feedback_file(folder, notebook)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, _feedback(chapter, notebook.name, rows, notes))
     return rows
+
+
+def _who(kept: dict, notebook: Path) -> str | None:
+    """The student whose variations a notebook is graded by: the one of the assignment `kept` whom its folder, or
+    else its own name, names; "" where it names no students, None where nothing is varied (of an earlier release)."""
+    if not kept.get("students"): return "" if "students" in kept else None
+    named = [name for name in (notebook.resolve().parent.name, notebook.stem) if name in kept["students"]]
+    if named: return named[0]
+    raise UserError(f"{str(notebook)!r} is of no student of this assignment: neither its folder nor its own name is"
+                    f" one of {', '.join(kept['students'])}")
 
 
 def feedback_file(folder: str | Path, notebook: str | Path) -> Path:

@@ -257,6 +257,8 @@ def _add_class(commands: Any) -> None:
     work.add_argument("folder", help="a new folder")
     work.add_argument("--seed", type=int, help="decides the hidden cases (default: a random one)")
     work.add_argument("--hidden", type=int, default=6, metavar="N", help="hidden cases of each exercise")
+    work.add_argument("--students", nargs="+", default=[], metavar="NAME",
+                      help="a notebook for each, with exercises varied for this student")
     marks = commands.add_parser("grade", help="grade notebooks that students hand in")
     marks.add_argument("folder", help="the folder of the assignment")
     marks.add_argument("notebooks", nargs="+")
@@ -550,8 +552,9 @@ def _own_functions(args: argparse.Namespace, path: Path, module: Any) -> tuple[d
 
 
 def _assignment(args: argparse.Namespace) -> int:
-    handed, kept = write_assignment(args.name, args.folder, args.seed, args.hidden)
-    print(f"to hand out: {handed}\nto keep:     {kept}")
+    *handed, kept = write_assignment(args.name, args.folder, args.seed, args.hidden, args.students)
+    for file in handed: print(f"to hand out: {file}")
+    print(f"to keep:     {kept}")
     print(f"then:        fedbook grade {args.folder} NOTEBOOK ...")
     return 0
 
