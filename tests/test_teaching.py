@@ -1,10 +1,13 @@
 """A student's way through an assignment, and ways round it; progress, doctor, slides, syllabus, projects."""
+import ast
 import csv
+import importlib
 import importlib.util
 import json
 import re
 import runpy
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,11 +15,12 @@ import pytest
 import fedbook
 from conftest import by_day
 from fedbook.kit import classroom, command, lab
-from fedbook.kit.classroom import (Pupil, _book, credit, exercises_of, grade, marks_of, slide_cells, tasks,
-                                   write_assignment)
+from fedbook.kit.classroom import (Pupil, _as_varied, _book, _mark, credit, exams, exercises_of, exported_solutions,
+                                   grade, hidden_cases, marks_of, setup_of, slide_cells, solutions_of, tasks,
+                                   variation, variations, write_assignment)
 from fedbook.kit.command import main
 from fedbook.kit.lab import check, progress_file, solved_in
-from fedbook.kit.runs import chapters, module_name
+from fedbook.kit.runs import chapters, find, module_name
 
 ROOT = Path(__file__).parent.parent
 STACKED = chapters()["engine/stacked"]
@@ -70,10 +74,11 @@ def points(rows): return {row["exercise"]: row["points"] for row in rows}
 def test_what_is_handed_out_has_no_answers(work):
     book = json.loads((work / "stacked.ipynb").read_text())
     source = "\n".join(cell["source"] for cell in book["cells"])
-    assert all(f"def {name}(" in source and f"check({name}" in source for name in SOLVED)
+    assert all(f"def {name}(" in source and f"compare({name}" in source for name in SOLVED)
     assert "reveal(" not in source and "guess(" not in source and "math.inf" not in source
     assert not any(cell.get("outputs") for cell in book["cells"])
-    assert json.loads((work / "grader.json").read_text()) == dict(chapter="engine/stacked", seed=3, hidden=6)
+    assert json.loads((work / "grader.json").read_text()) == dict(chapter="engine/stacked", seed=3, hidden=6,
+                                                                    students=[])
 
 
 def test_graded_untouched_then_half_solved_then_solved(work, capsys):
@@ -232,9 +237,84 @@ def test_every_exercise_has_hidden_cases():
     for name, path in chapters().items():
         if not exercises_of(path): continue
         text = (ROOT / "teaching" / "hidden" / f"{module_name(name)}.py").read_text()
-        drawn = set(re.findall(r"(?m)^def ([a-z]\w*)", text))
+        drawn = {each for each in re.findall(r"(?m)^def ([a-z]\w*)", text) if "__" not in each}
         assert drawn == set(exercises_of(path)), name
         assert all(task.sources and task.points for task in tasks(path))
+
+
+def unwritten(name):
+    def attempt(*case): ...
+    attempt.__name__ = name
+    return attempt
+
+
+@pytest.mark.parametrize("chapter", [pytest.param(each, marks=pytest.mark.slow) for each in find("path")])
+def test_what_is_exported_earns_nothing(chapter):
+    "Each exported solution, and the answer to the text's own form, against each variation; it against itself."
+    path, module = chapters()[chapter], module_name(chapter)
+    for exam in exams(path, unwritten):
+        extra, asked = hidden_cases(module, exam.name, 7, 6), variations(module, exam.name)
+        assert asked, exam.name
+        for change in asked:
+            varied = _as_varied(exam, change)
+            assert len(change.__doc__.split()) > 3
+            assert _mark(varied, change, extra)["points"] == exam.points, change
+            for named in [exam.answer, *map(by_name, exported_solutions(exam))]:
+                assert _mark(varied, named, extra)["points"] == 0, (change, named)
+
+
+def by_name(dotted):
+    module, _, name = dotted.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+@pytest.mark.parametrize("chapter", [each if each == "01_drift" else pytest.param(each, marks=pytest.mark.slow)
+                                     for each in find("path")])
+def test_a_hand_out_is_tried_without_answers(chapter, tmp_path, capsys, monkeypatch):
+    "Its cells run, say that nothing is attempted, and that what they ask for is right; they import no solution."
+    path = chapters()[chapter]
+    handed, _ = write_assignment(chapter, tmp_path / "hw", seed=3)
+    cells = [cell for cell in json.loads(handed.read_text())["cells"] if cell["cell_type"] == "code"]
+    text = "\n".join(cell["source"] for cell in cells)
+    imported = {each.name for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)
+                for each in node.names}
+    assert not imported & solutions_of(path) and "answers" not in text
+    for module in [name for name in sys.modules if name.startswith("fedbook.answers")]:
+        monkeypatch.setitem(sys.modules, module, None)       # importing it raises an error
+    for written, said in ((False, "not attempted yet"), (True, "correct on")):
+        names, capsys_before = {"__name__": "__main__"}, capsys.readouterr()
+        for cell in cells:
+            for node in ast.parse(cell["source"]).body:
+                exec(compile(ast.Module([node], []), chapter, "exec"), names)
+                if written and getattr(node, "name", "") in exercises_of(path):
+                    names[node.name] = renamed(varied(path, node.name), node.name)
+        lines = capsys.readouterr().out.splitlines()
+        assert len(lines) == text.count("\ncompare(") and all(line.startswith(said) for line in lines), lines
+
+
+def varied(path, name): return variation(module_name(path.stem), name, 3, "")
+
+
+def test_each_student_is_asked_for_own_variations(tmp_path, capsys):
+    line = ["assignment", "01_drift", str(tmp_path / "hw"), "--seed", "5", "--students", "ann", "bob", "cyd"]
+    assert main(line) == 0 and capsys.readouterr().out.count("to hand out") == 3
+    texts = {name: (tmp_path / "hw" / name / "01_drift.ipynb").read_text() for name in ("ann", "bob", "cyd")}
+    yours = {name: re.findall(r"Yours\*\*, for `(\w+)`: ([^\"]+)", text) for name, text in texts.items()}
+    assert all([exercise for exercise, _ in each] == exercises_of(chapters()["01_drift"]) for each in yours.values())
+    assert len({str(each) for each in yours.values()}) == 3
+    nobody = shutil.copy(tmp_path / "hw" / "ann" / "01_drift.ipynb", tmp_path / "eve.ipynb")
+    assert main(["grade", str(tmp_path / "hw"), str(nobody)]) == 2
+    assert "is of no student of this assignment" in capsys.readouterr().err
+    for bad in ("../x", "a b", "ann"):
+        assert main(["assignment", "01_drift", str(tmp_path / "no"), "--students", "ann", bad]) == 2
+    assert not (tmp_path / "no").exists()
+
+
+def test_where_nothing_is_varied_what_the_library_solves_is_worth_nothing():
+    path = chapters()["datasets/streets"]
+    free = marks_of(path, unwritten, 3, student="")
+    assert {row["exercise"]: row["of"] for row in free} == {
+        exam.name: 0 if exported_solutions(exam) else exam.points for exam in exams(path, unwritten)}
 
 
 def test_the_syllabus_says_what_the_chapters_say():

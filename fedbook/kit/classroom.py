@@ -345,12 +345,14 @@ def _cell_to_hand_out(source: str, solutions: set[str], names: dict[str, Any], e
     """A cell of an exercise as it is handed out: without answers. What it takes from them is `given`, and
     `check` becomes `compare`; empty if nothing is left to write or to try."""
     text, kept = _to_hand_out(source), list[str]()
-    if not text: return ""
-    lines, last, useful = text.split("\n"), 0, False
-    for node in ast.parse(text).body:
+    body = ast.parse(text).body
+    asks = any(_calls(node, "check") or (isinstance(node, ast.FunctionDef) and node.name in exams) for node in body)
+    if not body or (not asks and any(_names_shown(node, solutions) for node in body)): return ""
+    lines, last = text.split("\n"), 0
+    for node in body:
         between, last = lines[last:node.end_lineno], node.end_lineno or last
         if _calls(node, "check") and isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-            call, useful = node.value, True
+            call = node.value
             exam = exams[ast.unparse(call.args[0])]
             told = _to_give([exam.answer(*copy.deepcopy(case)) for _, case in exam.cases]) if exam.answer else None
             cases = ast.get_source_segment(text, call.args[2])
@@ -358,12 +360,11 @@ def _cell_to_hand_out(source: str, solutions: set[str], names: dict[str, Any], e
                 tolerance = f", tolerance={exam.tolerance:g}" if exam.tolerance != 1e-6 else ""
                 kept += ["", f"compare({exam.name}, {cases}, {told!r}{tolerance})"]
         elif not _names_shown(node, solutions):
-            useful = useful or isinstance(node, ast.FunctionDef)
             kept += between
         elif isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             told = _to_give(names.get(node.targets[0].id))
             if told: kept.append(f"{node.targets[0].id} = given({told!r})")
-    return "\n".join(kept).strip("\n") if useful else ""
+    return "\n".join(kept).strip("\n")
 
 
 def _student(path: Path, seed: int | None = None, student: str = "") -> dict:
@@ -442,11 +443,12 @@ def _packed(value: Any, functions: list) -> Any:
 
 def _packed_numbers(value: Any) -> Any:
     tensor = hasattr(value, "detach")
+    slope = tensor and value.requires_grad
     if tensor: value = value.detach().cpu().numpy()
     if not (tensor or value.shape): return value.item()
     if value.dtype.kind not in "biufc": return {"other": f"array of {value.dtype}"}
     data = base64.b64encode(value.tobytes()).decode()
-    return {"tensor" if tensor else "array": [str(value.dtype), list(value.shape), data]}
+    return {"tensor" if tensor else "array": [str(value.dtype), list(value.shape), data, *[1] * slope]}
 
 
 def _unpacked(sent: Any, ask: Callable) -> Any:
@@ -462,10 +464,11 @@ def _unpacked(sent: Any, ask: Callable) -> Any:
     if kind == "other": return f"a {held}, which cannot be sent"
     import numpy as np
 
-    dtype, shape, data = held
+    dtype, shape, data, *slope = held
     if np.dtype(dtype).kind not in "biufc": raise ValueError(f"no numbers of type {dtype}")
     array = np.frombuffer(base64.b64decode(data), dtype).reshape(shape).copy()
-    return _tensor(array) if kind == "tensor" else array
+    if kind == "array": return array
+    return _tensor(array).requires_grad_(bool(slope) and array.dtype.kind in "fc")
 
 
 def _tensor(array: Any) -> Any:
