@@ -279,20 +279,18 @@ def test_a_hand_out_is_tried_without_answers(chapter, tmp_path, capsys, monkeypa
     imported = {each.name for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)
                 for each in node.names}
     assert not imported & solutions_of(path) and "answers" not in text
+    right = {name: renamed(variation(module_name(chapter), name, 3, ""), name) for name in exercises_of(path)}
     for module in [name for name in sys.modules if name.startswith("fedbook.answers")]:
         monkeypatch.setitem(sys.modules, module, None)       # importing it raises an error
     for written, said in ((False, "not attempted yet"), (True, "correct on")):
-        names, capsys_before = {"__name__": "__main__"}, capsys.readouterr()
+        names = {"__name__": "__main__"}
+        capsys.readouterr()
         for cell in cells:
             for node in ast.parse(cell["source"]).body:
                 exec(compile(ast.Module([node], []), chapter, "exec"), names)
-                if written and getattr(node, "name", "") in exercises_of(path):
-                    names[node.name] = renamed(varied(path, node.name), node.name)
+                if written and getattr(node, "name", "") in right: names[node.name] = right[node.name]
         lines = capsys.readouterr().out.splitlines()
         assert len(lines) == text.count("\ncompare(") and all(line.startswith(said) for line in lines), lines
-
-
-def varied(path, name): return variation(module_name(path.stem), name, 3, "")
 
 
 def test_each_student_is_asked_for_own_variations(tmp_path, capsys):
