@@ -1,7 +1,6 @@
-"""Nine notebooks that cheat, played to their end, and others that do harm: a cheat earns nothing, nothing leaves,
-the honest function keeps its points, and no process is left. Most walk the way that this machine has, some the
-one without namespaces too."""
-import ctypes
+"""Nine notebooks that cheat, played to their end, and others that do harm: a cheat earns nothing, nothing
+leaves, the honest function keeps its points, and no process is left. Most walk the way that this machine has, some
+the one without namespaces too."""
 import json
 import os
 import re
@@ -93,7 +92,8 @@ def takes(how):
 def by_git(place):
     (place / "fedbook").mkdir(parents=True)
     shutil.copy(BY_FILE, place / "fedbook")
-    for line in (["init", "-q"], ["add", "."], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "x"]):
+    commit = ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "x"]
+    for line in (["init", "-q"], ["add", "."], commit):
         subprocess.run(["git", "-C", str(place), *line], check=True)
     (place / "fedbook" / BY_FILE.name).unlink()
     line = [shutil.which("git"), "-C", str(place), "show", f"HEAD:fedbook/{BY_FILE.name}"]
@@ -140,7 +140,8 @@ def test_4_the_teachers_environment(work):
         except OSError: pass
     return "".join(map(str, found))"""
     got, text = by_command(work, handed_in(work, cell, HONEST), FAKE_TOKEN="hush-123")
-    assert got == dict(own_means=0, heights=5, groups=0) and "hush-123" not in text and "gave 'None" in text, text
+    assert got == dict(own_means=0, heights=5, groups=0), text
+    assert "hush-123" not in text and "gave 'None" in text, text
 
 
 def test_5_a_socket(work, tmp_path, way):
@@ -239,11 +240,11 @@ def test_the_number_of_processes_is_held_for_these_namespaces_alone(work):
 
 # Marks function by function
 
-@pytest.mark.parametrize("ends", ["import os; os._exit(1)", "raise SystemExit", "import ctypes; ctypes.string_at(0)",
-                                  "import os; os.closerange(0, 99)", "import os; os.kill(0, 9)",
-                                  "import os\nfor _ in range(3): os.fork()",
-                                  "import threading, os\nthreading.Timer(0.2, os._exit, [1]).start()",
-                                  "x = bytearray(6 << 30)", "this is no Python", "def heights(*case): 1 / 0\nheights()"])
+@pytest.mark.parametrize("ends", [
+    "import os; os._exit(1)", "raise SystemExit", "import ctypes; ctypes.string_at(0)",
+    "import os; os.closerange(0, 99)", "import os; os.kill(0, 9)", "import os\nfor _ in range(3): os.fork()",
+    "import threading, os\nthreading.Timer(0.2, os._exit, [1]).start()", "x = bytearray(6 << 30)",
+    "this is no Python", "def heights(*case): 1 / 0\nheights()"])
 def test_a_later_cell_takes_nothing(ends, work):
     held = HONEST if "heights" not in ends else ends
     rows = grade(work, handed_in(work, LATER, held, "" if held is ends else ends))
@@ -299,7 +300,8 @@ def test_one_that_cannot_be_read_stops_nobody(work, capsys):
 
 
 def test_each_student_has_a_feedback_file():
-    files = [str(feedback_file("c/hw", place)) for place in ("c/ann/hw.ipynb", "c/hw/ann.ipynb", "c/hw/x/hw.ipynb")]
+    places = ("c/ann/hw.ipynb", "c/hw/ann.ipynb", "c/hw/x/hw.ipynb")
+    files = [str(feedback_file("c/hw", place)) for place in places]
     assert files == ["c/hw/feedback/up/ann/hw.md", "c/hw/feedback/ann.md", "c/hw/feedback/x/hw.md"]
 
 
@@ -317,24 +319,31 @@ def test_what_python_does_not_hear_of_the_kernel_refuses(tmp_path, way):
         assert pupil.function("read")(json.__file__)[0] == 10, "what is not closed can be read"
 
 
+WATCHED = """import os, socket, subprocess, sys
+from pathlib import Path
+from fedbook.kit.sandbox import keep_watch
+keep_watch([Path(sys.base_prefix)], Path(OWN), [Path(sys.base_prefix, "lib/none")])
+for f in (lambda: open(FILE), lambda: os.listdir("/"), lambda: subprocess.run(["cat"]),
+          lambda: os.kill(os.getppid(), 0), lambda: socket.socket().connect(("127.0.0.1", 9)),
+          lambda: open("own", "w").write("x"), lambda: open(os.__file__).read(1) and 1):
+    try: print(f())
+    except PermissionError as error: print(error)"""
+
+
 def test_where_the_kernel_cannot_close_folders_python_watches(tmp_path):
-    code = ("import os, socket, subprocess, sys; from pathlib import Path; from fedbook.kit.sandbox import keep_watch\n"
-            f"keep_watch([Path(sys.base_prefix)], Path({str(tmp_path)!r}), [Path(sys.base_prefix, 'lib/none')])\n"
-            f"for f in (lambda: open({str(BY_FILE)!r}), lambda: os.listdir('/'), lambda: subprocess.run(['cat']),\n"
-            "          lambda: os.kill(os.getppid(), 0), lambda: socket.socket().connect(('127.0.0.1', 9)),\n"
-            "          lambda: open('own', 'w').write('x'), lambda: open(os.__file__).read(1) and 1):\n"
-            "    try: print(f())\n    except PermissionError as error: print(error)")
+    code = WATCHED.replace("OWN", repr(str(tmp_path))).replace("FILE", repr(str(BY_FILE)))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path,
                           env=os.environ | {"PYTHONPATH": str(BY_FILE.parents[2])})
-    shut, none = "all but Python and the own folder is closed while grading", "no process is started and nobody is"
-    assert done.stdout.replace(" reached while grading", "").splitlines() == [shut, shut, none, none, none, "1", "1"], \
-        done.stderr
+    shut = "all but Python and the own folder is closed while grading"
+    none = "no process is started and nobody is reached while grading"
+    assert done.stdout.splitlines() == [shut, shut, none, none, none, "1", "1"], done.stderr
 
 
 def test_how_a_student_is_held_is_said_plainly(monkeypatch):
     assert sandbox.held().startswith("Held by ")
     monkeypatch.setattr(sandbox, "way", lambda: "")
-    for version, told in ((0, "teacher's processes and files"), (4, "signal the teacher"), (7, "other than TCP")):
+    plain = {0: "teacher's processes and files", 4: "signal the teacher", 7: "other than TCP"}
+    for version, told in plain.items():
         monkeypatch.setattr(sandbox, "landlock", lambda: version)
         assert told in sandbox.held() and "Not held back" in sandbox.held()
 

@@ -15,9 +15,9 @@ import pytest
 import fedbook
 from conftest import by_day
 from fedbook.kit import classroom, command, lab
-from fedbook.kit.classroom import (Pupil, _as_varied, _book, _mark, credit, exams, exercises_of, exported_solutions,
-                                   grade, hidden_cases, marks_of, setup_of, slide_cells, solutions_of, tasks,
-                                   variation, variations, write_assignment)
+from fedbook.kit.classroom import (Pupil, _as_varied, _book, _mark, credit, exams, exercises_of,
+                                   exported_solutions, grade, hidden_cases, marks_of, slide_cells, solutions_of,
+                                   tasks, variation, variations, write_assignment)
 from fedbook.kit.command import main
 from fedbook.kit.lab import check, progress_file, solved_in
 from fedbook.kit.runs import chapters, find, module_name
@@ -271,10 +271,11 @@ def by_name(dotted):
 @pytest.mark.parametrize("chapter", [each if each == "01_drift" else pytest.param(each, marks=pytest.mark.slow)
                                      for each in find("path")])
 def test_a_hand_out_is_tried_without_answers(chapter, tmp_path, capsys, monkeypatch):
-    "Its cells run, say that nothing is attempted, and that what they ask for is right; they import no solution."
+    "Its cells run, say that nothing is attempted, or that what they ask for is right; no solution is imported."
     path = chapters()[chapter]
     handed, _ = write_assignment(chapter, tmp_path / "hw", seed=3)
-    cells = [cell for cell in json.loads(handed.read_text())["cells"] if cell["cell_type"] == "code"]
+    book = json.loads(handed.read_text())
+    cells = [cell for cell in book["cells"] if cell["cell_type"] == "code"]
     text = "\n".join(cell["source"] for cell in cells)
     imported = {each.name for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)
                 for each in node.names}
@@ -296,9 +297,11 @@ def test_a_hand_out_is_tried_without_answers(chapter, tmp_path, capsys, monkeypa
 def test_each_student_is_asked_for_own_variations(tmp_path, capsys):
     line = ["assignment", "01_drift", str(tmp_path / "hw"), "--seed", "5", "--students", "ann", "bob", "cyd"]
     assert main(line) == 0 and capsys.readouterr().out.count("to hand out") == 3
-    texts = {name: (tmp_path / "hw" / name / "01_drift.ipynb").read_text() for name in ("ann", "bob", "cyd")}
+    files = {name: tmp_path / "hw" / name / "01_drift.ipynb" for name in ("ann", "bob", "cyd")}
+    texts = {name: file.read_text() for name, file in files.items()}
     yours = {name: re.findall(r"Yours\*\*, for `(\w+)`: ([^\"]+)", text) for name, text in texts.items()}
-    assert all([exercise for exercise, _ in each] == exercises_of(chapters()["01_drift"]) for each in yours.values())
+    asked = exercises_of(chapters()["01_drift"])
+    assert all([exercise for exercise, _ in each] == asked for each in yours.values())
     assert len({str(each) for each in yours.values()}) == 3
     nobody = shutil.copy(tmp_path / "hw" / "ann" / "01_drift.ipynb", tmp_path / "eve.ipynb")
     assert main(["grade", str(tmp_path / "hw"), str(nobody)]) == 2

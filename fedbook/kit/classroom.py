@@ -37,7 +37,7 @@ import fedbook
 from fedbook.engine.errors import EXTRAS, needs, UserError
 from fedbook.engine.files import locked, write_atomically
 from fedbook.kit import sandbox
-from fedbook.kit.lab import _wrong, overwritten, progress_file, same, solved_in, try_case
+from fedbook.kit.lab import overwritten, progress_file, same, solved_in, try_case
 from fedbook.kit.report import collect
 from fedbook.kit.runs import (chapter_name, chapters, code_cells, cores, exported_to, find, module_name,
                               notebooks_folder, SEVERAL, used_modules)
@@ -335,8 +335,9 @@ def compare(f: Callable, cases: Any, results: str, tolerance: float = 1e-6, over
     `overwrites`: the function may change its arguments in place."""
     named = cases if isinstance(cases, dict) else {f"case {i}": case for i, case in enumerate(cases, 1)}
     for (words, case), result in zip(named.items(), given(results)):
-        tried, fault = try_case(f, None, _as_case(case), tolerance,
-                                lambda got, *_: _wrong(got, result, tolerance))
+        def judge(got: Any, *_: Any) -> str:
+            return "" if same(got, result, tolerance) else f"gave {got!r:.200}, expected {result!r:.200}"
+        tried, fault = try_case(f, None, _as_case(case), tolerance, judge)
         if not tried: return print("not attempted yet")
         if fault and not (overwrites and fault.startswith("changed its argument")): return print(f"not yet: {words}: {fault}")
     print(f"correct on {len(named)} cases")
@@ -358,7 +359,7 @@ def _cell_to_hand_out(source: str, solutions: set[str], names: dict[str, Any], e
             call = node.value
             exam = exams[ast.unparse(call.args[0])]
             given_cases = [copy.deepcopy(case) for _, case in exam.cases]
-            told = _to_give([exam.answer(*case) for case in given_cases]) if exam.answer else None
+            told = _to_give([exam.answer(*case) for case in given_cases])
             changed = any(overwritten(before, after) for (_, before), after in zip(exam.cases, given_cases))
             cases = ast.get_source_segment(text, call.args[2])
             if told and not _names_shown(call.args[2], solutions):
@@ -565,6 +566,7 @@ class Pupil:
         self._folder, self.patience, self._stopped = TemporaryDirectory(), patience, set[Any]()
         self.whole, self._end, self._due = whole, time.monotonic() + whole, dict[str, float]()
         self._process: subprocess.Popen | None = None
+        self._before, self._now = set[int](), ""
         self._skip, self._last, self._until, self._number = set[int](), 0, 0, 0
         self.notes = list[str]()
         package, self._rooms = Path(fedbook.__file__).parent, Path(self._folder.name).resolve()
