@@ -242,15 +242,18 @@ def test_every_exercise_has_hidden_cases():
         assert all(task.sources and task.points for task in tasks(path))
 
 
+PATH = [each if each == "01_drift" else pytest.param(each, marks=pytest.mark.slow) for each in find("path")]
+
+
 def unwritten(name):
     def attempt(*case): ...
     attempt.__name__ = name
     return attempt
 
 
-@pytest.mark.parametrize("chapter", [pytest.param(each, marks=pytest.mark.slow) for each in find("path")])
+@pytest.mark.parametrize("chapter", PATH)
 def test_what_is_exported_earns_nothing(chapter):
-    "Each exported solution, and the answer to the text's own form, against each variation; it against itself."
+    "Each exported solution, and the answer to the text's own form, against each variation."
     path, module = chapters()[chapter], module_name(chapter)
     for exam in exams(path, unwritten):
         extra, asked = hidden_cases(module, exam.name, 7, 6), variations(module, exam.name)
@@ -268,10 +271,9 @@ def by_name(dotted):
     return getattr(importlib.import_module(module), name)
 
 
-@pytest.mark.parametrize("chapter", [each if each == "01_drift" else pytest.param(each, marks=pytest.mark.slow)
-                                     for each in find("path")])
+@pytest.mark.parametrize("chapter", PATH)
 def test_a_hand_out_is_tried_without_answers(chapter, tmp_path, capsys, monkeypatch):
-    "Its cells run, say that nothing is attempted, or that what they ask for is right; no solution is imported."
+    "Its cells run, and say that nothing is attempted, or that what is asked for is right."
     path = chapters()[chapter]
     handed, _ = write_assignment(chapter, tmp_path / "hw", seed=3)
     book = json.loads(handed.read_text())
@@ -292,6 +294,22 @@ def test_a_hand_out_is_tried_without_answers(chapter, tmp_path, capsys, monkeypa
                 if written and getattr(node, "name", "") in right: names[node.name] = right[node.name]
         lines = capsys.readouterr().out.splitlines()
         assert len(lines) == text.count("\ncompare(") and all(line.startswith(said) for line in lines), lines
+
+
+@pytest.mark.parametrize("chapter", PATH)
+def test_the_right_functions_of_a_chapter_get_all_points_in_the_sandbox(chapter, tmp_path):
+    "Without variations (an assignment of an earlier release), and with what the library has of the answers."
+    path, module = chapters()[chapter], module_name(chapter)
+    kept = dict(chapter=chapter, seed=5, hidden=6)
+    (tmp_path / "grader.json").write_text(json.dumps(kept))
+    own = (BY_FILE.parent / f"{module}.py").read_text()
+    cells = [re.sub(r"(?m)^from \.\.", "from fedbook.", own)]
+    for exam in exams(path, unwritten):
+        if exam.answer.__module__.startswith("fedbook.answers"): continue
+        cells.append(f"from {exam.answer.__module__} import {exam.answer.__name__} as {exam.name}")
+    handed = tmp_path / "ann.ipynb"
+    handed.write_text(json.dumps(dict(cells=[dict(cell_type="code", source=cell) for cell in cells])))
+    assert [row for row in grade(tmp_path, handed) if row["points"] != row["of"]] == []
 
 
 def test_each_student_is_asked_for_own_variations(tmp_path, capsys):

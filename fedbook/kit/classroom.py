@@ -611,6 +611,14 @@ class Pupil:
         return self._end - time.monotonic()
 
 
+class Overwritten(Exception):
+    "A student's function changed an argument in place; `value` is what it returned."
+
+    def __init__(self, why: str, value: Any):
+        super().__init__(why)
+        self.value = value
+
+
 def _fail(name: str, why: str) -> NoReturn: raise type(name, (Exception,), {})(why)
 
 
@@ -712,8 +720,9 @@ def _ask(pupil: Pupil, target: str | int, *case: Any) -> Any:
             _fail("Stopped", f"it ended its process, or took longer than {pupil.patience:g} seconds, or all its"
                              " calls a third of the notebook's time")
     if "raised" in reply: _fail(*(f"{text}"[:_LONGEST] for text in reply["raised"]))
-    if reply["changed"]: _fail("Overwritten", f"it changed its argument number {reply['changed']} in place")
-    return _unpacked(reply["value"], pupil.ask)
+    value = _unpacked(reply["value"], pupil.ask)
+    if reply["changed"]: raise Overwritten(f"it changed its argument number {reply['changed']} in place", value)
+    return value
 
 
 def _reply(pupil: Pupil, target: str | int, packed: str) -> tuple[dict | None, bool]:
@@ -834,6 +843,19 @@ def credit(visible: Sequence[bool], hidden: Sequence[bool], wanted: Sequence = (
     return max(0.0, (sum(hidden) / len(hidden) - alike) / (1 - alike)) / 2
 
 
+def _allowed_to_overwrite(attempt: Callable, answer: Callable) -> Callable:
+    "`attempt`, which may change its arguments in place in cases where the right function `answer` does."
+    def tried(*case: Any) -> Any:
+        given = copy.deepcopy(case)
+        try: return attempt(*case)
+        except Overwritten as error:
+            before = copy.deepcopy(given)
+            answer(*given)
+            if overwritten(before, given): return error.value
+            raise
+    return tried
+
+
 def _mark(exam: Exam, attempt: Callable, extra: list[tuple[str, tuple]]) -> dict:
     "The row of one exercise: its points, and what is wrong."
     cases = [*exam.cases, *extra]
@@ -863,7 +885,7 @@ def marks_of(path: Path, attempt: Callable[[str], Callable], seed: int, hidden: 
             if not change and exported_solutions(exam): exam = exam._replace(points=0)
             exam = _as_varied(exam, change)
         extra = hidden_cases(module, exam.name, seed, count)
-        rows.append(_mark(exam, attempt(exam.name), extra))
+        rows.append(_mark(exam, _allowed_to_overwrite(attempt(exam.name), exam.answer), extra))
     return rows
 
 
