@@ -1,6 +1,6 @@
 """Nine notebooks that cheat, played to their end, and others that do harm: a cheat earns nothing, nothing
-leaves, the honest function keeps its points, and no process is left. Most walk the way that this machine has, some
-the one without namespaces too."""
+leaves, the honest function keeps its points, and no process is left. Most walk the way that this machine has,
+some the one without namespaces too."""
 import json
 import os
 import re
@@ -236,6 +236,16 @@ def test_the_number_of_processes_is_held_for_these_namespaces_alone(work):
     return n"""
     with Pupil(handed_in(work, count)) as pupil: assert 20 < pupil.ask("count") < 400
     assert Path("/proc/sys/kernel/pid_max").read_text() == before
+
+
+def test_a_student_ends_with_the_grader(work, way):
+    code = ("import sys\nfrom fedbook.kit import sandbox\nfrom fedbook.kit.classroom import grade\n"
+            f"if {bool(way)}: sandbox.way = lambda: ''\ngrade(*sys.argv[1:])")
+    file = handed_in(work, "while True: pass")
+    grader = subprocess.Popen([sys.executable, "-c", code, str(work), str(file)])
+    while not left_over() and grader.poll() is None: time.sleep(0.05)
+    grader.kill()
+    assert grader.wait() == -signal.SIGKILL
 
 
 # Marks function by function
