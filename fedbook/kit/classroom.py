@@ -638,7 +638,7 @@ def _start(pupil: Pupil, skip: set[int]) -> None:
     sandbox.adopt(not sandbox.way())
     pupil._process = subprocess.Popen(line, cwd=pupil.home, env=seen | kept, text=True, stdin=subprocess.PIPE,
                                       stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
-                                      preexec_fn=sandbox.die_with_parent)
+                                      preexec_fn=sandbox.die_with_parent if os.name == "posix" else None)
 
 
 _MOST = 1 << 26         # letters of an answer

@@ -121,6 +121,7 @@ def limit(seconds: float, processes: int = 0) -> None:
     """Limit what this process and each that it starts may use: 4 GB of own memory, 8 GB of addresses, files
     of 64 MB, `seconds` of the processor, and, unless 0, `processes` at once of this user. The limit of
     processes does not bind root. The first to be ended where the machine runs out of memory is this one."""
+    if os.name != "posix": return
     import resource
 
     wanted = {"AS": 8 * _GB, "DATA": 4 * _GB, "FSIZE": _GB // 16, "CPU": int(seconds) + 1, "CORE": 0}
@@ -256,7 +257,9 @@ def end(process: subprocess.Popen, before: set[int]) -> None:
     """End `process`, which leads a session of its own, with its session; and where this machine has no
     `way`, all children of this process that are not in `before` (see `adopt`)."""
     if process.stdout and process.stdout.closed: return
-    with suppress(ProcessLookupError, PermissionError): os.killpg(process.pid, signal.SIGKILL)
+    if os.name != "posix": process.kill()
+    else:
+        with suppress(ProcessLookupError, PermissionError): os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     while not way() and (left := children() - before):
         for pid in left:
