@@ -1,12 +1,12 @@
 """A student's way through an assignment, and ways round it; progress, doctor, slides, syllabus, projects."""
+import ast
 import csv
-import ctypes
+import importlib
 import importlib.util
 import json
 import re
 import runpy
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,11 +15,12 @@ import pytest
 import fedbook
 from conftest import by_day
 from fedbook.kit import classroom, command, lab
-from fedbook.kit.classroom import (Pupil, _book, credit, exercises_of, grade, marks_of, slide_cells, tasks,
-                                   write_assignment)
+from fedbook.kit.classroom import (Pupil, _as_varied, _book, _mark, credit, exams, exercises_of,
+                                   exported_solutions, grade, hidden_cases, marks_of, slide_cells, solutions_of,
+                                   tasks, variation, variations, write_assignment)
 from fedbook.kit.command import main
 from fedbook.kit.lab import check, progress_file, solved_in
-from fedbook.kit.runs import chapters, module_name
+from fedbook.kit.runs import chapters, find, module_name
 
 ROOT = Path(__file__).parent.parent
 STACKED = chapters()["engine/stacked"]
@@ -73,10 +74,11 @@ def points(rows): return {row["exercise"]: row["points"] for row in rows}
 def test_what_is_handed_out_has_no_answers(work):
     book = json.loads((work / "stacked.ipynb").read_text())
     source = "\n".join(cell["source"] for cell in book["cells"])
-    assert all(f"def {name}(" in source and f"check({name}" in source for name in SOLVED)
+    assert all(f"def {name}(" in source and f"compare({name}" in source for name in SOLVED)
     assert "reveal(" not in source and "guess(" not in source and "math.inf" not in source
     assert not any(cell.get("outputs") for cell in book["cells"])
-    assert json.loads((work / "grader.json").read_text()) == dict(chapter="engine/stacked", seed=3, hidden=6)
+    assert json.loads((work / "grader.json").read_text()) == dict(chapter="engine/stacked", seed=3, hidden=6,
+                                                                    students=[])
 
 
 def test_graded_untouched_then_half_solved_then_solved(work, capsys):
@@ -114,11 +116,11 @@ def test_a_student_is_the_folder_of_the_file(work, tmp_path, monkeypatch):
 
 
 def test_an_assignment_that_is_there_stays_as_it_is(work, capsys):
-    before = {path: path.read_bytes() for path in work.iterdir()}
+    before = {path: path.read_bytes() for path in work.rglob("*") if path.is_file()}
     assert main(["assignment", "engine/stacked", str(work)]) == 2
     err = capsys.readouterr().err
     assert "is there already, and stays as it is" in err and err.count("\n") == 1
-    assert before == {path: path.read_bytes() for path in work.iterdir()}
+    assert before == {path: path.read_bytes() for path in work.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize("line, said", [
@@ -188,19 +190,6 @@ def test_a_cheat_gets_nothing(name, work):
     assert not any(row["said"].startswith("correct") for row in rows)
 
 
-def test_what_python_does_not_hear_of_the_kernel_refuses(tmp_path):
-    "A library written in C opens files without Python's knowledge."
-    if sys.platform != "linux" or ctypes.CDLL(None).syscall(444, None, 0, 1) < 1:
-        pytest.skip("no Landlock here")
-    source = ("def read(path):\n    import ctypes\n    libc = ctypes.CDLL(None)\n"
-              "    place, text = libc.open(path.encode(), 0), ctypes.create_string_buffer(20)\n"
-              "    return libc.read(place, text, 10), text.value.decode()")
-    (tmp_path / "own.ipynb").write_text(json.dumps(dict(cells=[dict(cell_type="code", source=source)])))
-    with Pupil(tmp_path / "own.ipynb") as pupil:
-        assert pupil.function("read")(str(BY_FILE)) == (-1, "")
-        assert pupil.function("read")(json.__file__)[0] == 10, "what is not closed can be read"
-
-
 def test_a_near_miss_is_no_solution_and_a_solution_of_another_kind_is_one():
     attempts = loaded(ROOT / "tests" / "attempts" / "stacked.py")
     for named, attempt in vars(attempts).items():
@@ -242,27 +231,109 @@ def test_a_pupil_gives_functions_and_what_it_raised(tmp_path):
         assert pupil.function("made")(1)(2) == [1, (2, {1: {2}})], "a new process has begun"
 
 
-def test_where_the_kernel_cannot_close_folders_python_watches(tmp_path):
-    secret = tmp_path / "secret.txt"
-    secret.write_text("42")
-    code = ("import subprocess, sys; from pathlib import Path; from fedbook.kit.classroom import keep_watch\n"
-            f"keep_watch([Path({str(tmp_path)!r})], starts=False)\n"
-            f"for f in (lambda: open({str(secret)!r}), lambda: subprocess.run(['cat', {str(secret)!r}])):\n"
-            "    try: print(f())\n    except PermissionError as error: print(error)")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert done.stdout.splitlines() == ["the answers are closed while grading",
-                                        "no process is started while grading"], done.stderr
-
-
 # Every chapter
 
 def test_every_exercise_has_hidden_cases():
     for name, path in chapters().items():
         if not exercises_of(path): continue
         text = (ROOT / "teaching" / "hidden" / f"{module_name(name)}.py").read_text()
-        drawn = set(re.findall(r"(?m)^def ([a-z]\w*)", text))
+        drawn = {each for each in re.findall(r"(?m)^def ([a-z]\w*)", text) if "__" not in each}
         assert drawn == set(exercises_of(path)), name
         assert all(task.sources and task.points for task in tasks(path))
+
+
+PATH = [each if each == "01_drift" else pytest.param(each, marks=pytest.mark.slow) for each in find("path")]
+
+
+def unwritten(name):
+    def attempt(*case): ...
+    attempt.__name__ = name
+    return attempt
+
+
+@pytest.mark.parametrize("chapter", PATH)
+def test_what_is_exported_earns_nothing(chapter):
+    "Each exported solution, and the answer to the text's own form, against each variation."
+    path, module = chapters()[chapter], module_name(chapter)
+    for exam in exams(path, unwritten):
+        extra, asked = hidden_cases(module, exam.name, 7, 6), variations(module, exam.name)
+        assert asked, exam.name
+        for change in asked:
+            varied = _as_varied(exam, change)
+            assert len(change.__doc__.split()) > 3
+            assert _mark(varied, change, extra)["points"] == exam.points, change
+            for named in [exam.answer, *map(by_name, exported_solutions(exam))]:
+                assert _mark(varied, named, extra)["points"] == 0, (change, named)
+
+
+def by_name(dotted):
+    module, _, name = dotted.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+@pytest.mark.parametrize("chapter", PATH)
+def test_a_hand_out_is_tried_without_answers(chapter, tmp_path, capsys, monkeypatch):
+    "Its cells run, and say that nothing is attempted, or that what is asked for is right."
+    path = chapters()[chapter]
+    handed, _ = write_assignment(chapter, tmp_path / "hw", seed=3)
+    book = json.loads(handed.read_text())
+    cells = [cell for cell in book["cells"] if cell["cell_type"] == "code"]
+    text = "\n".join(cell["source"] for cell in cells)
+    imported = {each.name for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)
+                for each in node.names}
+    assert not imported & solutions_of(path) and "answers" not in text
+    right = {name: renamed(variation(module_name(chapter), name, 3, ""), name) for name in exercises_of(path)}
+    for module in [name for name in sys.modules if name.startswith("fedbook.answers")]:
+        monkeypatch.setitem(sys.modules, module, None)       # importing it raises an error
+    for written, said in ((False, "not attempted yet"), (True, "correct on")):
+        names = {"__name__": "__main__"}
+        capsys.readouterr()
+        for cell in cells:
+            for node in ast.parse(cell["source"]).body:
+                exec(compile(ast.Module([node], []), chapter, "exec"), names)
+                if written and getattr(node, "name", "") in right: names[node.name] = right[node.name]
+        lines = capsys.readouterr().out.splitlines()
+        assert len(lines) == text.count("\ncompare(") and all(line.startswith(said) for line in lines), lines
+
+
+@pytest.mark.parametrize("chapter", PATH)
+def test_the_right_functions_of_a_chapter_get_all_points_in_the_sandbox(chapter, tmp_path):
+    "Without variations (an assignment of an earlier release), and with what the library has of the answers."
+    path, module = chapters()[chapter], module_name(chapter)
+    kept = dict(chapter=chapter, seed=5, hidden=6)
+    (tmp_path / "grader.json").write_text(json.dumps(kept))
+    own = (BY_FILE.parent / f"{module}.py").read_text()
+    cells = [re.sub(r"(?m)^from \.\.", "from fedbook.", own)]
+    for exam in exams(path, unwritten):
+        if exam.answer.__module__.startswith("fedbook.answers"): continue
+        cells.append(f"from {exam.answer.__module__} import {exam.answer.__name__} as {exam.name}")
+    handed = tmp_path / "ann.ipynb"
+    handed.write_text(json.dumps(dict(cells=[dict(cell_type="code", source=cell) for cell in cells])))
+    assert [row for row in grade(tmp_path, handed) if row["points"] != row["of"]] == []
+
+
+def test_each_student_is_asked_for_own_variations(tmp_path, capsys):
+    line = ["assignment", "01_drift", str(tmp_path / "hw"), "--seed", "5", "--students", "ann", "bob", "cyd"]
+    assert main(line) == 0 and capsys.readouterr().out.count("to hand out") == 3
+    files = {name: tmp_path / "hw" / name / "01_drift.ipynb" for name in ("ann", "bob", "cyd")}
+    texts = {name: file.read_text() for name, file in files.items()}
+    yours = {name: re.findall(r"Yours\*\*, for `(\w+)`: ([^\"]+)", text) for name, text in texts.items()}
+    asked = exercises_of(chapters()["01_drift"])
+    assert all([exercise for exercise, _ in each] == asked for each in yours.values())
+    assert len({str(each) for each in yours.values()}) == 3
+    nobody = shutil.copy(tmp_path / "hw" / "ann" / "01_drift.ipynb", tmp_path / "eve.ipynb")
+    assert main(["grade", str(tmp_path / "hw"), str(nobody)]) == 2
+    assert "is of no student of this assignment" in capsys.readouterr().err
+    for bad in ("../x", "a b", "ann"):
+        assert main(["assignment", "01_drift", str(tmp_path / "no"), "--students", "ann", bad]) == 2
+    assert not (tmp_path / "no").exists()
+
+
+def test_where_nothing_is_varied_what_the_library_solves_is_worth_nothing():
+    path = chapters()["datasets/streets"]
+    free = marks_of(path, unwritten, 3, student="")
+    assert {row["exercise"]: row["of"] for row in free} == {
+        exam.name: 0 if exported_solutions(exam) else exam.points for exam in exams(path, unwritten)}
 
 
 def test_the_syllabus_says_what_the_chapters_say():

@@ -1,15 +1,15 @@
 """Tools for learners and teachers: a look at the machine, solved exercises, assignments and their
 grader, slides.
 
-The grader calls a student's functions in a process of their own, which has no answers. On Linux 5.13 or
-newer the kernel closes the course's folders to it (Landlock); elsewhere Python's audit hooks do, and let
-it start no process. Values count, not what is printed. It cannot stop a student who knows the
-answers by heart, and the course is public. Where marks matter, change the exercises, or ask about the code."""
+The grader calls a student's functions in a process of their own, which sees Python, its packages and its
+own folder, has no answers, no network and an empty environment, and is ended whole (`fedbook.kit.sandbox`).
+Values count, not what is printed. It cannot stop a student who knows the answers by heart, and the course is
+public. Where marks matter, change the exercises, or ask about the code."""
 import ast
 import base64
 import copy
 import csv
-import ctypes
+import hashlib
 import importlib
 import importlib.util
 import io
@@ -19,10 +19,12 @@ import pickle
 import re
 import secrets
 import shutil
-import struct
+import site
 import subprocess
 import sys
 import threading
+import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -34,6 +36,7 @@ from typing import Any, NamedTuple, NoReturn
 import fedbook
 from fedbook.engine.errors import EXTRAS, needs, UserError
 from fedbook.engine.files import locked, write_atomically
+from fedbook.kit import sandbox
 from fedbook.kit.lab import overwritten, progress_file, same, solved_in, try_case
 from fedbook.kit.report import collect
 from fedbook.kit.runs import (chapter_name, chapters, code_cells, cores, exported_to, find, module_name,
@@ -252,6 +255,33 @@ def _to_hand_out(source: str) -> str:
     return "\n".join(kept).strip("\n")
 
 
+def solutions_of(path: Path) -> set[str]:
+    """Return the names that a hand-out of the chapter at `path` must not import from fedbook: those of the
+    exercises, and of what `check` compares them with."""
+    calls = [node.value for task in tasks(path) for source in task.sources for node in ast.parse(source).body
+             if _calls(node, "check") and isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)]
+    shown = [getattr(call.args[1], "attr", getattr(call.args[1], "id", "")) for call in calls]
+    return {*exercises_of(path), *shown}
+
+
+def _names_shown(node: ast.AST, solutions: set[str]) -> bool:
+    "Whether code mentions the answers, or reads a solution as an attribute of a module."
+    return any((isinstance(each, ast.Name) and each.id == "answers")
+               or (isinstance(each, ast.Attribute) and each.attr in solutions) for each in ast.walk(node))
+
+
+def _without_solutions(source: str, solutions: set[str]) -> str:
+    "A cell of imports without those of answers and `solutions` from fedbook."
+    lines = list[str]()
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fedbook"):
+            if "answers" in (node.module or "").split("."): continue
+            node.names = [name for name in node.names if name.name not in solutions | {"answers"}]
+            if not node.names: continue
+        lines.append(ast.unparse(node))
+    return "\n".join(lines)
+
+
 def _exported(module: str) -> set[str]:
     "The public names that `fedbook.module` defines, without importing it."
     file = Path(fedbook.__file__).parent.joinpath(*module.split(".")).with_suffix(".py")
@@ -264,57 +294,146 @@ def _exported(module: str) -> set[str]:
 def setup_of(path: Path, answers: bool = False) -> str:
     """Return the source of one code cell that prepares for the exercises of the chapter at `path`:
     its imports, imports of those functions of the chapter that the exercises use, and its
-    parameters; with `answers`, also the cells that import the answers."""
+    parameters; without imports of answers and of `solutions_of` the chapter unless `answers`."""
     cells = [source for kind, source in _cells(path) if kind == "code"]
     imports = [re.sub(r"^#\|.*\n", "", source, flags=re.M) for source in cells if _imports_only(source)]
     asked = [ast.parse(source) for task in tasks(path) for source in task.sources]
     used = {node.id for tree in asked for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    module = exported_to(path)
-    own = sorted(name for name in used & _exported(module) if not name.startswith("_"))
+    module, closed = exported_to(path), set() if answers else solutions_of(path)
+    own = sorted(name for name in used & _exported(module) - closed if not name.startswith("_"))
     lines = [f"from fedbook.{module} import {name}" for name in own]
     parameters = [source for source in cells if source.startswith("profile = ")][:1]
-    seen = [source for source in imports if answers or "fedbook.answers" not in source]
-    return "\n".join([*seen, *lines, *parameters])
+    seen = imports if answers else [_without_solutions(source, closed) for source in imports]
+    return "\n".join([*filter(None, seen), *lines, *parameters])
 
 
 _TOLD = """# Exercises of {name}
 
-Write your functions in place of `...`. `check` tries each on some cases; the grader tries them on others
-as well, in a process that has no answers. All cases right: all points. Otherwise at most half of them, for
-hidden cases that are right. Hand in this file. Points are minutes: {points} in all."""
+Write your functions in place of `...`. `compare` tries each on some cases, against results that came with this
+file; the grader tries them on others as well. All cases right: all points. Otherwise at most half of them, for
+hidden cases that are right. A line "Yours" changes what is asked of you there, and there alone: where another
+exercise says "your `f`", the text's own form is meant. Hand in this file{whose}. Points are minutes: {points} in
+all."""
 
 
-def _student(path: Path) -> dict:
-    "The notebook to hand out, as JSON."
+def given(text: str) -> Any:
+    "Return the value that an assignment gives as `text`: numbers, texts, tensors and containers of these."
+    return _unpacked(json.loads(zlib.decompress(base64.b64decode(text))), lambda *_: None)
+
+
+def _to_give(value: Any) -> str | None:
+    "`value` as text for `given`, or None if it holds functions or what cannot be sent."
+    functions = list[Any]()
+    sent = json.dumps(_packed(value, functions))
+    if functions or '{"other": ' in sent: return None
+    return base64.b64encode(zlib.compress(sent.encode(), 9)).decode()
+
+
+def compare(f: Callable, cases: Any, results: str, tolerance: float = 1e-6, overwrites: bool = False) -> None:
+    """Try a student's function `f` on `cases`, as `fedbook.kit.lab.check` takes them, and print the first
+    fault, or that it is correct: against the `results` (see `given`) that came with an assignment.
+    `overwrites`: the function may change its arguments in place."""
+    named = cases if isinstance(cases, dict) else {f"case {i}": case for i, case in enumerate(cases, 1)}
+    for (words, case), result in zip(named.items(), given(results)):
+        def judge(got: Any, *_: Any) -> str:
+            return "" if same(got, result, tolerance) else f"gave {got!r:.200}, expected {result!r:.200}"
+        tried, fault = try_case(f, None, _as_case(case), tolerance, judge)
+        if not tried: return print("not attempted yet")
+        if fault and not (overwrites and fault.startswith("changed its argument")): return print(f"not yet: {words}: {fault}")
+    print(f"correct on {len(named)} cases")
+
+
+def _cell_to_hand_out(source: str, solutions: set[str], names: dict[str, Any], exams: dict[str, "Exam"],
+                      needed: set[str]) -> str:
+    """A cell of an exercise as it is handed out: without answers. What it takes from them is `given`, and
+    `check` becomes `compare`; empty if nothing of it is `needed`, names, elsewhere."""
+    text, kept = _to_hand_out(source), list[str]()
+    body = ast.parse(text).body
+    asks = any(_calls(node, "check") or (isinstance(node, ast.FunctionDef) and node.name in exams) for node in body)
+    if not asks and any(_names_shown(node, solutions) for node in body):
+        body = [node for node in body if isinstance(node, ast.Assign) and _names_shown(node, solutions)]
+    lines, last = text.split("\n"), 0
+    for node in body:
+        between, last = lines[last:node.end_lineno], node.end_lineno or last
+        if _calls(node, "check") and isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            call = node.value
+            exam = exams[ast.unparse(call.args[0])]
+            given_cases = [copy.deepcopy(case) for _, case in exam.cases]
+            told = _to_give([exam.answer(*case) for case in given_cases])
+            changed = any(overwritten(before, after) for (_, before), after in zip(exam.cases, given_cases))
+            cases = ast.get_source_segment(text, call.args[2])
+            if told and not _names_shown(call.args[2], solutions):
+                tolerance = f", tolerance={exam.tolerance:g}" if exam.tolerance != 1e-6 else ""
+                more = tolerance + ", overwrites=True" * changed
+                kept += ["", f"compare({exam.name}, {cases}, {told!r}{more})"]
+        elif not _names_shown(node, solutions):
+            kept += between
+        elif isinstance(node, ast.Assign):
+            made = [each.id for target in node.targets for each in ast.walk(target) if isinstance(each, ast.Name)]
+            values = {name: _to_give(names.get(name)) for name in made if name in needed}
+            kept += [f"{name} = given({told!r})" for name, told in values.items() if told]
+    return "\n".join(kept).strip("\n")
+
+
+def _student(path: Path, seed: int | None = None, student: str = "") -> dict:
+    "The notebook to hand out to `student`, as JSON; with `seed` None nothing is varied."
     def cell(kind: str, text: str) -> dict:
         code: dict = dict(execution_count=None, outputs=[]) if kind == "code" else {}
         return dict(cell_type=kind, id=secrets.token_hex(4), metadata={}, source=text, **code)
-    parts, told = tasks(path), _TOLD.format(name=chapter_name(path), points=sum(t.points for t in tasks(path)))
-    cells = [cell("markdown", told), cell("code", setup_of(path))]
+    def unwritten(name: str) -> Callable:
+        def attempt(*case: Any) -> Any: ...
+        attempt.__name__ = name
+        return attempt
+    names = dict[str, Any]()
+    asked = {exam.name: exam for exam in exams(path, unwritten, names)}
+    yours = {name: None if seed is None else variation(module_name(path.stem), name, seed, student)
+             for name in asked}
+    asked = {name: _as_varied(exam, yours[name]) for name, exam in asked.items()}
+    whose = f", `{path.name}`, in your folder `{student}`" if student else ""
+    parts, solutions = tasks(path), solutions_of(path)
+    checking = [tree for task in parts for tree in map(ast.parse, task.sources)
+                if any(_calls(node, "check") for node in tree.body)]
+    needed = {each.id for tree in checking for each in ast.walk(tree) if isinstance(each, ast.Name)}
+    told = _TOLD.format(name=chapter_name(path), points=sum(t.points for t in parts), whose=whose)
+    helpers = "\nfrom fedbook.kit.classroom import compare, given"
+    cells = [cell("markdown", told), cell("code", setup_of(path) + helpers)]
     for task in parts:
         text = re.sub(r"\[([^\]]+)\]\([^)]*\.ipynb\)", r"`\1`", task.text)
-        sources = [_to_hand_out(source) for source in task.sources]
-        cells += [cell("markdown", text), *(cell("code", source) for source in sources if source)]
+        changes = [f"**Yours**, for `{name}`: {' '.join((change.__doc__ or '').split())}"
+                   for name in task.names if (change := yours[name])]
+        cells.append(cell("markdown", "\n\n".join([text, *changes])))
+        sources = [_cell_to_hand_out(source, solutions, names, asked, needed) for source in task.sources]
+        cells += [cell("code", source) for source in sources if source]
     kernel = dict(name="python3", display_name="Python 3 (ipykernel)", language="python")
     return dict(cells=cells, metadata=dict(kernelspec=kernel), nbformat=4, nbformat_minor=5)
 
 
-def write_assignment(name: str, folder: str | Path, seed: int | None = None, hidden: int = 6) -> list[Path]:
+def write_assignment(name: str, folder: str | Path, seed: int | None = None, hidden: int = 6,
+                     students: Sequence[str] = ()) -> list[Path]:
     """Write an assignment with the exercises of chapter `name` into the new `folder`: a notebook to
-    hand out, without answers, and `grader.json`, which the teacher keeps for `grade`. Return both
-    paths. Grading will add `hidden` random test cases to each exercise, drawn by `seed` (None: a
-    random seed). Raises `UserError` for an unknown chapter, for `hidden` below 1, and if `folder`
-    exists."""
+    hand out, without answers, and `grader.json`, which the teacher keeps for `grade`. Return the
+    paths, that one last. Each exercise that has variations is asked for in one of them, drawn by `seed`
+    (None: a random seed); with `students`, names, each has own ones, in a notebook in the folder of this name.
+    Grading will add `hidden` random test cases to each exercise, drawn by `seed`. Raises `UserError` for an
+    unknown chapter, for `hidden` below 1, for a name of a student that is no name of a folder or comes twice,
+    and if `folder` exists."""
     chapter, path = next(iter(find(name).items()))
     if name in SEVERAL: raise UserError(f"an assignment is of one chapter, not of {name}")
     if hidden < 1: raise UserError(f"--hidden {hidden} must be 1 or more")
+    for student in students:
+        if not re.fullmatch(r"\w[\w.-]*", student) or list(students).count(student) > 1:
+            raise UserError(f"--students: {student!r} must be letters, digits, '.', '-' and '_', and come once")
     try: Path(folder).mkdir(parents=True)
     except FileExistsError:
         raise UserError(f"{str(folder)!r} is there already, and stays as it is; choose another") from None
-    kept = dict(chapter=chapter, seed=secrets.randbits(32) if seed is None else seed, hidden=hidden)
-    files = {path.name: _student(path), "grader.json": kept}
-    for file, body in files.items(): write_atomically(Path(folder, file), json.dumps(body, indent=1) + "\n")
-    return [Path(folder, file) for file in files]
+    seed = secrets.randbits(32) if seed is None else seed
+    kept = dict(chapter=chapter, seed=seed, hidden=hidden, students=list(students))
+    files = {f"{student}/{path.name}": _student(path, seed, student) for student in students}
+    files = files or {path.name: _student(path, seed)}
+    for file, body in (files | {"grader.json": kept}).items():
+        Path(folder, file).parent.mkdir(exist_ok=True)
+        write_atomically(Path(folder, file), json.dumps(body, indent=1) + "\n")
+    return [*(Path(folder, file) for file in files), Path(folder, "grader.json")]
 
 
 def _packed(value: Any, functions: list) -> Any:
@@ -335,11 +454,12 @@ def _packed(value: Any, functions: list) -> Any:
 
 def _packed_numbers(value: Any) -> Any:
     tensor = hasattr(value, "detach")
+    slope = tensor and value.requires_grad
     if tensor: value = value.detach().cpu().numpy()
     if not (tensor or value.shape): return value.item()
     if value.dtype.kind not in "biufc": return {"other": f"array of {value.dtype}"}
     data = base64.b64encode(value.tobytes()).decode()
-    return {"tensor" if tensor else "array": [str(value.dtype), list(value.shape), data]}
+    return {"tensor" if tensor else "array": [str(value.dtype), list(value.shape), data, *[1] * slope]}
 
 
 def _unpacked(sent: Any, ask: Callable) -> Any:
@@ -355,10 +475,11 @@ def _unpacked(sent: Any, ask: Callable) -> Any:
     if kind == "other": return f"a {held}, which cannot be sent"
     import numpy as np
 
-    dtype, shape, data = held
+    dtype, shape, data, *slope = held
     if np.dtype(dtype).kind not in "biufc": raise ValueError(f"no numbers of type {dtype}")
     array = np.frombuffer(base64.b64decode(data), dtype).reshape(shape).copy()
-    return _tensor(array) if kind == "tensor" else array
+    if kind == "array": return array
+    return _tensor(array).requires_grad_(bool(slope) and array.dtype.kind in "fc")
 
 
 def _tensor(array: Any) -> Any:
@@ -367,69 +488,25 @@ def _tensor(array: Any) -> Any:
     return torch.from_numpy(array)
 
 
-_HANDLED, _READ, _WRITE = 0x1FF6, 0x4, 0x2     # of Landlock: all but executing and listing; reading; writing
-
-
-def _allow_beside(folder: Path, closed: Sequence[Path], allow: Callable) -> None:
-    "Call `allow(path, rights)` to read all that lies in `folder`, but not below one of the folders `closed`."
-    with suppress(OSError):
-        for path in (Path(entry.path) for entry in os.scandir(folder) if not entry.is_symlink()):
-            if path in closed: continue
-            if any(path in each.parents for each in closed): _allow_beside(path, closed, allow)
-            else: allow(path, _READ)
-
-
-def close_folders(closed: Sequence[Path], own: Path) -> bool:
-    """Forbid this process and its children, from now on, to read files below the folders `closed`
-    and to write outside the folder `own`, by Linux's Landlock. It cannot be undone. Return whether
-    it worked; it does not on systems other than Linux 5.13 or newer."""
-    if sys.platform != "linux": return False
-    libc = ctypes.CDLL(None, use_errno=True)
-    rules = libc.syscall(444, struct.pack("Q", _HANDLED), 8, 0)
-    if rules < 0: return False
-    def allow(path, rights):
-        with suppress(OSError):
-            place = os.open(path, os.O_PATH | os.O_CLOEXEC)
-            libc.syscall(445, rules, 1, struct.pack("=Qi", rights, place), 0)
-            os.close(place)
-    _allow_beside(Path("/"), closed, allow)
-    allow(own, _HANDLED)
-    allow("/dev", _READ | _WRITE)
-    libc.prctl(38, 1, 0, 0, 0)
-    return libc.syscall(446, rules, 0) == 0
-
-
-_STARTS = ("subprocess.Popen", "os.system", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn")
-
-
-def keep_watch(closed: Sequence[Path], starts: bool) -> None:
-    """Make this Python process refuse, from now on, to open files below the folders `closed` or in
-    any folder named `answers`, and, unless `starts`, to start processes. What it refuses raises
-    `PermissionError`. It cannot be undone (an audit hook)."""
-    folders = tuple(f"{each}{os.sep}" for each in closed)
-    real, text, divider = os.path.realpath, os.fsdecode, os.sep
-    forbidden = () if starts else _STARTS
-    def hook(event, args):
-        if event in forbidden: raise PermissionError("no process is started while grading")
-        if event != "open" or not isinstance(args[0], (str, bytes)): return
-        path = real(text(args[0]))
-        if path.startswith(folders) or "answers" in path.split(divider):
-            raise PermissionError("the answers are closed while grading")
-    sys.addaudithook(hook)
-
-
-def run_cells(notebook: str | Path) -> dict[str, Any]:
+def run_cells(notebook: str | Path, wanted: Callable[[int], bool] = lambda number: True,
+              tell: Callable[[int, Exception], None] = lambda number, error: None) -> dict[str, Any]:
     """Execute the code cells of `notebook` in this process and return the variables they leave,
-    name to value. Statements that raise an error, calls of `check` and lines that begin with % or !
-    are skipped."""
+    name to value. Only cells for whose number, from 1 on, `wanted` returns True are run; it is asked before
+    each. Statements that raise an error are left out after `tell(number, error)`, and so are calls of
+    `check` and `compare` and lines that begin with % or !."""
     names: dict[str, Any] = {"__name__": "__main__"}
-    for source in code_cells(Path(notebook)):
-        with suppress(SyntaxError):
-            lines = [line for line in source.split("\n") if not re.match(r"\s*[%!]", line)]
-            for node in ast.parse("\n".join(lines)).body:
-                if _calls(node, "check"): continue
-                with suppress(Exception, SystemExit):
-                    exec(compile(ast.Module([node], []), "cell", "exec"), names)
+    for number, source in enumerate(code_cells(Path(notebook)), 1):
+        if not wanted(number): continue
+        lines = [line for line in source.split("\n") if not re.match(r"\s*[%!]", line)]
+        try: body = ast.parse("\n".join(lines)).body
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            tell(number, error)
+            continue
+        for node in body:
+            if _calls(node, "check", "compare"): continue
+            try: exec(compile(ast.Module([node], []), "cell", "exec"), names)
+            except (Exception, SystemExit) as error:
+                tell(number, error if isinstance(error, Exception) else RuntimeError("SystemExit"))
     return names
 
 
@@ -442,41 +519,62 @@ def _call(f: Callable, arguments: str, functions: list) -> dict:
 
 def answer_calls() -> None:
     """Serve the functions of a student's notebook to the grader: the main function of the process
-    that `Pupil` starts. It executes `notebook.ipynb` in the working folder. Then it reads calls
-    from standard input, a line each in JSON, and writes to standard output what each returned or
-    raised. The process's arguments are the folders that it must not read."""
+    that `Pupil` starts. The process's one argument is a dict in JSON: the folders `home`, which holds
+    `notebook.ipynb`, and `own`; the `seconds` of the processor that it may use; whether it has namespaces of
+    its own, `spaces`; and the numbers of the cells to `skip`. It confines itself, then runs the other cells.
+    Then it reads calls from standard input, a line each in JSON, and writes to standard output what each
+    returned or raised."""
     talk, hear = os.fdopen(os.dup(1), "w"), os.fdopen(os.dup(0))
     nowhere = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1): os.dup2(nowhere, number)
-    closed = [Path(folder) for folder in sys.argv[1:]]
-    keep_watch(closed, starts=close_folders(closed, Path.cwd()))
-    names, functions = run_cells("notebook.ipynb"), list[Any]()
+    told, me = json.loads(sys.argv[1]), os.getpid()
+    os.chdir(told["own"])
+    sandbox.confine(Path(told["own"]), Path(told["home"]), told["seconds"], told["spaces"])
+    def say(**what: Any) -> None:
+        if os.getpid() != me: os._exit(0)       # a copy of this process says nothing
+        print(json.dumps(what), file=talk, flush=True)
+    def wanted(number: int) -> bool:
+        say(cell=number)
+        return number not in told["skip"]
+    def tell(number: int, error: Exception) -> None:
+        with suppress(Exception): say(fault=f"cell {number}: {type(error).__name__}: {error}"[:_LONGEST])
+    names, functions = run_cells(Path(told["home"], "notebook.ipynb"), wanted, tell), list[Any]()
+    say(ready=True)
     missing = lambda name: lambda *_: eval(name, {})       # says that there is no such name
     for line in hear:
         asked = json.loads(line)
         target = asked["call"]
         f = functions[target] if isinstance(target, int) else names.get(target, missing(target))
-        print(json.dumps(_call(f, asked["arguments"], functions)), file=talk, flush=True)
+        say(number=asked["number"], **_call(f, asked["arguments"], functions))
 
 
 _BEGIN = "from fedbook.kit.classroom import answer_calls; answer_calls()"
+_LONGEST = 300          # characters of what a student's code says
 
 
 class Pupil:
     """A process that holds a student's `notebook`, so that the grader can call its functions out of
     reach of the answers. To be used in a `with` statement:
-    `with Pupil(notebook) as pupil: pupil.ask("f", x)`. A call may take `patience` seconds, the
-    first one, which also executes the notebook, five times as long. Raises `UserError` if
-    cloudpickle is not installed."""
+    `with Pupil(notebook) as pupil: pupil.ask("f", x)`. A call may take `patience` seconds, all calls of one
+    function a third of the time that was left before, a cell a third, and all together `whole` seconds.
+    `fedbook.kit.sandbox` says what the process can reach. A cell that ends the process or takes too long is
+    left out from then on; after the third such cell those before it count alone. `notes` says so.
+    Raises `UserError` if cloudpickle is not installed."""
 
-    def __init__(self, notebook: str | Path, patience: float = 30):
+    def __init__(self, notebook: str | Path, patience: float = 30, whole: float = 50):
         needs("cloudpickle")
         self._folder, self.patience, self._stopped = TemporaryDirectory(), patience, set[Any]()
+        self.whole, self._end, self._due = whole, time.monotonic() + whole, dict[str, float]()
         self._process: subprocess.Popen | None = None
-        package, self.home = Path(fedbook.__file__).parent, Path(self._folder.name).resolve()
+        self._before, self._now = set[int](), ""
+        self._skip, self._last, self._until, self._number = set[int](), 0, 0, 0
+        self.notes = list[str]()
+        package, self._rooms = Path(fedbook.__file__).parent, Path(self._folder.name).resolve()
+        self.home, *_ = sandbox.rooms(self._rooms)
         without = shutil.ignore_patterns("answers", "nbs", "teaching", "__pycache__", "_modidx.py")
         shutil.copytree(package, self.home / "fedbook", ignore=without)
         shutil.copy(notebook, self.home / "notebook.ipynb")
+        self._cells = code_cells(self.home / "notebook.ipynb")
 
     def __enter__(self) -> "Pupil": return self
 
@@ -496,60 +594,143 @@ class Pupil:
 
         Raises an exception with the name and message of the one that it raised; one named `Stopped`
         if it ends the process or takes too long, also at every later call; one named `Overwritten`
-        if it changes an argument in place."""
+        if it changes an argument in place. A function that ends the process is tried once more after the
+        cells up to its own alone, for a later cell may have done it."""
         return _ask(self, target, *case)
 
     def stop(self) -> None:
-        "Kill the process; the next call of a function starts a new one."
-        if self._process: self._process.kill(); self._process.communicate()
+        "End the process and all that it started; the next call of a function starts a new one."
+        if self._process:
+            sandbox.end(self._process, self._before)
+            sandbox.adopt(False)
+            shutil.rmtree(self.home / "own", ignore_errors=True)
         self._process = None
 
-
-def _closed() -> list[str]:
-    home = notebooks_folder().parent
-    folders = [Path(fedbook.__file__).parent, *(home / name for name in ("nbs", "teaching", "tests"))]
-    return [str(folder.resolve()) for folder in folders if folder.is_dir()]
+    def left(self) -> float:
+        "Return how many seconds are left for this notebook."
+        return self._end - time.monotonic()
 
 
-def _start(pupil: Pupil) -> subprocess.Popen:
-    others = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep)
-              if place and not Path(place, "fedbook").is_dir()]
-    own = dict(PYTHONPATH=os.pathsep.join([str(pupil.home), *others]), MPLBACKEND="Agg",
-               MPLCONFIGDIR=str(pupil.home), TMPDIR=str(pupil.home), OMP_NUM_THREADS="1")
-    return subprocess.Popen([sys.executable, "-c", _BEGIN, *_closed()], cwd=pupil.home, env=os.environ | own,
-                            text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                            stderr=subprocess.DEVNULL)
+class Overwritten(Exception):
+    "A student's function changed an argument in place; `value` is what it returned."
+
+    def __init__(self, why: str, value: Any):
+        super().__init__(why)
+        self.value = value
 
 
-def _said(process: subprocess.Popen, asked: dict, patience: float) -> dict | None:
-    "What the process answers, or None if it ends, or says nothing for `patience` seconds."
-    assert process.stdin and process.stdout
-    timer = threading.Timer(patience, process.kill)
+def _fail(name: str, why: str) -> NoReturn: raise type(name, (Exception,), {})(why)
+
+
+def _start(pupil: Pupil, skip: set[int]) -> None:
+    "Start the pupil's process, which leaves out the cells `skip`."
+    command = [sys.executable, "-P", "-c", _BEGIN]
+    told = dict(home=str(pupil.home), own=str(pupil.home / "own"), seconds=pupil.whole, spaces=bool(sandbox.way()),
+                skip=sorted(skip))
+    own = str(pupil.home / "own")
+    seen = dict(PATH=sandbox.PATH, LANG="C.UTF-8", HOME=own, TMPDIR=own, USER="student", LOGNAME="student",
+                PYTHONPATH=str(pupil.home), PYTHONUSERBASE=site.getuserbase(), MPLBACKEND="Agg", MPLCONFIGDIR=own,
+                OMP_NUM_THREADS="1")
+    kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
+    sandbox.rooms(pupil._rooms)
+    pupil._before = sandbox.children()
+    line = sandbox.wrapped([*command, json.dumps(told)], pupil._rooms)
+    sandbox.adopt(not sandbox.way())
+    pupil._process = subprocess.Popen(line, cwd=pupil.home, env=seen | kept, text=True, stdin=subprocess.PIPE,
+                                      stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
+                                      preexec_fn=sandbox.die_with_parent if os.name == "posix" else None)
+
+
+_MOST = 1 << 26         # letters of an answer
+
+
+def _said(pupil: Pupil, asked: dict | None, patience: float, number: int = 0) -> tuple[dict | None, bool]:
+    """What the process answers to `asked` (None: what it says next), or None if it ends, or has not said it in
+    `patience` seconds; and whether the time was over."""
+    process = pupil._process
+    assert process and process.stdin and process.stdout
+    late = threading.Event()
+    def over() -> None:
+        late.set()
+        sandbox.end(process, pupil._before)
+    timer = threading.Timer(max(0.0, patience), over)
     timer.start()
     try:
-        print(json.dumps(asked), file=process.stdin, flush=True)
-        return json.loads(process.stdout.readline())
-    except (OSError, ValueError): return None
-    finally: timer.cancel()
+        if asked: print(json.dumps(asked), file=process.stdin, flush=True)
+        while True:
+            said = json.loads(process.stdout.readline(_MOST))
+            if not isinstance(said, dict): return None, False
+            if not asked or said.get("number") == number: return said, False
+    except (OSError, ValueError, RecursionError): return None, late.is_set()
+    finally:
+        timer.cancel()
+        timer.join()
+
+
+def _begin(pupil: Pupil, until: int = 0) -> None:
+    """Start the process and let it run the cells, those up to number `until` alone unless that is 0; starts again
+    without a cell that ends it or takes a third of the time that is left."""
+    every = set(range(1, len(pupil._cells) + 1))
+    while True:
+        if pupil.left() < 1: _fail("Stopped", f"the {pupil.whole:g} seconds for the whole notebook are over")
+        last = min(filter(None, (until, pupil._last)), default=len(every))
+        _start(pupil, pupil._skip | {number for number in every if number > last})
+        cell, faults = 0, list[str]()
+        while True:
+            said, late = _said(pupil, None, pupil.left() / 3)
+            if said is None or said.get("ready"): break
+            if "fault" in said: faults = [*faults[:19], f"{said['fault']}"]
+            else: cell = said.get("cell", 0)
+        if said:
+            pupil._until = last
+            pupil.notes += [fault for fault in faults if fault not in pupil.notes]
+            return
+        pupil.stop()
+        if cell not in every or cell in pupil._skip: _fail("Stopped", "the notebook's process did not begin")
+        pupil._skip.add(cell)
+        if len(pupil._skip) == 3: pupil._last = cell
+        pupil.notes.append(f"cell {cell} {'took too long' if late else 'ended its process'} and was left out"
+                           + ", with all after it: it is the third such cell" * (pupil._last == cell))
+
+
+def _defined_in(pupil: Pupil, name: str) -> int:
+    "The number of the last cell that has a line `def name(`, 0 if none has."
+    found = [number for number, source in enumerate(pupil._cells, 1)
+             if re.search(rf"^def {re.escape(name)}\b", source, re.M)]
+    return max(found, default=0)
 
 
 def _ask(pupil: Pupil, target: str | int, *case: Any) -> Any:
     "What the pupil's function `target` gives for the arguments `case`; raises what it raised."
     import cloudpickle
 
-    def fail(name: str, why: str) -> NoReturn: raise type(name, (Exception,), {})(why)
-    if target in pupil._stopped: fail("Stopped", "it is not asked again")
-    patience = pupil.patience * (1 if pupil._process else 5)
-    pupil._process = pupil._process or _start(pupil)
-    asked = dict(call=target, arguments=base64.b64encode(cloudpickle.dumps(case)).decode())
-    reply = _said(pupil._process, asked, patience)
-    if reply is None:
-        pupil._stopped.add(target)
+    if target in pupil._stopped: _fail("Stopped", "it is not asked again")
+    own = _defined_in(pupil, target) if isinstance(target, str) else 0
+    if isinstance(target, int) and not pupil._process: _fail("Stopped", "its process has ended")
+    if pupil._process and own > pupil._until: pupil.stop()
+    if not pupil._process: _begin(pupil)
+    packed = base64.b64encode(cloudpickle.dumps(case)).decode()
+    while True:
+        reply, late = _reply(pupil, target, packed)
+        if reply is not None: break
         pupil.stop()
-        fail("Stopped", f"it ended its process, or took longer than {pupil.patience:g} seconds")
-    if "raised" in reply: fail(*map(str, reply["raised"]))
-    if reply["changed"]: fail("Overwritten", f"it changed its argument number {reply['changed']} in place")
-    return _unpacked(reply["value"], pupil.ask)
+        if isinstance(target, str) and not late and 0 < own < pupil._until: _begin(pupil, own)
+        else:
+            if isinstance(target, str): pupil._stopped.add(target)
+            _fail("Stopped", f"it ended its process, or took longer than {pupil.patience:g} seconds, or all its"
+                             " calls a third of the notebook's time")
+    if "raised" in reply: _fail(*(f"{text}"[:_LONGEST] for text in reply["raised"]))
+    value = _unpacked(reply["value"], pupil.ask)
+    if reply["changed"]: raise Overwritten(f"it changed its argument number {reply['changed']} in place", value)
+    return value
+
+
+def _reply(pupil: Pupil, target: str | int, packed: str) -> tuple[dict | None, bool]:
+    if isinstance(target, str): pupil._now = target
+    due = pupil._due.setdefault(pupil._now, time.monotonic() + pupil.left() / 3)
+    pupil._number += 1
+    asked = dict(call=target, arguments=packed, number=pupil._number)
+    return _said(pupil, asked, min(pupil.patience, due - time.monotonic()), pupil._number)
 
 
 class Exam(NamedTuple):
@@ -568,16 +749,18 @@ class Exam(NamedTuple):
 def _as_case(arguments: Any) -> tuple: return arguments if isinstance(arguments, tuple) else (arguments,)
 
 
-def exams(path: Path, attempt: Callable[[str], Callable]) -> list[Exam]:
+def exams(path: Path, attempt: Callable[[str], Callable], names: dict[str, Any] | None = None) -> list[Exam]:
     """Return an `Exam` for each exercise of the chapter at `path`: runs the exercises' cells with a
     `check` that only records its arguments. `attempt(name)` must return a function for each
-    function that a student has to write; the cells call these functions."""
-    names: dict[str, Any] = {"__name__": "__main__"}
+    function that a student has to write; the cells call these functions. What the cells define goes
+    into `names` too."""
+    names = {} if names is None else names
+    names["__name__"] = "__main__"
     found = list[Exam]()
     def record(f, answer, cases, tolerance=1e-6, holds=None):
         named = cases if isinstance(cases, dict) else {f"case {i}": c for i, c in enumerate(cases, 1)}
         pairs = [(words, _as_case(case)) for words, case in named.items()]
-        found.append(Exam(f.__name__, task.points, answer, pairs, tolerance, holds))
+        found.append(Exam(f.__name__, task.points, answer, copy.deepcopy(pairs), tolerance, holds))
     exec(compile(setup_of(path, answers=True), path.stem, "exec"), names)
     names["check"] = record
     for task in tasks(path):
@@ -585,23 +768,67 @@ def exams(path: Path, attempt: Callable[[str], Callable]) -> list[Exam]:
         for source in task.sources:
             body = [node for node in ast.parse(_to_hand_out(source)).body
                     if not (isinstance(node, ast.FunctionDef) and node.name in task.names)]
-            exec(compile(ast.Module(body, []), path.stem, "exec"), names)
+            for node in body:
+                try: exec(compile(ast.Module([node], []), path.stem, "exec"), names)
+                except Exception:       # a student's function may raise anything
+                    called = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+                    if not called & set(task.names): raise
     return found
+
+
+def _hidden(module: str) -> Any:
+    "The module `teaching/hidden/MODULE.py`."
+    file = notebooks_folder().parent / "teaching" / "hidden" / f"{module}.py"
+    if not file.exists(): raise UserError(f"there are no hidden cases for {module}: {file.name} is missing")
+    spec: Any = importlib.util.spec_from_file_location(f"hidden_{module}", file)
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
 
 
 def hidden_cases(module: str, name: str, seed: int, count: int) -> list[tuple[str, tuple]]:
     """Return `count` test cases of the exercise `name`, drawn by `seed`, as pairs ("hidden",
     argument tuple). `module` is the chapter's short name; the function `name` in
     `teaching/hidden/MODULE.py` draws them. Raises `UserError` if that file is missing."""
-    file = notebooks_folder().parent / "teaching" / "hidden" / f"{module}.py"
-    if not file.exists(): raise UserError(f"there are no hidden cases for {module}: {file.name} is missing")
-    spec: Any = importlib.util.spec_from_file_location(f"hidden_{module}", file)
-    drawers = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(drawers)
     import numpy as np
 
-    draw = getattr(drawers, name)
+    draw = getattr(_hidden(module), name)
     return [("hidden", _as_case(draw(np.random.default_rng([seed, i])))) for i in range(count)]
+
+
+def variations(module: str, name: str) -> list[Callable]:
+    """Return the variations of the exercise `name` of the chapter with the short name `module`, functions: the
+    functions `NAME__HOW` in `teaching/hidden/MODULE.py`, by HOW. Each is the right answer to what its
+    docstring asks for in place of the text's. Raises `UserError` if that file is missing."""
+    return [f for named, f in sorted(vars(_hidden(module)).items()) if named.startswith(f"{name}__")]
+
+
+def variation(module: str, name: str, seed: int, student: str) -> Callable | None:
+    """Return the one of `variations` that `student` is asked for in the assignment with this `seed`, None if
+    the exercise has none. Raises `UserError` as `variations` does."""
+    drawn = hashlib.sha256(json.dumps([seed, student, name]).encode()).digest()
+    known = variations(module, name)
+    return known[int.from_bytes(drawn[:8], "big") % len(known)] if known else None
+
+
+def exported_solutions(exam: Exam) -> list[str]:
+    """Return the public functions of fedbook, outside of the answers, that solve an exercise: those with its
+    name, and what `check` compares it with, as far as they are right on its visible cases."""
+    package, found = Path(fedbook.__file__).parent, dict[str, Callable]()
+    own = exam.answer
+    if own.__module__.startswith("fedbook.") and not own.__module__.startswith("fedbook.answers"):
+        found[f"{own.__module__}.{own.__name__}"] = own
+    for file in package.rglob("*.py"):
+        place = ".".join(file.relative_to(package.parent).with_suffix("").parts)
+        if "answers" in file.parts or not re.search(rf"^def {exam.name}\b", file.read_text(encoding="utf-8"), re.M):
+            continue
+        with suppress(ImportError): found[f"{place}.{exam.name}"] = getattr(importlib.import_module(place), exam.name)
+    solves = lambda f: not any(try_case(f, exam.answer, case, exam.tolerance, exam.holds)[1] for _, case in exam.cases)
+    return [name for name, f in found.items() if solves(f)]
+
+
+def _as_varied(exam: Exam, change: Callable | None) -> Exam:
+    return exam._replace(answer=change, holds=None) if change else exam
 
 
 def credit(visible: Sequence[bool], hidden: Sequence[bool], wanted: Sequence = ()) -> float:
@@ -616,6 +843,19 @@ def credit(visible: Sequence[bool], hidden: Sequence[bool], wanted: Sequence = (
     return max(0.0, (sum(hidden) / len(hidden) - alike) / (1 - alike)) / 2
 
 
+def _allowed_to_overwrite(attempt: Callable, answer: Callable) -> Callable:
+    "`attempt`, which may change its arguments in place in cases where the right function `answer` does."
+    def tried(*case: Any) -> Any:
+        given = copy.deepcopy(case)
+        try: return attempt(*case)
+        except Overwritten as error:
+            before = copy.deepcopy(given)
+            answer(*given)
+            if overwritten(before, given): return error.value
+            raise
+    return tried
+
+
 def _mark(exam: Exam, attempt: Callable, extra: list[tuple[str, tuple]]) -> dict:
     "The row of one exercise: its points, and what is wrong."
     cases = [*exam.cases, *extra]
@@ -625,42 +865,107 @@ def _mark(exam: Exam, attempt: Callable, extra: list[tuple[str, tuple]]) -> dict
     share = credit(right[:n], right[n:], wanted) if any(gave for gave, _ in tried) else 0.0
     faults = (f"{words}: {wrong}" for (words, _), (_, wrong) in zip(cases, tried) if wrong)
     first = next(faults, f"correct on {len(tried)} cases")
-    said = first if any(gave for gave, _ in tried) else "not attempted yet"
+    said = _printable(first if any(gave for gave, _ in tried) else "not attempted yet")
     return dict(exercise=exam.name, points=round(share * exam.points, 1), of=exam.points, said=said)
 
 
-def marks_of(path: Path, attempt: Callable[[str], Callable], seed: int, hidden: int = 6) -> list[dict]:
+def marks_of(path: Path, attempt: Callable[[str], Callable], seed: int, hidden: int = 6,
+             student: str | None = None) -> list[dict]:
     """Grade functions on the exercises of the chapter at `path`; return a dict for each exercise:
     `exercise` (its name), `points` (reached), `of` (to be had) and `said` (the first fault, or that
     all is right). `attempt(name)` returns the function to be graded. It is tried on the chapter's
-    cases and on `hidden` ones drawn by `seed` (at most 2 where `check` has a `holds`). Raises
-    `UserError` if the chapter has no hidden cases."""
-    rows = []
+    cases and on `hidden` ones drawn by `seed` (at most 2 where `check` has a `holds`). Unless `student` is
+    None, exercises are asked for as `variation` says, and one without is worth nothing if one of
+    `exported_solutions` solves it. Raises `UserError` if the chapter has no hidden cases."""
+    rows, module = [], module_name(path.stem)
     for exam in exams(path, attempt):
         count = min(hidden, 2) if exam.holds else hidden
-        extra = hidden_cases(module_name(path.stem), exam.name, seed, count)
-        rows.append(_mark(exam, attempt(exam.name), extra))
+        if student is not None:
+            change = variation(module, exam.name, seed, student)
+            if not change and exported_solutions(exam): exam = exam._replace(points=0)
+            exam = _as_varied(exam, change)
+        extra = hidden_cases(module, exam.name, seed, count)
+        rows.append(_mark(exam, _allowed_to_overwrite(attempt(exam.name), exam.answer), extra))
     return rows
 
 
-def grade(folder: str | Path, notebook: str | Path, patience: float = 30) -> list[dict]:
+_LARGEST = 20_000_000      # bytes of a notebook that is handed in
+
+
+def kept_in(folder: str | Path) -> dict:
+    "Return what `grader.json` in `folder` holds. Raises `UserError` if `folder` holds no assignment."
+    try: return json.loads(Path(folder, "grader.json").read_text())
+    except (OSError, ValueError):
+        raise UserError(f"{str(folder)!r} holds no assignment (no grader.json)") from None
+
+
+def _refuse_notebook(notebook: Path) -> None:
+    "Raise `UserError` unless `notebook` is a file of its own that can be read as a notebook."
+    if notebook.is_symlink(): raise UserError(f"{str(notebook)!r} is a link; hand in the file itself")
+    try:
+        if not notebook.is_file() or notebook.stat().st_size > _LARGEST: raise ValueError
+        code_cells(notebook)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise UserError(f"{str(notebook)!r} is not a notebook that can be read (of at most"
+                        f" {_LARGEST // 1_000_000} MB)") from None
+
+
+def grade(folder: str | Path, notebook: str | Path, patience: float = 30, whole: float = 50) -> list[dict]:
     """Grade a student's `notebook` for the assignment in `folder` (see `write_assignment`): return
     the marks as `marks_of` does, and write them into `grades.csv` there, over an earlier line for this
-    file: its name, and the student's folder as seen from the assignment's. A call of the student's code may take `patience` seconds. Raises `UserError`
-    if `folder` holds no assignment or the notebook cannot be read."""
-    file, notebook = Path(folder, "grader.json"), Path(notebook)
-    try: kept = json.loads(file.read_text())
-    except (OSError, ValueError):
-        raise UserError(f"{str(folder)!r} holds no assignment (no {file.name})") from None
-    try: code_cells(notebook)
-    except (OSError, ValueError, KeyError, TypeError):
-        raise UserError(f"{str(notebook)!r} is not a notebook that can be read") from None
+    file: its name, and the student's folder as seen from the assignment's. Write the reasons into a file
+    for the student below `feedback/` (see `feedback_file`). A call of the student's code may take `patience`
+    seconds, all of it `whole`. Raises `UserError` if `folder` holds no assignment, and if the notebook cannot
+    be read or is a link."""
+    kept, notebook = kept_in(folder), Path(notebook)
+    _refuse_notebook(notebook)
+    _who(kept, notebook)
     chapter, path = next(iter(find(kept["chapter"]).items()))
     _by_value(module_name(chapter))
-    with Pupil(notebook, patience) as pupil: rows = marks_of(path, pupil.function, kept["seed"], kept["hidden"])
+    with Pupil(notebook, patience, whole) as pupil:
+        rows = marks_of(path, pupil.function, kept["seed"], kept["hidden"], _who(kept, notebook))
+        notes = pupil.notes
     student = Path(os.path.relpath(notebook.resolve().parent, Path(folder).resolve())).as_posix()
     with locked(folder): _book(Path(folder, "grades.csv"), student, notebook.name, rows)
+    file = feedback_file(folder, notebook)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(file, _feedback(chapter, notebook.name, rows, notes))
     return rows
+
+
+def _who(kept: dict, notebook: Path) -> str | None:
+    """The student whose variations a notebook is graded by: the one of the assignment `kept` whom its folder, or
+    else its own name, names; "" where it names no students, None where nothing is varied (of an earlier release)."""
+    if not kept.get("students"): return "" if "students" in kept else None
+    named = [name for name in (notebook.resolve().parent.name, notebook.stem) if name in kept["students"]]
+    if named: return named[0]
+    raise UserError(f"{str(notebook)!r} is of no student of this assignment: neither its folder nor its own name is"
+                    f" one of {', '.join(kept['students'])}")
+
+
+def feedback_file(folder: str | Path, notebook: str | Path) -> Path:
+    """Return the path of the file with the reasons for the marks of `notebook`, below `feedback/` in the
+    assignment's `folder`: in folders named as the student's own is seen from there, `up` for "..", and
+    named after the notebook."""
+    seen = Path(os.path.relpath(Path(notebook).resolve().parent, Path(folder).resolve()))
+    parts = ["up" if part == ".." else part for part in seen.parts]
+    return Path(folder, "feedback", *parts, f"{Path(notebook).stem}.md")
+
+
+def _printable(text: str) -> str:
+    "What a student's code said, as one short line."
+    return "".join(letter if letter.isprintable() else " " for letter in text[:2 * _LONGEST])
+
+
+def _plain(text: str) -> str: return f"`{_printable(text).replace('`', ' ')}`"
+
+
+def _feedback(chapter: str, notebook: str, rows: list[dict], notes: list[str]) -> str:
+    got, of = (sum(row[key] for row in rows) for key in ("points", "of"))
+    lines = [f"- {row['exercise']}: {row['points']:g} of {row['of']}. {_plain(row['said'])}" for row in rows]
+    cells = ["", "Cells that did not run to their end:", *(f"- {_plain(note)}" for note in notes)] if notes else []
+    return "\n".join([f"# {_plain(notebook)[1:-1]}: {chapter}", "", f"{got:g} of {of:g} points.", "", *lines, *cells,
+                      "", sandbox.held(), ""])
 
 
 def _by_value(module: str) -> None:

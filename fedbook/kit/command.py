@@ -23,7 +23,8 @@ from fedbook.engine.rows import machine_name, results_text
 from fedbook.engine.sizes import is_path
 from fedbook.evidence.claims import (headline_p_values, interval_text, looks, measured_on, older_note,
                                      message, verdict_of)
-from fedbook.kit.classroom import doctor, exercises_of, grade, progress_rows, write_assignment, write_slides
+from fedbook.kit.classroom import (doctor, exercises_of, feedback_file, grade, kept_in, progress_rows,
+                                   write_assignment, write_slides)
 from fedbook.kit.lab import PROGRESS, progress_file, sizes_table
 from fedbook.kit.mine import (both_headlines, guarded, load_mine, method_of, own_notebook, shown_path, verdicts,
                               with_headline, write_mine, written_in)
@@ -35,6 +36,7 @@ from fedbook.kit.runs import (DRY, chapter_module, chapter_name, chapters, check
                               encoders_of, find, made_up, module_name, notebooks_folder, offered,
                               read_changes, run_chapter, run_chapters, run_stamp, SEVERAL, sizes_of,
                               walk_chapter)
+from fedbook.kit.sandbox import held
 
 
 def trained() -> dict[str, Path]:
@@ -255,6 +257,8 @@ def _add_class(commands: Any) -> None:
     work.add_argument("folder", help="a new folder")
     work.add_argument("--seed", type=int, help="decides the hidden cases (default: a random one)")
     work.add_argument("--hidden", type=int, default=6, metavar="N", help="hidden cases of each exercise")
+    work.add_argument("--students", nargs="+", default=[], metavar="NAME",
+                      help="a notebook for each, with exercises varied for this student")
     marks = commands.add_parser("grade", help="grade notebooks that students hand in")
     marks.add_argument("folder", help="the folder of the assignment")
     marks.add_argument("notebooks", nargs="+")
@@ -548,21 +552,29 @@ def _own_functions(args: argparse.Namespace, path: Path, module: Any) -> tuple[d
 
 
 def _assignment(args: argparse.Namespace) -> int:
-    handed, kept = write_assignment(args.name, args.folder, args.seed, args.hidden)
-    print(f"to hand out: {handed}\nto keep:     {kept}")
+    *handed, kept = write_assignment(args.name, args.folder, args.seed, args.hidden, args.students)
+    for file in handed: print(f"to hand out: {file}")
+    print(f"to keep:     {kept}")
     print(f"then:        fedbook grade {args.folder} NOTEBOOK ...")
     return 0
 
 
 def _grade(args: argparse.Namespace) -> int:
     if args.patience <= 0: raise UserError(f"--patience {args.patience:g} must be above 0")
+    kept_in(args.folder)
+    failed = False
     for notebook in args.notebooks:
-        rows = grade(args.folder, notebook, args.patience)
+        try: rows = grade(args.folder, notebook, args.patience)
+        except (UserError, OSError) as error:
+            print(f"fedbook: {error}", file=sys.stderr)
+            failed = True
+            continue
         got, of = (sum(row[key] for row in rows) for key in ("points", "of"))
-        print(f"\n{notebook}: {got:g} of {of} points")
+        print(f"\n{notebook}: {got:g} of {of:g} points ({feedback_file(args.folder, notebook)})")
         _print_table(rows)
-    print(f"\nwritten: {Path(args.folder, 'grades.csv')}")
-    return 0
+    if not Path(args.folder, "grades.csv").exists(): return 2
+    print(f"\nwritten: {Path(args.folder, 'grades.csv')}\n{held()}")
+    return 2 if failed else 0
 
 
 def _slides(args: argparse.Namespace) -> int:

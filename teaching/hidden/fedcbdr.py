@@ -1,6 +1,8 @@
 "Hidden cases for the blanks of `fedbook.fedcbdr`: each function draws the arguments of one case."
 import torch
 
+from fedbook.answers import fedcbdr as answers
+
 def _normal(g, *shape): return torch.tensor(g.normal(size=shape))
 
 def _orthogonal(g, n): return torch.linalg.qr(_normal(g, n, n))[0]
@@ -50,3 +52,46 @@ def two_group_loss(g):
 def evenness(g):
     classes, sizes = int(g.integers(2, 7)), g.integers(1, 9, int(g.integers(1, 4)))
     return [torch.tensor(g.integers(0, classes, int(n))) for n in sizes], classes
+
+
+# Variations: NAME__HOW is the right answer to what its docstring asks for.
+
+def rotation__mirrored(n, generator):
+    "Return the matrix with the opposite sign."
+    return -answers.rotation(n, generator)
+
+
+def left_vectors__products(parts):
+    "Return for each matrix the products of its rows of U with each other: $U_k U_k^T$ (n_k, n_k)."
+    return [u @ u.mT for u in answers.left_vectors(parts)]
+
+
+def own_scores__roots(u, P):
+    "Return the square root of each score."
+    return answers.own_scores(u, P).sqrt()
+
+
+def chances__passed(scores):
+    "Return the probability of each picture not to be the one that is picked."
+    return [1 - each for each in answers.chances(scores)]
+
+
+def to_clients__from_one(picks, sizes):
+    "Each client counts its own positions from 1."
+    return [each + 1 for each in answers.to_clients(picks, sizes)]
+
+
+def train_on_both__twice(model, new, kept, loss, epochs, batch, sgd, generator):
+    "Each step is on twice the loss."
+    def doubled(*case): return 2 * loss(*case)
+    return answers.train_on_both(model, new, kept, doubled, epochs, batch, sgd, generator)
+
+
+def two_group_loss__turned(z, y, old, tau_old, tau_new, omega_old, omega_new):
+    "`omega_new` weighs the old classes' pictures, and `omega_old` the new ones'; the temperatures stay."
+    return answers.two_group_loss(z, y, old, tau_old, tau_new, omega_new, omega_old)
+
+
+def evenness__lack(kept, classes):
+    "Return what is missing to 1."
+    return 1 - answers.evenness(kept, classes)

@@ -1,6 +1,7 @@
 "Hidden cases for the blanks of `fedbook.fedgtea`: each function draws the arguments of one case."
 import torch
 
+from fedbook.answers import fedgtea as answers
 from fedbook.fedgtea import GTEA
 
 def _normal(g, *shape): return torch.tensor(g.normal(size=shape))
@@ -76,3 +77,67 @@ def train_rivals(g):
     batches = [(_normal(g, 4, 1, 8, 8).clamp(-1, 1), torch.tensor(g.integers(0, 4, 4)), groups[g.integers(3)],
                 _normal(g, 4, 100)) for _ in range(int(g.integers(1, 4)))]
     return _model(g).double().eval(), batches, 1e-3, 2e-3
+
+
+# Variations: NAME__HOW is the right answer to what its docstring asks for.
+
+def task_of__from_one(y, classes):
+    "Count the tasks from 1."
+    return answers.task_of(y, classes) + 1
+
+
+def group_means__away(z, groups):
+    "Return how far each row is from the mean of its group: row minus mean."
+    return z - answers.group_means(z, groups)
+
+
+def batch_gaussian__unbiased(z, b):
+    "Divide by n - 1 in place of n in the covariance."
+    mean, cov = answers.batch_gaussian(z, b)
+    return mean, cov * len(z) / (len(z) - 1)
+
+
+def pool__within(means, covs, counts):
+    "Leave out how far the clients' means are from the common one."
+    mean, _ = answers.pool(means, covs, counts)
+    shares = counts / counts.sum()
+    return mean, sum(share * cov for share, cov in zip(shares, covs))
+
+
+def w2_squared__shapes(mean_1, cov_1, mean_2, cov_2):
+    "Leave out the means: the distance of the two covariances alone."
+    return answers.w2_squared(0 * mean_1, cov_1, 0 * mean_2, cov_2)
+
+
+def wasserstein_term__logarithm(distances, eps):
+    "Return minus the logarithm of the sum plus `eps`, also for a single task."
+    tasks = len(distances)
+    return -(sum(distances[i, j] for i in range(tasks) for j in range(i + 1, tasks)) + distances.new_tensor(eps)).log()
+
+
+def distillation_term__other_way(teacher_logits, logits):
+    "Take the divergence the other way round: of the student from the teacher. The teacher still has no gradient."
+    old = teacher_logits.shape[1]
+    target, log_p = teacher_logits.detach().log_softmax(1), logits[:, :old].log_softmax(1)
+    return (log_p.exp() * (log_p - target)).sum(1).mean()
+
+
+def anchor_term__absolute(params, anchor):
+    "Add up the absolute differences, in place of the Euclidean distance."
+    return sum((p - a).abs().sum() for p, a in zip(params, anchor))
+
+
+def server_walk__slow(theta, terms, weights, steps, rate):
+    "Walk with half of the rate throughout."
+    return answers.server_walk(theta, terms, weights, steps, rate / 2)
+
+
+def paint_old__negative(painter, old, steps, batch, generator):
+    "Return the negatives of the pictures: all values with the opposite sign."
+    x, y = answers.paint_old(painter, old, steps, batch, generator)
+    return -x, y
+
+
+def train_rivals__slow(model, batches, critic_lr, generator_lr):
+    "Both sides train with half of their rates."
+    return answers.train_rivals(model, batches, critic_lr / 2, generator_lr / 2)

@@ -3,6 +3,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from fedbook.answers import fedklpr as answers
+
 
 def _floats(g, *shape): return torch.tensor(g.normal(size=shape))
 
@@ -65,3 +67,68 @@ def next_model(g):
     states = [{"w": _floats(g, 3, 4), "b": _floats(g, 3)} for _ in range(n)]
     masks = [{"w": _bools(g, 3, 4)} for _ in range(n)]
     return states, masks, g.uniform(0.1, 1, n).tolist(), float(g.uniform(0.2, 0.8))
+
+
+# Variations: NAME__HOW is the right answer to what its docstring asks for.
+
+def camera_proxies__plain(features, clusters, cameras):
+    "A proxy is the sum of its features, and is not scaled to length 1."
+    pairs, proxies, member = answers.camera_proxies(features, clusters, cameras)
+    return pairs, torch.stack([features[member == i].sum(0) for i in range(len(pairs))]), member
+
+
+def kl_divergence__other_way(features, reference):
+    "Take the divergence the other way round: that of `reference` from `features`."
+    return answers.kl_divergence(reference, features)
+
+
+def kl_divergence__squares(features, reference):
+    "In place of the divergence, take the squared distance of the two softmaxes, the mean over b."
+    return (features.softmax(1) - reference.softmax(1)).square().sum(1).mean()
+
+
+def kl_weight__squares(divergences):
+    "Take shares in the sum of the squares of the divergences."
+    return answers.kl_weight([f ** 2 for f in divergences])
+
+
+def pruning_weight__kept(ratios):
+    "Take the share of weights that a client keeps, in place of its pruning ratio."
+    return answers.pruning_weight([1 - ratio for ratio in ratios])
+
+
+def combine_weights__turned(kl, pruning, gamma):
+    "`gamma` counts for the weights `pruning`, and 1 - `gamma` for `kl`."
+    return answers.combine_weights(kl, pruning, 1 - gamma)
+
+
+def magnitude_mask__taken(weights, mask, step, target):
+    "Return the mask of what is pruned anew: True where a weight was kept and is so no longer."
+    return mask & ~answers.magnitude_mask(weights, mask, step, target)
+
+
+def sparse_mean__whole(tensors, masks, shares):
+    "Divide by the sum of all `shares`, whether a mask keeps the position or not."
+    return sum(share * t * mask for t, mask, share in zip(tensors, masks, shares)) / sum(shares)
+
+
+def may_prune__waits(accuracy, before, threshold, fall):
+    "Return whether a client has to wait: the opposite."
+    return not answers.may_prune(accuracy, before, threshold, fall)
+
+
+def try_mask__scored(state, candidate, accuracy, fall, score):
+    "In place of True or False return the accuracy of the weights that were tried, a float."
+    found, _ = answers.try_mask(state, candidate, accuracy, fall, score)
+    tried = {name: t * candidate[name] if name in candidate else t for name, t in state.items()}
+    return found, score(tried) + 0.0
+
+
+def train_pruned__free(model, reference, batches, loss, mask, delta, lr):
+    "Leave out the divergence: only the loss counts. Train with half of the rate `lr`."
+    return answers.train_pruned(model, reference, batches, loss, mask, 0.0, lr / 2)
+
+
+def next_model__turned(states, masks, divergences, gamma):
+    "`gamma` counts for the weights by pruning, and 1 - `gamma` for those by divergence."
+    return answers.next_model(states, masks, divergences, 1 - gamma)

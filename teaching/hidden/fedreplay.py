@@ -4,6 +4,7 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
+from fedbook.answers import fedreplay as answers
 from fedbook.engine.local import build
 from fedbook.methods.heads import ReplayHead
 
@@ -69,3 +70,72 @@ def replayed_epoch(g):
     batches = [(_normal(g, 2, 6), _labels(g, 2, 3), _normal(g, 3, 6), _labels(g, 3, 3))
                for _ in range(int(g.integers(1, 4)))]
     return head, batches, float(g.uniform(0.1, 0.4)), 0.01, 0.1
+
+
+# Variations: NAME__HOW is the right answer to what its docstring asks for.
+
+def saved__left(full, head):
+    "Return the share of bytes that is still sent."
+    return 1 - answers.saved(full, head)
+
+
+def saved__entries(full, head):
+    "Count entries in place of bytes."
+    return 1 - sum(t.numel() for t in head.values()) / sum(t.numel() for t in full.values())
+
+
+def donate__doubled(features, labels, rate, generator):
+    "Donate the features times 2."
+    z, y = answers.donate(features, labels, rate, generator)
+    return 2 * z, y
+
+
+def mixed_loss__turned(local, logits, y, pool_y, lam):
+    "`lam` counts for the own pictures, and 1 - `lam` for the pool."
+    return answers.mixed_loss(local, logits, y, pool_y, 1 - lam)
+
+
+def mixed_loss__more(local, logits, y, pool_y, lam):
+    "The loss on the own pictures counts whole, in place of 1 - `lam`."
+    own, shared = logits.split([len(y), len(pool_y)])
+    return local(own, y) + lam * F.cross_entropy(shared, pool_y)
+
+
+def train_on_pool__slow(head, z, y, steps, batch, generator, lr, weight_decay):
+    "Train with half of the rate `lr`."
+    return answers.train_on_pool(head, z, y, steps, batch, generator, lr / 2, weight_decay)
+
+
+def replayed_epoch__slow(head, batches, lam, lr, weight_decay):
+    "Train with half of the rate `lr`."
+    return answers.replayed_epoch(head, batches, lam, lr / 2, weight_decay)
+
+
+def class_prototypes__unit(h, y):
+    "Scale each mean to length 1."
+    return F.normalize(answers.class_prototypes(h, y), dim=1)
+
+
+def expand_rows__longest(weight, bias, prototypes):
+    "New rows are as long as the longest old row, and their biases are the smallest old bias."
+    rows = weight.norm(dim=1).max() * F.normalize(prototypes, dim=1)
+    return torch.cat([weight, rows]), torch.cat([bias, bias.min().expand(len(rows))])
+
+
+def row_gated_average__half(states, counts, previous):
+    "A class's new row is halfway between the one before and the average of its owners."
+    new = answers.row_gated_average(states, counts, previous)
+    return {name: (t + previous[name]) / 2 for name, t in new.items()}
+
+
+def lda_message__centred(z, y, classes):
+    "The third is the sum of $z z^T$ after the mean of all `z` is subtracted from each."
+    counts, sums, _ = answers.lda_message(z, y, classes)
+    away = z - z.mean(0)
+    return counts, sums, away.T @ away
+
+
+def lda_classifier__prior(counts, sums, second, shrink):
+    "Add the logarithm of its share of all pictures to the bias of each class."
+    weight, bias = answers.lda_classifier(counts, sums, second, shrink)
+    return weight, bias + (counts / counts.sum()).log()

@@ -2,7 +2,9 @@
 import torch
 from torch import nn
 
+from fedbook.answers import messages as answers
 from fedbook.engine.local import build
+from fedbook.privacy.compress import only_largest
 
 
 def _tensor(g, *shape): return torch.tensor(g.normal(size=shape)).float()
@@ -53,3 +55,50 @@ def normalised_average(g):
 
 
 def only_the_largest(g): return _state(g), float(g.uniform(0.02, 1))
+
+
+# Variations: NAME__HOW is the right answer to what its docstring asks for.
+
+def payload__headed(layout):
+    "Each tensor has a head of 8 bytes as well."
+    return answers.payload(layout) + 8 * len(layout)
+
+
+def payload__twice(layout):
+    "Count both ways: all of it up, and down again without the bools, and one byte more for the verb."
+    whole = {name: held for name, held in layout.items() if held[1] != "bool"}
+    return answers.payload(layout) + answers.payload(whole) + 1
+
+
+def fewest_bytes__saved(t):
+    "Return how many bytes the shorter form saves, compared with all entries."
+    return t.numel() * t.element_size() - answers.fewest_bytes(t)
+
+
+def fault__number(tensors, n, like):
+    "Return the number of the fault in place of its name: 1 to 5 in this order, and 0 for a reply that can be used."
+    names = ["", "names", "shape", "dtype", "not finite", "count"]
+    return names.index(answers.fault(tensors, n, like))
+
+
+def pull__others(sizes, batch, epochs):
+    "Return for each client the share of all the others together."
+    return [1 - share for share in answers.pull(sizes, batch, epochs)]
+
+
+def train_and_count__change(model, weights, batches, lr):
+    "Return by how much each weight has changed, in place of the new state."
+    start = {name: t.clone() for name, t in weights.items()}
+    state, tau = answers.train_and_count(model, weights, batches, lr)
+    return {name: t - start[name] for name, t in state.items()}, tau
+
+
+def normalised_average__half(start, states, n, tau):
+    "The server goes half of the way to FedNova's new weights."
+    new = answers.normalised_average(start, states, n, tau)
+    return {name: (w + start[name]) / 2 for name, w in new.items()}
+
+
+def only_the_largest__rest(change, keep):
+    "Return what is left behind: the entries that are not kept, and zeros in place of the kept ones."
+    return {name: change[name] - t for name, t in only_largest(change, keep).items()}
