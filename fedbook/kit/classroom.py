@@ -366,6 +366,7 @@ def _cell_to_hand_out(source: str, solutions: set[str], names: dict[str, Any], e
                 tolerance = f", tolerance={exam.tolerance:g}" if exam.tolerance != 1e-6 else ""
                 more = tolerance + ", overwrites=True" * changed
                 kept += ["", f"compare({exam.name}, {cases}, {told!r}{more})"]
+            else: kept += ["", f"# {exam.name} is tried by the grader alone"]
         elif not _names_shown(node, solutions):
             kept += between
         elif isinstance(node, ast.Assign):
