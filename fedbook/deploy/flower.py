@@ -486,10 +486,12 @@ class FlowerTransport:
             reply, node = replies.get(letter.metadata.message_id), letter.metadata.dst_node_id
             if _away(reply): continue
             id = _whom(reply)
-            wrong = self.unproven(id, nonce, reply) if id in self.ids and id not in self.nodes else ""
-            if id in self.ids and id not in self.nodes and not wrong: self.nodes[id] = node
+            free = id in self.ids and id not in self.nodes
+            said = f"a node that was asked whom it serves said {id!r:.150}"
+            wrong = self.unproven(id, nonce, reply) if free else said
+            if not wrong: self.nodes[id] = node
             else:
-                self.strangers[node] = wrong or f"a node that was asked whom it serves said {id!r:.150}"
+                self.strangers[node] = wrong
                 warnings.warn("a node is left out, for it serves none of the clients that are looked for: "
                               + self.strangers[node], stacklevel=2)
 

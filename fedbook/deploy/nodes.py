@@ -267,6 +267,11 @@ class NodeProcess:
             self.process.kill()
             self.process.wait()
 
+def _refuse_full(folder):
+    "Raise `UserError` unless the `folder` is new, or empty."
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(f"folder={str(folder)!r} holds other things; choose a new one")
+
 # %% ../../nbs/deploy/nodes.ipynb #4c7fb2a7
 _QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1",
           "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05",
@@ -307,8 +312,7 @@ class LocalNodes:
             raise UserError("tls=False does not go with auth=True: Flower checks the keys of nodes over TLS "
                             "only")
         self.folder, self.count, self.tls, self.auth = Path(folder).resolve(), count, tls, auth
-        if self.folder.exists() and any(self.folder.iterdir()):
-            raise UserError(f"folder={str(folder)!r} holds other things; choose a new one")
+        _refuse_full(Path(folder))
         self.env, self.config = env or {}, config
         self.port, self.ports = _free_port(), [_free_port() for _ in range(count)]
         self.superlink: NodeProcess
@@ -468,8 +472,7 @@ def write_keys(folder: str | Path, host: str, count: int, days: float = 90.0, po
     its certificate is good for so many `days`. A file `known.txt` says which key is which client's.
     Raises `UserError` for a folder that is not empty."""
     place, count = Path(folder).resolve(), whole_number("count", count)
-    if place.exists() and any(place.iterdir()):
-        raise UserError(f"folder={str(folder)!r} holds other things; choose a new one")
+    _refuse_full(Path(folder))
     write_authority(place / "authority", list(dict.fromkeys([host, "127.0.0.1"])), days)
     machines = [place / name for name in ("server", "desk", *(f"node{i}" for i in range(count)))]
     for machine in machines:
@@ -593,8 +596,7 @@ def write_compose(folder: str | Path, count: int = 2, hosts: Sequence[str] = (),
     `days`, as `superlink`, 127.0.0.1 (for its own processes) and `hosts`. To be added: the app in
     `folder`/app, and this package's source in `folder`/package."""
     folder = Path(folder)
-    if folder.exists() and any(folder.iterdir()):
-        raise UserError(f"folder={str(folder)!r} holds other things; choose a new one")
+    _refuse_full(folder)
     names = ["superlink", *(f"node{i}" for i in range(count))]
     for name in (*names, "desk"):
         for place in ("keys", "data", "state"): (folder / name / place).mkdir(parents=True)

@@ -26,8 +26,8 @@ import torch
 from ..engine.errors import Unfit, UserError, needs
 from ..engine.federation import Wrapped, Call, Step, TooFewReplies, mean_of
 from ..engine.sizes import Bounds, Count, whole_number
-from ..engine.wire import (Msg, Refused, check_state, expect, fingerprints, gather, labelled, pack, part,
-                                 scatter)
+from ..engine.wire import (Msg, Refused, check_state, expect, fingerprints, gather, labelled, pack,
+                                 pack_each, part, scatter)
 from ..methods.fedavg import FedAvgExperiment, FedAvgSizes
 
 # %% ../../nbs/privacy/secagg.ipynb #5ecd0107
@@ -549,13 +549,12 @@ def _asked_alike(say, ids):
     "Those of `ids` who are asked what most of them are asked."
     if not callable(say): return ids
     alike = defaultdict(list)
-    for id in ids: alike[_digest(say(id))].append(id)
+    for id, question in zip(ids, pack_each(map(say, ids))): alike[question].append(id)
     most = max(alike.values(), key=len)
     if others := sorted({*ids} - {*most}):
         warnings.warn(f"clients {others} would be asked something else than the others, and are left out of the "
                       "round: under masks all are asked the same", stacklevel=4)
     return most
-
 
 # %% ../../nbs/privacy/secagg.ipynb #5ecd001f
 class SecureServer:
