@@ -256,30 +256,31 @@ def _check_some(name, some, of, id, threshold):
         raise Refused(f"{name}={some!r:.60} must be {threshold} or more of {of!r:.60}, client {id} with them")
 
 # %% ../../nbs/privacy/secagg.ipynb #5ecd0043
-def _seal(mine, listed, other, sender, receiver):
+def _seal(mine, public, about, sender, receiver):
+    "The cipher of the letter of `sender` to `receiver`, of which one has the key `public`; `about` the list."
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-    about = listed.about() + f"{sender} to {receiver}".encode()
-    return AESGCM(mine.letters.agree(listed.public(other, 0), "letter", about))
+    return AESGCM(mine.letters.agree(public, "letter", about + f"{sender} to {receiver}".encode()))
 
 _ONCE = bytes(12)  # the nonce of AES-GCM: a key seals one letter
 
 # %% ../../nbs/privacy/secagg.ipynb #5ecd0115
 def _letters(listed, id, mine):
     "The sealed pieces of client `id` for everybody, uint8 (n, 80); its own row is 0."
-    both = mine.pieces(listed.threshold, len(listed.ids))
-    return _rows([_seal(mine, listed, other, id, other).encrypt(_ONCE, pair.tobytes(), None) if other != id
-                  else bytes(80) for other, pair in zip(listed.ids, both)])
+    both, about = mine.pieces(listed.threshold, len(listed.ids)), listed.about()
+    seal = lambda other: _seal(mine, listed.public(other, 0), about, id, other)
+    return _rows([seal(other).encrypt(_ONCE, pair.tobytes(), None) if other != id else bytes(80)
+                  for other, pair in zip(listed.ids, both)])
 
 def _opened(listed, id, mine, sharers, letters):
     "The pieces in the `letters` (k, 80) of `sharers` to client `id`, (k, 2, 32). Raises `Refused`."
     from cryptography.exceptions import InvalidTag
 
-    rows, both = [], mine.pieces(listed.threshold, len(listed.ids))
-    for other, letter in zip(sharers, letters, strict=True):
-        seal, sealed = _seal(mine, listed, other, other, id), letter.numpy().tobytes()
-        own = both[listed.ids.index(id)].tobytes() if other == id else None
-        try: rows.append(own or seal.decrypt(_ONCE, sealed, None))
+    both, about = mine.pieces(listed.threshold, len(listed.ids)), listed.about()
+    rows, own = [], both[listed.ids.index(id)].tobytes()
+    for other, letter in zip(sharers, letters.numpy(), strict=True):
+        seal = _seal(mine, listed.public(other, 0), about, other, id)
+        try: rows.append(own if other == id else seal.decrypt(_ONCE, letter.tobytes(), None))
         except InvalidTag: raise Refused(f"the letter of client {other} to client {id} was changed") from None
     return _rows(rows).reshape(-1, 2, 32)
 
