@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['networks', 'profiles', 'FedAvg', 'experiment', 'Finetune', 'FedProx', 'GrownLinear', 'widen', 'blank_head',
-           'Expandable', 'expandable_cnn', 'Stream', 'make_stream', 'TaskSizes', 'ComparisonSizes', 'TaskClient',
-           'TaskServer', 'logits', 'unit_features', 'Method', 'Outcome', 'StreamExperiment', 'run_stream', 'stream_row',
-           'probe', 'holdings', 'Comparison', 'padded', 'plot_matrices', 'plot_bars', 'TaughtClient']
+           'Expandable', 'expandable_cnn', 'Stream', 'make_stream', 'piles', 'drawn_stream', 'TaskSizes',
+           'ComparisonSizes', 'TaskClient', 'TaskServer', 'logits', 'unit_features', 'Method', 'Outcome',
+           'StreamExperiment', 'run_stream', 'stream_row', 'probe', 'holdings', 'Comparison', 'padded', 'plot_matrices',
+           'plot_bars', 'TaughtClient']
 
 # %% ../../nbs/methods/continual.ipynb #b847ff12
 import math
@@ -173,6 +174,44 @@ def make_stream(sizes: "TaskSizes", seed: int) -> Stream:
     clients = [[(x[own[k]], y[own[k]]) for (x, y), own in zip(whole, shares)] for k in range(sizes.clients)]
     return Stream([[train.classes[c] for c in classes] for classes in tasks], clients,
                   [_task(test, classes, rank, sizes.test_pictures) for classes in tasks], train.name)
+
+# %% ../../nbs/methods/continual.ipynb #c0a70022
+@lru_cache(maxsize=2)
+def piles(data: str, side: int, most: int) -> tuple[list[str], list[tuple[torch.Tensor, torch.Tensor]], str]:
+    """Return the class names of the set `data`, two piles of pictures for each class, uint8 (n, C, H, W), and
+    the set's name. The first pile, to train on, has the first `most` training pictures; the second, to be
+    tested on, at most as many test pictures, and after them other training pictures."""
+    train, test = (square_pictures(data, split, side) for split in ("train", "test"))
+    def of_class(split, c): return split.take(torch.nonzero(split.labels == c).flatten()[:2 * most]).tensors()[0]
+    each = [(of_class(train, c), of_class(test, c)) for c in range(len(train.classes))]
+    return train.classes, [(own[:most], torch.cat([others, own[most:]])[:most]) for own, others in each], train.name
+
+def _drawn_of(piles, sizes, seed, c, tuning):
+    "Pictures of class `c` to train on, and to be tested on, out of its two `piles`."
+    first, second = (pile[torch.randperm(len(pile), generator=generator(seed, 31, c, place))]
+                     for place, pile in enumerate(piles))
+    rest = first[sizes.pictures:] if tuning else second
+    if not len(rest):
+        raise UserError(f"pictures={sizes.pictures} leaves none of a class to tune on, expected fewer than "
+                        f"{len(first)}")
+    return first[:sizes.pictures], rest[:sizes.test_pictures]
+
+@lru_cache(maxsize=2)
+def drawn_stream(sizes: "TaskSizes", seed: int, tuning: bool = False) -> Stream:
+    """Return a `Stream` as `make_stream` does, of which `seed` draws the pictures, too: `pictures` of each
+    class out of the first of its `piles`, and `test_pictures` out of the second. For `tuning` the test
+    pictures are others of the first pile, at most as many. Raises `UserError` where there are none."""
+    classes, of_each, name = piles(sizes.data, sizes.side, sizes.pictures + sizes.test_pictures)
+    each = [_drawn_of(pile, sizes, seed, c, tuning) for c, pile in enumerate(of_each)]
+    tasks = class_stream(len(classes), sizes.tasks, sizes.order, seed)
+    rank = np.argsort(sum(tasks, [])).tolist()
+    def together(some, place):
+        x = [each[c][place] for c in some]
+        return torch.cat(x), torch.cat([torch.full((len(own),), rank[c]) for c, own in zip(some, x)])
+    train, test = ([together(some, place) for some in tasks] for place in (0, 1))
+    shares = [dirichlet(y, sizes.clients, sizes.alpha, [seed, t]) for t, (_, y) in enumerate(train)]
+    clients = [[(x[own[k]], y[own[k]]) for (x, y), own in zip(train, shares)] for k in range(sizes.clients)]
+    return Stream([[classes[c] for c in some] for some in tasks], clients, test, name)
 
 # %% ../../nbs/methods/continual.ipynb #398c9717
 @dataclass(frozen=True)
