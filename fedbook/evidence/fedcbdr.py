@@ -87,7 +87,7 @@ def reruns_in(results: Results, start: str = "") -> list[float]:
     """Return the accuracy of FedCBDR in reruns of one seed, in rows of
     `results` whose names begin with `start`, times the root of 2: a difference
     has two runs."""
-    name = re.compile(re.escape(start) + r"rerun \d+, falling rate")
+    name = re.compile(re.escape(start) + r"rerun \d+")
     rows = {row["what"] for row in results.rows if name.fullmatch(row["what"])}
     again = [results.values(row, "settled") for row in sorted(rows)]
     return [math.sqrt(2) * number for numbers in again for number in numbers]
@@ -464,15 +464,26 @@ class FedCBDRLabSizes(FedCBDRSizes):
     memory: int = 0                        # pictures a baseline's client may hold; 0: its part of M
     synthetic: Count = 256                 # pictures that TARGET and LANDER paint before a task
     proxy_steps: Count = 200               # steps in which GLFC's proxy rebuilds pictures
-    others: int = 1                        # seeds of the rows of methods that keep no picture
+    others: int = 1                        # seeds of the rows of other rivals
     ablations: int = 0                     # seeds of rows that take the method apart
+    lengths: tuple[Count, ...] = ()        # other rounds of a task that five rows are measured with
+    length_seeds: int = 0                  # seeds of these rows
+    memories: tuple[Count, ...] = ()       # values of M that FedCBDR and Re-Fed are measured with, in three tasks
+    passes: tuple[Count, ...] = ()         # other passes of a client in a round
+    judge_epochs: Count = 8                # passes of a network that has all tasks together
+    side_seeds: int = 0                    # seeds of the rows with other M, other passes, and three tasks
     feature_seeds: int = 0                 # seeds of the rows on frozen features
     digit_seeds: Count = 10                # seeds of the experiments on digits
     map_seeds: Count = 3                   # seeds of the maps on digits
     digit_rounds: Count = 15               # rounds of a task of digits
     reruns: int = 0                        # reruns of one seed with weights shaken in the last bits
-    rates: tuple[float, ...] = (0.003, 0.01, 0.03, 0.1)    # starting rates that every method is tried with
+    rates: tuple[float, ...] = (0.003, 0.01, 0.03)    # starting rates that every method is tried with
     tuning: int = 0                        # seeds of these tries; 0: none, the rate is `lr`
+
+    def __post_init__(self) -> None:
+        for name in ("lengths", "memories", "passes", "rates"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        super().__post_init__()
 
     @property
     def completed(self) -> "FedCBDRLabSizes":
@@ -489,12 +500,15 @@ def _with_rivals(profile: str, **more: Any) -> FedCBDRLabSizes:
     return FedCBDRLabSizes(**vars(of_the_chapter[profile]) | more)
 
 profiles = {
-    "smoke": _with_rivals("smoke", synthetic=4, proxy_steps=1, ablations=1, feature_seeds=1, digit_seeds=1,
-                          map_seeds=1, digit_rounds=1, reruns=2, rates=(0.02,), tuning=1),
+    "smoke": _with_rivals("smoke", synthetic=4, judge_epochs=1, proxy_steps=1, ablations=1, lengths=(2,), length_seeds=1,
+                          memories=(6,), passes=(2,), side_seeds=1, feature_seeds=1, digit_seeds=1, map_seeds=1,
+                          digit_rounds=1, reruns=2, rates=(0.02,), tuning=1),
     "quick": _with_rivals("quick", seeds=1, pictures=200, test_pictures=200, clients=5, rounds=4, lr=0.01,
                           buffer_size=60, others=0, digit_seeds=2, map_seeds=1, digit_rounds=4),
-    "full": _with_rivals("full", ablations=8, feature_seeds=20, reruns=4, tuning=2, others=0),
-    "paper": _with_rivals("paper", synthetic=10240, others=3),
+    "full": _with_rivals("full", rounds=32, others=3, ablations=3, lengths=(8, 16, 64), length_seeds=3,
+                         memories=(15, 30, 45), passes=(1, 5), side_seeds=3, feature_seeds=20, reruns=4,
+                         tuning=2, synthetic=1024),
+    "paper": _with_rivals("paper", synthetic=10240, others=3, ablations=3),
 }
 
 # %% ../../nbs/evidence/fedcbdr.ipynb #13f00005
