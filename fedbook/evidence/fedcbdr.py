@@ -507,7 +507,7 @@ profiles = {
                           buffer_size=60, others=0, digit_seeds=2, map_seeds=1, digit_rounds=4),
     "full": _with_rivals("full", rounds=32, others=3, ablations=3, lengths=(8, 16, 64), length_seeds=3,
                          memories=(15, 30, 45), passes=(1, 5), side_seeds=3, feature_seeds=20, reruns=4,
-                         tuning=2, synthetic=1024),
+                         tuning=1, synthetic=1024),
     "paper": _with_rivals("paper", synthetic=10240, others=3, ablations=3),
 }
 
