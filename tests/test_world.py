@@ -13,8 +13,8 @@ from fedbook.datasets import world
 from fedbook.answers import world as answers
 from fedbook.engine.errors import UserError
 from fedbook.datasets.world import (SETS, WEIGHTS, Boxes, Pictures, Selected, advice, arc_of_turn,
-                                    check_boxes, fashion_mnist_small, inventory, kept_weights, known_set, largest,
-                                    set_folder, split_by_group)
+                                    check_boxes, fashion_mnist_small, inventory, kept_weights, known_set,
+                                    largest, set_folder, split_by_group)
 from fedbook.engine.local import as_float
 
 settings.register_profile("untimed", deadline=None)
