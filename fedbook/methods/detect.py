@@ -33,7 +33,7 @@ from ..engine.devices import to_device
 from ..engine.errors import UserError, needs
 from ..engine.local import batches, build, generator
 from ..engine.sizes import Count, Profile, whole_number
-from ..datasets.encoders import ImageEncoder, feature_maps
+from ..datasets.encoders import ENCODERS, ImageEncoder, feature_maps
 from ..datasets.streets import Street, StreetData, rendered_street, street_set
 from ..datasets.world import Boxes, Pictures, check_boxes
 
@@ -84,8 +84,8 @@ class FrozenPyramid(nn.Module):
 
         super().__init__()
         if encoder.name == "clip-vit-b32":
-            raise UserError("encoder='clip-vit-b32' takes pictures of one size; expected efficientnet-lite0, "
-                            "resnet50 or dinov2-s")
+            able = ", ".join(name for name in ENCODERS if name != encoder.name)
+            raise UserError(f"encoder='clip-vit-b32' takes pictures of one size; choose one of {able}")
         self.name, self.frozen, self.scale = encoder.name, frozen, encoder.strides[0] / 4
         self.body = encoder.module if frozen else copy.deepcopy(encoder.module).requires_grad_(True)
         self.fpn = FeaturePyramidNetwork(list(encoder.channels), channels, LastLevelMaxPool())
