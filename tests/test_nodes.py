@@ -10,10 +10,13 @@ import sys
 import threading
 from datetime import datetime, timedelta, timezone
 from ipaddress import ip_address
+from itertools import combinations
 from pathlib import Path
+from shutil import rmtree
 from time import sleep
 
 import pytest
+import torch
 import yaml
 
 pytest.importorskip("flwr", reason="these tests start real Flower nodes, and Flower is not installed: pip "
@@ -23,7 +26,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
-from conftest import AT_NIGHT
+from conftest import AT_NIGHT, by_day, close, equal_bits
 from fedbook.kit.command import plan_of
 from fedbook.engine.federation import Failure, Federation, InProcess, run
 from fedbook.deploy.flower import fingerprint, write_app
@@ -32,17 +35,24 @@ import fedbook.deploy.nodes as nodes_module
 from fedbook.privacy.secagg import known_keys, private_key
 from fedbook.deploy.nodes import (LocalNodes, NodeProcess, check_certificate, check_server, write_authority,
                                   join_server, write_certificate, write_compose, write_keys, write_node_key)
-from fedbook.engine.wire import Ledger, pack, unpack
+from fedbook.engine.wire import Ledger, pack, part, unpack
 
 RECEIVED, SENDING = r"Receiving: {} message(?s:.*?)Received successfully", r"Sending: {} message"
 
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory):
-    home = tmp_path_factory.mktemp("federation")
-    nodes = LocalNodes(home / "nodes")
-    with nodes: yield nodes
+    "Three nodes with books, and with the public keys of all (`known_by`), as `fedbook flower-node` starts them."
+    home = tmp_path_factory.mktemp("federation") / "nodes"
+    nodes = LocalNodes(home, config=f'book="{{node}}/book" key="{{node}}/key" known="{home}/known.txt"')
+    with nodes:
+        keys = [nodes.key(i).with_name("key.pub").read_text() for i in range(3)]
+        known_by(nodes).write_text("".join(f"{i} {key}\n" for i, key in enumerate(keys)))
+        yield nodes
     assert nodes.processes() == [] == mentioning(nodes.port)
+
+
+def known_by(nodes): return nodes.folder / "known.txt"
 
 
 @pytest.fixture
@@ -317,8 +327,8 @@ def test_a_run_outlives_its_superlink_bit_for_bit(nodes, plan, tmp_path):
     assert [entry[:5] for entry in ledger.entries] == [entry[:5] for entry in federation.ledger.entries]
 
 
+@AT_NIGHT
 def test_a_run_ends_without_a_node_that_dies(nodes, plan, tmp_path):
-    "The last with these nodes, for it leaves two."
     out = tmp_path / "out"
     running = nodes.run(write_app(plan, tmp_path / "app"), {"out": str(out), "wait": 2.0})
     until(nodes, 2, RECEIVED, "sketch", running)
@@ -333,6 +343,129 @@ def test_a_run_ends_without_a_node_that_dies(nodes, plan, tmp_path):
     server, federation = in_one_process(plan.experiment, ledger.absent)
     assert state == pack(server.state())
     assert marks == {id: fingerprint(state) for id, state in federation.states.items()}
+    nodes.start(2)
+
+
+AGAIN = """
+import fedbook.deploy.flower as flower
+
+honest = flower.train_plan
+
+
+def twice(plan, federation, out, patience):
+    honest(plan, federation, out + "/first", patience)
+    return honest(plan, flower.Federation(federation.transport, federation.ids), out + "/second", patience)
+
+
+flower.train_plan = twice
+"""
+
+
+def changed(app, code):
+    "The `app`, whose server does as `code` says."
+    with open(app / "fedbook_app/server.py", "a") as file: file.write(code)
+    return app
+
+
+@pytest.mark.parametrize("unit", by_day(["record", "client"], "client"))
+def test_noise_on_nodes_is_new_whatever_the_seed(unit, nodes, tmp_path):
+    "Here a run can be repeated; there the same run, once more, ends elsewhere, and is noted in the books."
+    pytest.importorskip("opacus", reason="privacy by record takes Opacus")
+    plan = plan_of("dp", "smoke", changes=dict(unit=unit, clients=3, per_round=3, rounds=1))
+    app, out = changed(write_app(plan, tmp_path / "app"), AGAIN), tmp_path / "out"
+    running = nodes.run(app, {"out": str(out), "known": str(known_by(nodes))})
+    assert running.wait(600) == 0, running.log
+    (server, federation), (again, _) = in_one_process(plan.experiment), in_one_process(plan.experiment)
+    assert equal_bits(server.weights, again.weights)
+    ended = [server.weights]
+    for which in ("first", "second"):
+        state, _, ledger, _, results = left_in(out / which)
+        assert ledger.absent == [] and [row["numbers"]["rounds"] for row in results["rows"]] == [1]
+        ended.append(part(unpack(state).tensors, "weights"))
+    for one, other in combinations(ended, 2):
+        apart = torch.cat([(one[name] - t).flatten() for name, t in other.items()])
+        assert (apart != 0).float().mean() > 0.99
+        if unit == "client": assert apart.std().item() == pytest.approx(2**0.5 / 3, rel=0.06), "noise 1, clip 1"
+    if unit == "record":
+        for id, held in federation.states.items():
+            client = plan.experiment.client(id)
+            client.load(unpack(held))
+            [[noise, rate, steps]] = client.told
+            book = nodes.folder / f"node{id}/book/steps-of-client-{id}.json"
+            assert json.loads(book.read_text()) == [[noise, rate, 2 * steps]]
+
+
+GREEDY = """
+import fedbook.deploy.flower as flower
+from fedbook.engine.federation import TooFewReplies
+from fedbook.engine.wire import Msg
+from pathlib import Path
+from time import sleep
+
+honest = flower.train_plan
+
+
+def greedy(plan, federation, out, patience):
+    "Trains as it should. Then it asks client 0, put back, for the other secret of client 2, once per file."
+    exchange, before = federation.exchange, {}
+
+    def noting(verb, *rest):
+        if verb == "unmask": before.update(federation.states)
+        return exchange(verb, *rest)
+
+    federation.exchange = noting
+    numbers = honest(plan, federation, out, patience)
+    for what in ("restarted", "forgotten"):
+        print("waiting until it is", what, flush=True)
+        while not Path(out, what).exists(): sleep(0.1)
+        federation.states = dict(before)
+        try: [(_, reply)] = exchange("unmask", Msg({}, {"there": [0, 1, 2]}), [0])
+        except TooFewReplies: print(what, "refused:", federation.ledger.absent[-1]["reason"], flush=True)
+        else: print(what, "given:", len(reply.tensors["pieces"]), "pieces", flush=True)
+    return numbers
+
+
+flower.train_plan = greedy
+"""
+
+
+def test_secure_aggregation_on_nodes_of_which_one_dies_and_whose_books_refuse_a_second_question(nodes, tmp_path):
+    "The last with these nodes, for it leaves two."
+    plan = plan_of("secagg", "smoke", changes=dict(clients=3, per_round=3, threshold=2, rounds=1, batch=500))
+    app, out = changed(write_app(plan, tmp_path / "app"), GREEDY), tmp_path / "out"
+    key = write_node_key(tmp_path / "bookless/key")
+    nodes.flwr("supernode", "register", f"{key}.pub", "nodes")
+    bookless = nodes.join("bookless", key, config=f'partition-id=0 key="{key}" known="{known_by(nodes)}"')
+    bookless.until("SuperNode ID")
+    running = nodes.run(app, {"out": str(out), "known": str(known_by(nodes))})
+    until(nodes, 2, RECEIVED, "masked", running)
+    nodes.kill(2)
+    running.until("waiting until it is restarted", 600)
+    said = 'book=\'\' must be a folder that only this machine reads.* into the node\'s --node-config'
+    assert re.search(said, bookless.log) and re.search(f"a node is left out.*{said}", running.log)
+    bookless.end()
+
+    state, _, ledger, _, results = left_in(out)
+    assert [(miss["client"], miss["verb"], miss["reason"][:17]) for miss in ledger.absent] == [
+        (2, "masked", "Flower's error 5:")]
+    assert [row["numbers"]["absent"] for row in results["rows"]] == [ledger.absent]
+    for i in range(3):
+        noted = {file.name.split("-")[1] for file in (nodes.folder / f"node{i}/book").glob("*-*k*")}
+        assert noted == ({"masked", "unmask"} if i < 2 else {"masked"}), i
+    server, _ = in_one_process(plan.experiment, ledger.absent)
+    plain, _ = in_one_process(plan.experiment.experiment, [{"round": 0, "verb": "fit", "client": 2}])
+    found = part(unpack(state).tensors, "inner/weights")
+    assert equal_bits(found, server.server.weights), "masks cancel to the last bit"
+    assert all(close(found[name], t, 1e-4) for name, t in plain.weights.items())
+
+    nodes.nodes[0].end()
+    nodes.start(0)
+    (out / "restarted").touch()
+    running.until("waiting until it is forgotten", 120)
+    assert "client 0 has answered another 'unmask' with the same secret" in running.log
+    rmtree(nodes.folder / "node0/book")
+    (out / "forgotten").touch()
+    assert running.wait() == 0 and "forgotten given: 3 pieces" in running.log, running.log
 
 
 @AT_NIGHT
