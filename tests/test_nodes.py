@@ -436,7 +436,7 @@ def test_secure_aggregation_on_nodes_of_which_one_dies_and_whose_books_refuse_a_
     key = write_node_key(tmp_path / "bookless/key")
     nodes.flwr("supernode", "register", f"{key}.pub", "nodes")
     bookless = nodes.join("bookless", key, config=f'partition-id=0 key="{key}" known="{known_by(nodes)}"')
-    bookless.until("SuperNode ID")
+    bookless.until("SuperNode ID", 300)
     running = nodes.run(app, {"out": str(out), "known": str(known_by(nodes))})
     until(nodes, 2, RECEIVED, "masked", running)
     nodes.kill(2)
@@ -461,7 +461,7 @@ def test_secure_aggregation_on_nodes_of_which_one_dies_and_whose_books_refuse_a_
     nodes.nodes[0].end()
     nodes.start(0)
     (out / "restarted").touch()
-    running.until("waiting until it is forgotten", 120)
+    running.until("waiting until it is forgotten", 600)
     assert "client 0 has answered another 'unmask' with the same secret" in running.log
     rmtree(nodes.folder / "node0/book")
     (out / "forgotten").touch()
