@@ -6,8 +6,10 @@ import re
 import signal
 import socket
 import ssl
+import subprocess
 import sys
 import threading
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta, timezone
 from ipaddress import ip_address
 from itertools import combinations
@@ -147,22 +149,61 @@ def test_a_certificate_that_does_not_fit_says_why(tmp_path):
     assert timedelta(69) < end - now < timedelta(71), "the authority's end"
 
 
+@contextmanager
+def showing(folder):
+    "A server, by its port, that shows the certificate which is in `folder` when it is called."
+    def show(listening):
+        while True:
+            try: called, _ = listening.accept()
+            except OSError: return
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(folder / "server.pem", folder / "server.key")
+            with suppress(OSError), context.wrap_socket(called, server_side=True): pass
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = threading.Thread(target=show, args=[listening], daemon=True)
+        server.start()
+        yield listening.getsockname()[1]
+        listening.shutdown(socket.SHUT_RDWR)
+        server.join(10)
+
+
 def test_a_server_shows_what_is_checked(tmp_path):
     ours, theirs = (write_authority(tmp_path / name) for name in ("ours", "theirs"))
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(ours.with_name("server.pem"), ours.with_name("server.key"))
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port = listening.getsockname()[1]
-        def show():
-            for _ in range(2):
-                with context.wrap_socket(listening.accept()[0], server_side=True): pass
-        server = threading.Thread(target=show, daemon=True)
-        server.start()
+    with showing(ours.parent) as port:
         check_server("127.0.0.1", port, ours)
         with pytest.raises(UserError, match="is foreign"): check_server("127.0.0.1", port, theirs)
-        server.join(10)
     with pytest.raises(UserError, match=f"no certificate is shown at 127.0.0.1:{port}"):
         check_server("127.0.0.1", port, ours)
+
+
+def typed(*words):
+    "The end code of the command `fedbook` with these `words`, and what it printed."
+    command = [str(Path(sys.executable).parent / "fedbook"), *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    return done.returncode, done.stdout + done.stderr
+
+
+def expire(keys):
+    "Let the server in the folder `keys` show a certificate that has expired."
+    write_certificate(keys / "authority", days=1e-6)
+    for file in ("server.key", "server.pem"): (keys / "authority" / file).replace(keys / "server" / file)
+    sleep(1.1)
+
+
+def test_an_operator_reads_that_the_certificate_expired_and_renews_it(tmp_path):
+    keys = tmp_path / "keys"
+    with showing(keys / "server") as port:
+        write_keys(keys, "127.0.0.1", 1, port=port)
+        expire(keys)
+        code, said = typed("flower-node", keys / "node0")
+        assert code == 2 and re.fullmatch(r"fedbook: the certificate expired on \d{4}-\d\d-\d\d at \d\d:\d\d UTC; "
+                                          r"renew it on the server: fedbook flower-renew KEYS, .*\n", said), said
+        code, said = typed("flower-renew", keys, "--days", 3)
+        assert code == 0 and "start flower-superlink again" in said
+        end = check_server("127.0.0.1", port, keys / "node0/ca.pem")
+        assert timedelta(2.9) < end - datetime.now(timezone.utc) < timedelta(3.1)
+    code, said = typed("flower-renew", keys / "node0")
+    assert code == 2 and "is not a certificate that can be read" in said
 
 
 def test_an_expired_certificate_starts_no_superlink(tmp_path):
@@ -213,13 +254,13 @@ def test_an_operator_is_told_what_to_type_and_each_machine_has_its_own(tmp_path)
     with pytest.raises(UserError, match="host="): write_keys(tmp_path / "no host", "not a host", 1)
 
 
-def fake_node(tmp_path, monkeypatch, code):
-    "A node's folder, and in the place of Flower's node a program that runs `code`."
-    write_keys(tmp_path / "keys", "127.0.0.1", 1)
+def fake_node(tmp_path, monkeypatch, code, port=8000, check=lambda *_: None):
+    "A node's folder, and in the place of Flower's node a program that runs `code`; `check` looks at the server."
+    write_keys(tmp_path / "keys", "127.0.0.1", 1, port=port)
     program = tmp_path / "node.py"
     program.write_text(code)
     monkeypatch.setattr(nodes_module, "_node_command", lambda *_: [sys.executable, str(program)])
-    monkeypatch.setattr(nodes_module, "check_server", lambda *_: None)
+    monkeypatch.setattr(nodes_module, "check_server", check)
     return tmp_path / "keys/node0"
 
 
@@ -240,7 +281,21 @@ file = pathlib.Path({str(tmp_path / "tries")!r})
 file.write_text(file.read_text() + "x" if file.exists() else "x")
 if len(file.read_text()) < 3: print("[code: 2004]"); raise SystemExit(1)
 raise SystemExit(7)"""
-    assert join_server(fake_node(tmp_path, monkeypatch, counted), patience=5.0) == 7
+    monkeypatch.setattr(nodes_module, "sleep", lambda seconds: None)
+    assert join_server(fake_node(tmp_path, monkeypatch, counted), patience=600.0) == 7
+
+
+def test_a_node_whose_server_shows_an_expired_certificate_in_mid_run_says_so(tmp_path, monkeypatch):
+    "Flower's node ends then, with few words."
+    with showing(tmp_path / "keys/server") as port:
+        place = fake_node(tmp_path, monkeypatch, "input()", port, check_server)
+        expired = []
+        def serve(command, place):
+            expired.append(expire(tmp_path / "keys"))
+            return 0, False
+        monkeypatch.setattr(nodes_module, "_one_node", serve)
+        with pytest.raises(UserError, match="the certificate expired on"): join_server(place)
+        assert len(expired) == 1
 
 
 def test_a_node_ends_with_what_it_started(tmp_path, monkeypatch):
