@@ -446,7 +446,8 @@ class LocalNodes:
 
 # %% ../../nbs/deploy/nodes.ipynb #6c0a9e11
 _LINES = """written: {folder}, good for {days:g} days
-({folder}/authority signs new certificates: keep it off the net)
+({folder}/authority signs new certificates: keep it off the net; before these days are over:
+fedbook flower-renew {folder})
 
 1. The server, with {folder}/server. Whoever reaches port {port} can start runs: let only nodes and desk through.
    flower-superlink --host {address} --port {port} --ssl-ca-certfile {folder}/server/ca.pem \\
