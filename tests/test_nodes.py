@@ -14,7 +14,7 @@ from datetime import datetime, timedelta, timezone
 from ipaddress import ip_address
 from itertools import combinations
 from pathlib import Path
-from shutil import rmtree
+from shutil import copy, rmtree
 from time import sleep
 
 import pytest
@@ -44,7 +44,7 @@ RECEIVED, SENDING = r"Receiving: {} message(?s:.*?)Received successfully", r"Sen
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory):
-    "Three nodes with books, and with the public keys of all (`known_by`), as `fedbook flower-node` starts them."
+    "Three nodes with books and the public keys of all (`known_by`), as `fedbook flower-node` starts them."
     home = tmp_path_factory.mktemp("federation") / "nodes"
     nodes = LocalNodes(home, config=f'book="{{node}}/book" key="{{node}}/key" known="{home}/known.txt"')
     with nodes:
@@ -439,7 +439,8 @@ def test_noise_on_nodes_is_new_whatever_the_seed(unit, nodes, tmp_path):
     for one, other in combinations(ended, 2):
         apart = torch.cat([(one[name] - t).flatten() for name, t in other.items()])
         assert (apart != 0).float().mean() > 0.99
-        if unit == "client": assert apart.std().item() == pytest.approx(2**0.5 / 3, rel=0.06), "noise 1, clip 1"
+        if unit == "client":
+            assert apart.std().item() == pytest.approx(2**0.5 / 3, rel=0.06), "noise 1, clip 1"
     if unit == "record":
         for id, held in federation.states.items():
             client = plan.experiment.client(id)
@@ -483,7 +484,7 @@ flower.train_plan = greedy
 """
 
 
-def test_secure_aggregation_on_nodes_of_which_one_dies_and_whose_books_refuse_a_second_question(nodes, tmp_path):
+def test_secure_aggregation_on_nodes_of_which_one_dies_and_whose_books_refuse(nodes, tmp_path):
     "The last with these nodes, for it leaves two."
     plan = plan_of("secagg", "smoke", changes=dict(clients=3, per_round=3, threshold=2, rounds=1, batch=500))
     app, out = changed(write_app(plan, tmp_path / "app"), GREEDY), tmp_path / "out"
@@ -504,7 +505,8 @@ def test_secure_aggregation_on_nodes_of_which_one_dies_and_whose_books_refuse_a_
         (2, "masked", "Flower's error 5:")]
     assert [row["numbers"]["absent"] for row in results["rows"]] == [ledger.absent]
     for i in range(3):
-        noted = {file.name.split("-")[1] for file in (nodes.folder / f"node{i}/book").glob("*-[smu]*")}
+        book = os.listdir(nodes.folder / f"node{i}/book")
+        noted = {name.split("-")[1] for name in book if not name.startswith("steps")}
         assert noted == {"share", "masked", "unmask"} if i < 2 else "share" in noted and "unmask" not in noted
     server, _ = in_one_process(plan.experiment, ledger.absent)
     plain, _ = in_one_process(plan.experiment.experiment, [{"round": 0, "verb": "fit", "client": 2}])
@@ -520,6 +522,26 @@ def test_secure_aggregation_on_nodes_of_which_one_dies_and_whose_books_refuse_a_
     rmtree(nodes.folder / "node0/book")
     (out / "forgotten").touch()
     assert running.wait() == 0 and "forgotten given: 3 pieces" in running.log, running.log
+
+
+@AT_NIGHT
+def test_a_running_node_says_that_the_certificate_of_its_server_has_expired(tmp_path, monkeypatch):
+    with LocalNodes(tmp_path / "nodes", 0) as nodes:
+        farm = nodes.folder / "farm"
+        key = write_node_key(farm / "key")
+        copy(nodes.folder / "ca.pem", farm)
+        (farm / "known.txt").write_text(f"0 {key.with_name('key.pub').read_text()}")
+        (farm / "node.json").write_text(json.dumps({"client": 0, "host": "127.0.0.1", "port": nodes.port}))
+        nodes.flwr("supernode", "register", f"{key}.pub", "nodes")
+        node = nodes.launch("farmer", "fedbook", "flower-node", farm)
+        node.until("SuperNode ID", 300)
+        nodes.kill_superlink()
+        write_certificate(nodes.folder, days=1e-6)
+        sleep(1.1)
+        with monkeypatch.context() as patch:
+            patch.setattr(nodes_module, "check_certificate", lambda *_: None)
+            nodes.start_superlink()
+        assert node.wait() == 2 and "fedbook: the certificate expired on" in node.log, node.log
 
 
 @AT_NIGHT
