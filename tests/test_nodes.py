@@ -286,12 +286,13 @@ raise SystemExit(7)"""
 
 
 def test_a_node_whose_server_shows_an_expired_certificate_in_mid_run_says_so(tmp_path, monkeypatch):
-    "Flower's node ends then, as one that was told to."
+    "Flower's node logs it, stays, and does nothing any more."
     keys = tmp_path / "keys"
-    def serve(command, place):
+    stays = "print('ERROR :     SSL/TLS handshake error detected.', flush=True); import time; time.sleep(600)"
+    def command(place, told, data):
         expire(keys)
-        return 0, False
-    monkeypatch.setattr(nodes_module, "_one_node", serve)
+        return [sys.executable, "-c", stays]
+    monkeypatch.setattr(nodes_module, "_node_command", command)
     with showing(keys / "server") as port:
         write_keys(keys, "127.0.0.1", 1, port=port)
         with pytest.raises(UserError, match="the certificate expired on"): join_server(keys / "node0")

@@ -533,8 +533,8 @@ def join_server(folder: str | Path, data: str = "", patience: float = _HELD) -> 
         ask()
         if not refused: return code
         if end is None:
-            print("the server does not let this node in yet: it takes a node that was killed for alive "
-                  f"for up to a minute; trying again for {patience:g} s", flush=True)
+            print("the server does not let this node in yet: it takes a node that was killed for alive for up "
+                  f"to a minute; trying again for {patience:g} s", flush=True)
             end = monotonic() + patience
         elif monotonic() > end:
             raise UserError(f"the server does not know the key of {place.name}; at the desk type: "
@@ -559,6 +559,7 @@ def _one_node(command, place):
         for line in process.stdout or ():
             said.append(line)
             print(line, end="", flush=True)
+            if "SSL/TLS handshake error" in line: process.kill()  # Flower's node would stay, and do nothing
     reader = threading.Thread(target=show, daemon=True)
     reader.start()
     try: code = process.wait()
