@@ -504,12 +504,13 @@ def renew_certificate(folder: str | Path, days: float = 90.0) -> str:
     from cryptography import x509
 
     place = Path(folder).resolve()
-    names = _read(place / "server/server.pem").extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    shown = _read(place / "server/server.pem")
+    names = shown.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     write_certificate(place / "authority", [str(name.value) for name in names.value], days)
     for file in ("server.pem", "server.key"): (place / "authority" / file).replace(place / "server" / file)
-    end = check_certificate(place / "server/server.pem", place / "authority/ca.pem", str(names.value[0].value))
-    return (f"renewed until {end:{_DATE}}: server.pem and server.key in {place}/server; take them to the server "
-            "and start flower-superlink again, with the line of before. Nodes go on as they are.")
+    end = _read(place / "server/server.pem").not_valid_after_utc
+    return (f"renewed until {end:{_DATE}}: server.pem and server.key in {place}/server; take them to the "
+            "server and start flower-superlink again, with the line of before. Nodes go on as they are.")
 
 # %% ../../nbs/deploy/nodes.ipynb #6c0a9e13
 _HELD = 90.0  # seconds: a node that was killed passes for alive for up to a minute
@@ -533,8 +534,8 @@ def join_server(folder: str | Path, data: str = "", patience: float = _HELD) -> 
         ask()
         if not refused: return code
         if end is None:
-            print("the server does not let this node in yet: it takes a node that was killed for alive for up "
-                  f"to a minute; trying again for {patience:g} s", flush=True)
+            print("the server does not let this node in yet: it takes a node that was killed for alive for "
+                  f"up to a minute; trying again for {patience:g} s", flush=True)
             end = monotonic() + patience
         elif monotonic() > end:
             raise UserError(f"the server does not know the key of {place.name}; at the desk type: "
