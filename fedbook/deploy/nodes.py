@@ -180,8 +180,8 @@ def check_certificate(shown: str | Path | bytes, authority: str | Path, host: st
     except (ValueError, TypeError, InvalidSignature):
         raise UserError(f"the certificate is foreign: not the authority in {str(authority)!r} has signed it, "
                         "but another; is ca.pem that of this federation?") from None
-    if now > end: raise UserError(f"the certificate expired on {end:{_DATE}}; renew it on the server: fedbook "
-                        "flower-renew KEYS, and start flower-superlink again")
+    if now > end: raise UserError(f"the certificate expired on {end:{_DATE}}; renew it on the server: "
+                        "fedbook flower-renew KEYS, and start flower-superlink again")
     if now < server.not_valid_before_utc:
         raise UserError(f"the certificate is not good before {server.not_valid_before_utc:{_DATE}}; this "
                         f"machine's clock says {now:{_DATE}}")
@@ -519,8 +519,8 @@ def join_server(folder: str | Path, data: str = "", patience: float = _HELD) -> 
     """Run the node whose keys and place are in `folder` (as `write_keys` made it), with its own `data` (a
     folder; empty: its part of everybody's), until it ends, and return its exit code. Raises `UserError`,
     each with its own sentence, where the server does not answer or its certificate is not good, before the
-    node starts or when it has ended, and where the server does not know the node's key; a node that was killed is let in again after up to `patience`
-    seconds."""
+    node starts or when it has ended, and where the server does not know the node's key; a
+    node that was killed is let in again after up to `patience` seconds."""
     place = Path(folder).resolve()
     try: told = json.loads((place / "node.json").read_text())
     except (OSError, ValueError) as error:
