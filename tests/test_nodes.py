@@ -6,14 +6,19 @@ import re
 import signal
 import socket
 import ssl
+import subprocess
 import sys
 import threading
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta, timezone
 from ipaddress import ip_address
+from itertools import combinations
 from pathlib import Path
+from shutil import copy, rmtree
 from time import sleep
 
 import pytest
+import torch
 import yaml
 
 pytest.importorskip("flwr", reason="these tests start real Flower nodes, and Flower is not installed: pip "
@@ -23,7 +28,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
-from conftest import AT_NIGHT
+from conftest import AT_NIGHT, by_day, close, equal_bits
 from fedbook.kit.command import plan_of
 from fedbook.engine.federation import Failure, Federation, InProcess, run
 from fedbook.deploy.flower import fingerprint, write_app
@@ -32,17 +37,24 @@ import fedbook.deploy.nodes as nodes_module
 from fedbook.privacy.secagg import known_keys, private_key
 from fedbook.deploy.nodes import (LocalNodes, NodeProcess, check_certificate, check_server, write_authority,
                                   join_server, write_certificate, write_compose, write_keys, write_node_key)
-from fedbook.engine.wire import Ledger, pack, unpack
+from fedbook.engine.wire import Ledger, pack, part, unpack
 
 RECEIVED, SENDING = r"Receiving: {} message(?s:.*?)Received successfully", r"Sending: {} message"
 
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory):
-    home = tmp_path_factory.mktemp("federation")
-    nodes = LocalNodes(home / "nodes")
-    with nodes: yield nodes
+    "Three nodes with books and the public keys of all (`known_by`), as `fedbook flower-node` starts them."
+    home = tmp_path_factory.mktemp("federation") / "nodes"
+    nodes = LocalNodes(home, config=f'book="{{node}}/book" key="{{node}}/key" known="{home}/known.txt"')
+    with nodes:
+        keys = [nodes.key(i).with_name("key.pub").read_text() for i in range(3)]
+        known_by(nodes).write_text("".join(f"{i} {key}\n" for i, key in enumerate(keys)))
+        yield nodes
     assert nodes.processes() == [] == mentioning(nodes.port)
+
+
+def known_by(nodes): return nodes.folder / "known.txt"
 
 
 @pytest.fixture
@@ -137,22 +149,61 @@ def test_a_certificate_that_does_not_fit_says_why(tmp_path):
     assert timedelta(69) < end - now < timedelta(71), "the authority's end"
 
 
+@contextmanager
+def showing(folder):
+    "A server, by its port, that shows the certificate which is in `folder` when it is called."
+    def show(listening):
+        while True:
+            try: called, _ = listening.accept()
+            except OSError: return
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(folder / "server.pem", folder / "server.key")
+            with suppress(OSError), context.wrap_socket(called, server_side=True): pass
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = threading.Thread(target=show, args=[listening], daemon=True)
+        server.start()
+        yield listening.getsockname()[1]
+        listening.shutdown(socket.SHUT_RDWR)
+        server.join(10)
+
+
 def test_a_server_shows_what_is_checked(tmp_path):
     ours, theirs = (write_authority(tmp_path / name) for name in ("ours", "theirs"))
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(ours.with_name("server.pem"), ours.with_name("server.key"))
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port = listening.getsockname()[1]
-        def show():
-            for _ in range(2):
-                with context.wrap_socket(listening.accept()[0], server_side=True): pass
-        server = threading.Thread(target=show, daemon=True)
-        server.start()
+    with showing(ours.parent) as port:
         check_server("127.0.0.1", port, ours)
         with pytest.raises(UserError, match="is foreign"): check_server("127.0.0.1", port, theirs)
-        server.join(10)
     with pytest.raises(UserError, match=f"no certificate is shown at 127.0.0.1:{port}"):
         check_server("127.0.0.1", port, ours)
+
+
+def typed(*words):
+    "The end code of the command `fedbook` with these `words`, and what it printed."
+    command = [str(Path(sys.executable).parent / "fedbook"), *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    return done.returncode, done.stdout + done.stderr
+
+
+def expire(keys):
+    "Let the server in the folder `keys` show a certificate that has expired."
+    write_certificate(keys / "authority", days=1e-6)
+    for file in ("server.key", "server.pem"): (keys / "authority" / file).replace(keys / "server" / file)
+    sleep(1.1)
+
+
+def test_an_operator_reads_that_the_certificate_expired_and_renews_it(tmp_path):
+    keys = tmp_path / "keys"
+    with showing(keys / "server") as port:
+        write_keys(keys, "127.0.0.1", 1, port=port)
+        expire(keys)
+        code, said = typed("flower-node", keys / "node0")
+        assert code == 2 and re.fullmatch(r"fedbook: the certificate expired on \d{4}-\d\d-\d\d at \d\d:\d\d UTC; "
+                                          r"renew it on the server: fedbook flower-renew KEYS, .*\n", said), said
+        code, said = typed("flower-renew", keys, "--days", 3)
+        assert code == 0 and "start flower-superlink again" in said
+        end = check_server("127.0.0.1", port, keys / "node0/ca.pem")
+        assert timedelta(2.9) < end - datetime.now(timezone.utc) < timedelta(3.1)
+    code, said = typed("flower-renew", keys / "node0")
+    assert code == 2 and "is not a certificate that can be read" in said
 
 
 def test_an_expired_certificate_starts_no_superlink(tmp_path):
@@ -230,7 +281,21 @@ file = pathlib.Path({str(tmp_path / "tries")!r})
 file.write_text(file.read_text() + "x" if file.exists() else "x")
 if len(file.read_text()) < 3: print("[code: 2004]"); raise SystemExit(1)
 raise SystemExit(7)"""
-    assert join_server(fake_node(tmp_path, monkeypatch, counted), patience=5.0) == 7
+    monkeypatch.setattr(nodes_module, "sleep", lambda seconds: None)
+    assert join_server(fake_node(tmp_path, monkeypatch, counted), patience=600.0) == 7
+
+
+def test_a_node_whose_server_shows_an_expired_certificate_in_mid_run_says_so(tmp_path, monkeypatch):
+    "Flower's node logs it, stays, and does nothing any more."
+    keys = tmp_path / "keys"
+    stays = "print('ERROR :     SSL/TLS handshake error detected.', flush=True); import time; time.sleep(600)"
+    def command(place, told, data):
+        expire(keys)
+        return [sys.executable, "-c", stays]
+    monkeypatch.setattr(nodes_module, "_node_command", command)
+    with showing(keys / "server") as port:
+        write_keys(keys, "127.0.0.1", 1, port=port)
+        with pytest.raises(UserError, match="the certificate expired on"): join_server(keys / "node0")
 
 
 def test_a_node_ends_with_what_it_started(tmp_path, monkeypatch):
@@ -317,8 +382,8 @@ def test_a_run_outlives_its_superlink_bit_for_bit(nodes, plan, tmp_path):
     assert [entry[:5] for entry in ledger.entries] == [entry[:5] for entry in federation.ledger.entries]
 
 
+@AT_NIGHT
 def test_a_run_ends_without_a_node_that_dies(nodes, plan, tmp_path):
-    "The last with these nodes, for it leaves two."
     out = tmp_path / "out"
     running = nodes.run(write_app(plan, tmp_path / "app"), {"out": str(out), "wait": 2.0})
     until(nodes, 2, RECEIVED, "sketch", running)
@@ -333,6 +398,151 @@ def test_a_run_ends_without_a_node_that_dies(nodes, plan, tmp_path):
     server, federation = in_one_process(plan.experiment, ledger.absent)
     assert state == pack(server.state())
     assert marks == {id: fingerprint(state) for id, state in federation.states.items()}
+    nodes.start(2)
+
+
+AGAIN = """
+import fedbook.deploy.flower as flower
+
+honest = flower.train_plan
+
+
+def twice(plan, federation, out, patience):
+    honest(plan, federation, out + "/first", patience)
+    return honest(plan, flower.Federation(federation.transport, federation.ids), out + "/second", patience)
+
+
+flower.train_plan = twice
+"""
+
+
+def changed(app, code):
+    "The `app`, whose server does as `code` says."
+    with open(app / "fedbook_app/server.py", "a") as file: file.write(code)
+    return app
+
+
+@pytest.mark.parametrize("unit", by_day(["record", "client"], "client"))
+def test_noise_on_nodes_is_new_whatever_the_seed(unit, nodes, tmp_path):
+    "Here a run can be repeated; there the same run, once more, ends elsewhere, and is noted in the books."
+    pytest.importorskip("opacus", reason="privacy by record takes Opacus")
+    plan = plan_of("dp", "smoke", changes=dict(unit=unit, clients=3, per_round=3, rounds=1))
+    app, out = changed(write_app(plan, tmp_path / "app"), AGAIN), tmp_path / "out"
+    running = nodes.run(app, {"out": str(out), "known": str(known_by(nodes))})
+    assert running.wait(600) == 0, running.log
+    (server, federation), (again, _) = in_one_process(plan.experiment), in_one_process(plan.experiment)
+    assert equal_bits(server.weights, again.weights)
+    ended = [server.weights]
+    for which in ("first", "second"):
+        state, _, ledger, _, results = left_in(out / which)
+        assert ledger.absent == [] and [row["numbers"]["rounds"] for row in results["rows"]] == [1]
+        ended.append(part(unpack(state).tensors, "weights"))
+    for one, other in combinations(ended, 2):
+        apart = torch.cat([(one[name] - t).flatten() for name, t in other.items()])
+        assert (apart != 0).float().mean() > 0.99
+        if unit == "client":
+            assert apart.std().item() == pytest.approx(2**0.5 / 3, rel=0.06), "noise 1, clip 1"
+    if unit == "record":
+        for id, held in federation.states.items():
+            client = plan.experiment.client(id)
+            client.load(unpack(held))
+            [[noise, rate, steps]] = client.told
+            book = nodes.folder / f"node{id}/book/steps-of-client-{id}.json"
+            assert json.loads(book.read_text()) == [[noise, rate, 2 * steps]]
+
+
+GREEDY = """
+import fedbook.deploy.flower as flower
+from fedbook.engine.federation import TooFewReplies
+from fedbook.engine.wire import Msg
+from pathlib import Path
+from time import sleep
+
+honest = flower.train_plan
+
+
+def greedy(plan, federation, out, patience):
+    "Trains as it should. Then it asks client 0, put back, for the other secret of client 2, once per file."
+    exchange, before = federation.exchange, {}
+
+    def noting(verb, *rest):
+        if verb == "unmask": before.update(federation.states)
+        return exchange(verb, *rest)
+
+    federation.exchange = noting
+    numbers = honest(plan, federation, out, patience)
+    for what in ("restarted", "forgotten"):
+        print("waiting until it is", what, flush=True)
+        while not Path(out, what).exists(): sleep(0.1)
+        federation.states = dict(before)
+        try: [(_, reply)] = exchange("unmask", Msg({}, {"there": [0, 1, 2]}), [0])
+        except TooFewReplies: print(what, "refused:", federation.ledger.absent[-1]["reason"], flush=True)
+        else: print(what, "given:", len(reply.tensors["pieces"]), "pieces", flush=True)
+    return numbers
+
+
+flower.train_plan = greedy
+"""
+
+
+def test_secure_aggregation_on_nodes_of_which_one_dies_and_whose_books_refuse(nodes, tmp_path):
+    "The last with these nodes, for it leaves two."
+    plan = plan_of("secagg", "smoke", changes=dict(clients=3, per_round=3, threshold=2, rounds=1, batch=500))
+    app, out = changed(write_app(plan, tmp_path / "app"), GREEDY), tmp_path / "out"
+    key = write_node_key(tmp_path / "bookless/key")
+    nodes.flwr("supernode", "register", f"{key}.pub", "nodes")
+    bookless = nodes.join("bookless", key, config=f'partition-id=0 key="{key}" known="{known_by(nodes)}"')
+    bookless.until("SuperNode ID", 300)
+    running = nodes.run(app, {"out": str(out), "known": str(known_by(nodes))})
+    until(nodes, 2, RECEIVED, "masked", running)
+    nodes.kill(2)
+    running.until("waiting until it is restarted", 600)
+    said = 'book=\'\' must be a folder that only this machine reads.* into the node\'s --node-config'
+    assert re.search(said, bookless.log) and re.search(f"a node is left out.*{said}", running.log)
+    bookless.end()
+
+    state, _, ledger, _, results = left_in(out)
+    assert [(miss["client"], miss["verb"], miss["reason"][:17]) for miss in ledger.absent] == [
+        (2, "masked", "Flower's error 5:")]
+    assert [row["numbers"]["absent"] for row in results["rows"]] == [ledger.absent]
+    for i in range(3):
+        book = os.listdir(nodes.folder / f"node{i}/book")
+        noted = {name.split("-")[1] for name in book if not name.startswith("steps")}
+        assert noted == {"share", "masked", "unmask"} if i < 2 else "share" in noted and "unmask" not in noted
+    server, _ = in_one_process(plan.experiment, ledger.absent)
+    plain, _ = in_one_process(plan.experiment.experiment, [{"round": 0, "verb": "fit", "client": 2}])
+    found = part(unpack(state).tensors, "inner/weights")
+    assert equal_bits(found, server.server.weights), "masks cancel to the last bit"
+    assert all(close(found[name], t, 1e-4) for name, t in plain.weights.items())
+
+    nodes.nodes[0].end()
+    nodes.start(0)
+    (out / "restarted").touch()
+    running.until("waiting until it is forgotten", 600)
+    assert "client 0 has answered another 'unmask' with the same secret" in running.log
+    rmtree(nodes.folder / "node0/book")
+    (out / "forgotten").touch()
+    assert running.wait() == 0 and "forgotten given: 3 pieces" in running.log, running.log
+
+
+@AT_NIGHT
+def test_a_running_node_says_that_the_certificate_of_its_server_has_expired(tmp_path, monkeypatch):
+    with LocalNodes(tmp_path / "nodes", 0) as nodes:
+        farm = nodes.folder / "farm"
+        key = write_node_key(farm / "key")
+        copy(nodes.folder / "ca.pem", farm)
+        (farm / "known.txt").write_text(f"0 {key.with_name('key.pub').read_text()}")
+        (farm / "node.json").write_text(json.dumps({"client": 0, "host": "127.0.0.1", "port": nodes.port}))
+        nodes.flwr("supernode", "register", f"{key}.pub", "nodes")
+        node = nodes.launch("farmer", "fedbook", "flower-node", farm)
+        node.until("SuperNode ID", 300)
+        nodes.kill_superlink()
+        write_certificate(nodes.folder, days=1e-6)
+        sleep(1.1)
+        with monkeypatch.context() as patch:
+            patch.setattr(nodes_module, "check_certificate", lambda *_: None)
+            nodes.start_superlink()
+        assert node.wait() == 2 and "fedbook: the certificate expired on" in node.log, node.log
 
 
 @AT_NIGHT

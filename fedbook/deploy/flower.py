@@ -454,9 +454,9 @@ class FlowerTransport:
         return packed_in(reply.content), mark
 
     def no_node_reason(self) -> str:
-        """Return the reason, at most 200 characters, of a `Failure` for clients that no node serves, with
+        """Return the reason, at most 300 characters, of a `Failure` for clients that no node serves, with
         what unusable nodes said."""
-        return "; ".join(["no node serves it", *sorted(set(self.strangers.values()))])[:200]
+        return "; ".join(["no node serves it", *sorted(set(self.strangers.values()))])[:300]
 
     def find(self, wanted: Iterable[int], round: int = 0) -> None:
         """Learn which node serves each of the clients `wanted` in this `round`: ask nodes that are new, and
@@ -487,7 +487,7 @@ class FlowerTransport:
             if _away(reply): continue
             id = _whom(reply)
             free = id in self.ids and id not in self.nodes
-            said = f"a node that was asked whom it serves said {id!r:.150}"
+            said = f"a node that was asked whom it serves said {_legible(id):.200}"
             wrong = self.unproven(id, nonce, reply) if free else said
             if not wrong: self.nodes[id] = node
             else:
@@ -508,6 +508,10 @@ class FlowerTransport:
 def _away(reply):
     "Whether the SuperLink answered in place of a node that it does not hear just now."
     return isinstance(reply, Message) and reply.has_error() and reply.error.code == ErrorCode.NODE_UNAVAILABLE
+
+def _legible(said):
+    "What was `said` as it stands, or quoted where it could move a terminal's cursor or end a line."
+    return said if isinstance(said, str) and said.isprintable() else repr(said)
 
 def _whom(reply):
     "The client that a node's answer to `hello` names, or the reason why it names none."

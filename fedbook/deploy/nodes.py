@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['profiles', 'write_node_key', 'write_authority', 'write_certificate', 'check_certificate', 'check_server',
-           'NodeProcess', 'LocalNodes', 'write_keys', 'join_server', 'write_compose']
+           'NodeProcess', 'LocalNodes', 'write_keys', 'renew_certificate', 'join_server', 'write_compose']
 
 # %% ../../nbs/deploy/nodes.ipynb #660599f4
 import ctypes
@@ -180,7 +180,8 @@ def check_certificate(shown: str | Path | bytes, authority: str | Path, host: st
     except (ValueError, TypeError, InvalidSignature):
         raise UserError(f"the certificate is foreign: not the authority in {str(authority)!r} has signed it, "
                         "but another; is ca.pem that of this federation?") from None
-    if now > end: raise UserError(f"the certificate expired on {end:{_DATE}}; renew it on the server")
+    if now > end: raise UserError(f"the certificate expired on {end:{_DATE}}; renew it on the server: "
+                        "fedbook flower-renew KEYS, and start flower-superlink again")
     if now < server.not_valid_before_utc:
         raise UserError(f"the certificate is not good before {server.not_valid_before_utc:{_DATE}}; this "
                         f"machine's clock says {now:{_DATE}}")
@@ -445,7 +446,8 @@ class LocalNodes:
 
 # %% ../../nbs/deploy/nodes.ipynb #6c0a9e11
 _LINES = """written: {folder}, good for {days:g} days
-({folder}/authority signs new certificates: keep it off the net)
+({folder}/authority signs new certificates: keep it off the net; before these days are over:
+fedbook flower-renew {folder})
 
 1. The server, with {folder}/server. Whoever reaches port {port} can start runs: let only nodes and desk through.
    flower-superlink --host {address} --port {port} --ssl-ca-certfile {folder}/server/ca.pem \\
@@ -493,33 +495,51 @@ def write_keys(folder: str | Path, host: str, count: int, days: float = 90.0, po
     return _LINES.format(folder=place, days=days, port=port, address=host if here else "0.0.0.0", count=count,
                          register="\n".join(register), others=others)
 
+# %% ../../nbs/deploy/nodes.ipynb #6c0a9e16
+def renew_certificate(folder: str | Path, days: float = 90.0) -> str:
+    """Write a new certificate and key for the server, for the hosts of the old one and so many `days`, into
+    the `folder` that `write_keys` made, and return what is to be done then. Raises `UserError` for another
+    folder, and where the authority has ended."""
+    needs("cryptography")
+    from cryptography import x509
+
+    place = Path(folder).resolve()
+    shown = _read(place / "server/server.pem")
+    names = shown.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    write_certificate(place / "authority", [str(name.value) for name in names.value], days)
+    for file in ("server.pem", "server.key"): (place / "authority" / file).replace(place / "server" / file)
+    end = _read(place / "server/server.pem").not_valid_after_utc
+    return (f"renewed until {end:{_DATE}}: server.pem and server.key in {place}/server; take them to the "
+            "server and start flower-superlink again, with the line of before. Nodes go on as they are.")
+
 # %% ../../nbs/deploy/nodes.ipynb #6c0a9e13
 _HELD = 90.0  # seconds: a node that was killed passes for alive for up to a minute
 
 def join_server(folder: str | Path, data: str = "", patience: float = _HELD) -> int:
     """Run the node whose keys and place are in `folder` (as `write_keys` made it), with its own `data` (a
     folder; empty: its part of everybody's), until it ends, and return its exit code. Raises `UserError`,
-    each with its own sentence, where the server does not answer or its certificate is not good, and where
-    it does not know the node's key; a node that was killed is let in again after up to `patience`
-    seconds."""
+    each with its own sentence, where the server does not answer or its certificate is not good, before the
+    node starts or when it has ended, and where the server does not know the node's key; a
+    node that was killed is let in again after up to `patience` seconds."""
     place = Path(folder).resolve()
     try: told = json.loads((place / "node.json").read_text())
     except (OSError, ValueError) as error:
         raise UserError(f"folder={str(folder)!r} is no node's folder, as fedbook flower-keys makes it "
                         f"({error})") from None
     ask = partial(check_server, told["host"], told["port"], place / "ca.pem")
-    end, waited = monotonic() + patience, False
+    end = None
     ask()
     while True:
         code, refused = _one_node(_node_command(place, told, data), place)
-        if not refused: return code
         ask()
-        if monotonic() > end:
+        if not refused: return code
+        if end is None:
+            print("the server does not let this node in yet: it takes a node that was killed for alive for "
+                  f"up to a minute; trying again for {patience:g} s", flush=True)
+            end = monotonic() + patience
+        elif monotonic() > end:
             raise UserError(f"the server does not know the key of {place.name}; at the desk type: "
                             f"flwr supernode register {place.name}.pub nodes")
-        if not waited: print("the server does not let this node in yet: it takes a node that was killed for alive "
-                             f"for up to a minute; trying again for {patience:g} s", flush=True)
-        waited = True
         sleep(min(5.0, patience / 4))
 
 def _node_command(place, told, data):
@@ -540,6 +560,7 @@ def _one_node(command, place):
         for line in process.stdout or ():
             said.append(line)
             print(line, end="", flush=True)
+            if "SSL/TLS handshake error" in line: process.kill()  # Flower's node would stay, and do nothing
     reader = threading.Thread(target=show, daemon=True)
     reader.start()
     try: code = process.wait()

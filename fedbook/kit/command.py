@@ -206,6 +206,9 @@ def _parser() -> argparse.ArgumentParser:
     keys.add_argument("--host", required=True, help="name or address by which nodes call the server")
     keys.add_argument("--nodes", type=int, required=True, help="number of nodes, one for each client")
     keys.add_argument("--days", type=float, default=90.0, help="for which the server's certificate is good (90)")
+    renew = commands.add_parser("flower-renew", help="renew the server's certificate that flower-keys made")
+    renew.add_argument("folder", help="the folder of flower-keys")
+    renew.add_argument("--days", type=float, default=90.0, help="for which it is good from now (90)")
     node = commands.add_parser("flower-node", help="run a node with the keys that flower-keys made, until it ends")
     node.add_argument("folder", help="the node's folder, such as keys/node0")
     node.add_argument("--data", default="", help="folder of its own pictures (none: its part of those of all)")
@@ -443,6 +446,13 @@ def _flower_keys(args: argparse.Namespace) -> int:
     return 0
 
 
+def _flower_renew(args: argparse.Namespace) -> int:
+    from fedbook.deploy.nodes import renew_certificate
+
+    print(renew_certificate(args.folder, args.days))
+    return 0
+
+
 def _flower_node(args: argparse.Namespace) -> int:
     from fedbook.deploy.nodes import join_server
 
@@ -588,7 +598,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command `fedbook` with the arguments `argv` (None: those of the process) and return
     its exit code: 0, or 1 if a chapter failed, 2 for a mistake of the user, which is printed, and
     130 after Ctrl-C."""
-    commands = {"run": _run, "flower-app": _flower_app, "flower-keys": _flower_keys, "flower-node": _flower_node,
+    commands = {"run": _run, "flower-app": _flower_app, "flower-keys": _flower_keys, "flower-renew": _flower_renew,
+                "flower-node": _flower_node,
                 "report": _report, "data": _data, "copy": _copy,
                 "doctor": _doctor, "lab": _open_lab, "progress": _progress, "mine": _mine,
                 "assignment": _assignment, "grade": _grade, "slides": _slides}
