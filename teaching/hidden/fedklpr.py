@@ -115,7 +115,7 @@ def pruning_weight__kept(ratios):
 
 
 def pruning_weight__cubes(ratios):
-    "Take third powers in place of squares."
+    "Take third powers in place of squares, above and below the fraction's line."
     return answers.kl_weight([ratio ** 3 for ratio in ratios])
 
 

@@ -135,7 +135,7 @@ def suppress__by(xyxy, scores, iou):
     the highest score."""
     overlap, by = box_iou(xyxy, xyxy), torch.full((len(xyxy),), -1)
     for i in answers.suppress(xyxy, scores, iou).flip(0).tolist():
-        by[(overlap[i] > iou) & (scores < scores[i])] = i
+        by[overlap[i] > iou] = i
     by[answers.suppress(xyxy, scores, iou)] = -1
     return by
 
@@ -156,7 +156,8 @@ def ema_update__fast(teacher, student, momentum):
 
 
 def ema_update__biases(teacher, student, momentum):
-    "A parameter with a single dimension (a bias) becomes equal to the student's. The others follow by (2)."
+    """Of the parameters that the student trains, those with a single dimension (biases) become equal to the student's.
+    The others follow by (2)."""
     answers.ema_update(teacher, student, momentum)
     for mine, theirs in zip(teacher.parameters(), student.parameters()):
         if theirs.dim() == 1 and theirs.requires_grad: mine.data.copy_(theirs.data)

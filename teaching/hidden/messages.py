@@ -88,8 +88,8 @@ def fault__number(tensors, n, like):
 
 
 def fault__tensors(tensors, n, like):
-    """Return a list, in sorted order, of the names of all tensors with a fault: those that are missing, those that
-    are not expected, and those whose shape, dtype or entries are wrong. `n` is not looked at."""
+    """Return a sorted list of the names of all tensors with a fault: those that are missing, those that are not
+    expected, and those with another shape, another dtype or an entry that is not finite. `n` is not looked at."""
     def sound(name):
         if name not in tensors or name not in like: return False
         alike = tensors[name].shape == like[name].shape and tensors[name].dtype == like[name].dtype
@@ -103,7 +103,7 @@ def pull__others(sizes, batch, epochs):
 
 
 def pull__absolute(sizes, batch, epochs):
-    "Divide each product by the number of all pictures, in place of the sum of the products."
+    "Divide each product $n_k \\tau_k$ by the number of all pictures, in place of the sum of the products."
     return [n * epochs * -(-n // batch) / sum(sizes) for n in sizes]
 
 
