@@ -8,6 +8,7 @@ import re
 import runpy
 import shutil
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -253,7 +254,7 @@ def unwritten(name):
 
 @pytest.mark.parametrize("chapter", PATH)
 def test_what_is_exported_earns_nothing(chapter):
-    "Each exported solution, and the answer to the text's own form, against each variation."
+    "Against each variation: the exported solutions, the answer to the text's own form, the other variations' answers."
     path, module = chapters()[chapter], module_name(chapter)
     for exam in exams(path, unwritten):
         extra, asked = hidden_cases(module, exam.name, 7, 6), variations(module, exam.name)
@@ -262,8 +263,21 @@ def test_what_is_exported_earns_nothing(chapter):
             varied = _as_varied(exam, change)
             assert len(change.__doc__.split()) > 3
             assert _mark(varied, change, extra)["points"] == exam.points, change
-            for named in [exam.answer, *map(by_name, exported_solutions(exam))]:
+            others = [each for each in asked if each is not change]
+            for named in [exam.answer, *map(by_name, exported_solutions(exam)), *others]:
                 assert _mark(varied, named, extra)["points"] == 0, (change, named)
+
+
+def test_students_are_asked_for_different_variations(monkeypatch):
+    monkeypatch.setattr(classroom, "_hidden", cache(classroom._hidden))
+    students, blanks = [f"student{n}" for n in range(20)], 0
+    for module, path in ((module_name(name), path) for name, path in find("path").items()):
+        for name in exercises_of(path):
+            known = {each.__doc__ for each in variations(module, name)}
+            assert len(known) >= 2, f"{module}: {name} has {len(known)} variations"
+            assert {variation(module, name, 5, each).__doc__ for each in students} == known, (module, name)
+            blanks += 1
+    assert blanks > 80
 
 
 def by_name(dotted):
@@ -271,10 +285,13 @@ def by_name(dotted):
     return getattr(importlib.import_module(module), name)
 
 
+@pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("chapter", PATH)
-def test_a_hand_out_is_tried_without_answers(chapter, tmp_path, capsys, monkeypatch):
+def test_a_hand_out_is_tried_without_answers(chapter, number, tmp_path, capsys, monkeypatch):
     "Its cells run, and say that nothing is attempted, or that what is asked for is right."
     path = chapters()[chapter]
+    drawn = lambda module, name, *_: variations(module, name)[number]
+    monkeypatch.setattr(classroom, "variation", drawn)
     handed, _ = write_assignment(chapter, tmp_path / "hw", seed=3)
     book = json.loads(handed.read_text())
     cells = [cell for cell in book["cells"] if cell["cell_type"] == "code"]
@@ -282,7 +299,7 @@ def test_a_hand_out_is_tried_without_answers(chapter, tmp_path, capsys, monkeypa
     imported = {each.name for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)
                 for each in node.names}
     assert not imported & solutions_of(path) and "answers" not in text
-    right = {name: renamed(variation(module_name(chapter), name, 3, ""), name) for name in exercises_of(path)}
+    right = {name: renamed(drawn(module_name(chapter), name), name) for name in exercises_of(path)}
     for module in [name for name in sys.modules if name.startswith("fedbook.answers")]:
         monkeypatch.setitem(sys.modules, module, None)       # importing it raises an error
     for written, said in ((False, "not attempted yet"), (True, "correct on")):

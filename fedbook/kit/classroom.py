@@ -312,8 +312,8 @@ _TOLD = """# Exercises of {name}
 Write your functions in place of `...`. `compare` tries each on some cases, against results that came with this
 file; the grader tries them on others as well. All cases right: all points. Otherwise at most half of them, for
 hidden cases that are right. A line "Yours" changes what is asked of you there, and there alone: where another
-exercise says "your `f`", the text's own form is meant. Hand in this file{whose}. Points are minutes: {points} in
-all."""
+exercise says "your `f`", the text's own form is meant, and so it is in a case's name ("by hand 2.5").
+Hand in this file{whose}. Points are minutes: {points} in all."""
 
 
 def given(text: str) -> Any:

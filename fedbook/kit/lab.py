@@ -34,11 +34,17 @@ def sizes_table(profiles: dict) -> Markdown:
     return Markdown("\n".join("| " + " | ".join(map(str, row)) + " |" for row in rows))
 
 
+def _whole(value):
+    "Whether `value` is a whole number or a bool, or a numpy array of them."
+    return isinstance(value, int) or getattr(getattr(value, "dtype", None), "kind", "none") in ("i", "u", "b")
+
+
 def same(a: Any, b: Any, tolerance: float = 1e-6) -> bool:
     """Return whether the result `a` agrees with the expected result `b`. Numbers, arrays and
     tensors agree if their shapes are equal and each entry is within `tolerance`, relative plus
-    absolute; NaN agrees with NaN. Dicts, lists and tuples are compared item by item, anything else
-    by `==`."""
+    absolute; NaN agrees with NaN. Where `b` has whole numbers or bools, those of `a` must be equal to
+    them, and floats be within `tolerance`, absolute alone. Dicts, lists and tuples are compared item by
+    item, anything else by `==`."""
     if hasattr(b, "detach") and isinstance(a, (list, tuple)) and any(hasattr(v, "detach") for v in a): return False
     if hasattr(a, "detach") or hasattr(b, "detach"):
         a, b = (v.detach().cpu().numpy() if hasattr(v, "detach") else v for v in (a, b))
@@ -46,8 +52,10 @@ def same(a: Any, b: Any, tolerance: float = 1e-6) -> bool:
         import numpy as np
 
         try:
-            close = lambda: bool(np.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True))
-            return np.shape(a) == np.shape(b) and close()
+            if np.shape(a) != np.shape(b): return False
+            if _whole(b) and np.asarray(a).dtype.kind != "f": return np.asarray(a).tolist() == np.asarray(b).tolist()
+            relative = 0 if _whole(b) else tolerance
+            return bool(np.allclose(a, b, rtol=relative, atol=tolerance, equal_nan=True))
         except (TypeError, ValueError): return False
     if isinstance(b, dict):
         return isinstance(a, dict) and a.keys() == b.keys() and all(same(a[k], b[k], tolerance) for k in b)

@@ -1,8 +1,11 @@
 "Hidden cases for the blanks of `fedbook.fedmox`: each function draws the arguments of one case."
+import copy
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import nn
+from torchvision.ops import box_iou
 
 from fedbook.answers import fedmox as answers
 from fedbook.engine.local import build
@@ -35,12 +38,12 @@ def gate_mask(g):
     return (_normal(g, b, int(g.integers(1, 5)), h, w).requires_grad_(),)
 
 def masked_sum(g):
-    (b, h, w), k = _size(g), int(g.integers(1, 5))
+    (b, h, w), k = _size(g), int(g.integers(2, 6))
     experts = [build(partial(nn.Conv2d, 3, 2, 1), int(g.integers(1000))) for _ in range(k)]
     return _normal(g, b, 3, h, w), _normal(g, b, k, h, w).softmax(1), experts
 
 def gathered(g):
-    (b, h, w), k = _size(g), int(g.integers(1, 5))
+    (b, h, w), k = g.integers(2, 6, 3).tolist(), int(g.integers(1, 5))
     return _normal(g, b, 3, h, w), torch.tensor(g.integers(0, k, (b, h, w))), _normal(g, k, 2, 3)
 
 def suppress(g):
@@ -60,7 +63,7 @@ def student_epoch(g):
 
 def soft_mixture(g): return _state(g), _state(g), float(g.uniform(0, 1))
 
-def mean_of(g): return ([(_state(g), int(g.integers(1, 50))) for _ in range(int(g.integers(1, 4)))],)
+def mean_of(g): return ([(_state(g), int(n) + 1) for n in g.permutation(49)[:int(g.integers(2, 5))]],)
 
 def server_round(g):
     replies = [(_state(g), int(g.integers(1, 50))) for _ in range(int(g.integers(1, 4)))]
@@ -79,14 +82,30 @@ def route__less(x, weight, bias):
     return answers.route(x, weight, -bias)
 
 
+def route__unit(x, weight, bias):
+    "First scale the features of each pixel, the `c` numbers at its place in `x`, to length 1."
+    return answers.route(F.normalize(x, dim=1), weight, bias)
+
+
 def gate_mask__twice(logits, gate="ste", training=True):
     "The mask is 2 where an expert has the largest logit, and its gradient is twice that of the softmax."
     return 2 * answers.gate_mask(logits, gate, training)
 
 
+def gate_mask__others(logits, gate="ste", training=True):
+    """The mask is 0 where an expert has the largest logit, and 1 elsewhere. Its gradient is that of 1 minus the
+    softmax."""
+    return 1 - answers.gate_mask(logits, gate, training)
+
+
 def masked_sum__others(x, mask, experts):
     "An expert counts with 1 - $m_k$ in place of $m_k$."
     return answers.masked_sum(x, 1 - mask, experts)
+
+
+def masked_sum__inputs(x, mask, experts):
+    "The mask multiplies an expert's input in place of its output: add up $E_k(m_k(x) \\, x)$."
+    return sum(expert(mask[:, k:k + 1] * x) for k, expert in enumerate(experts))
 
 
 def gathered__signs(x, chosen, weights):
@@ -96,6 +115,13 @@ def gathered__signs(x, chosen, weights):
     return y, counts + 1
 
 
+def gathered__usage(x, chosen, weights):
+    """Set outputs below 0 to 0. In place of the number of pixels, return each expert's share of all pixels, a float
+    tensor (K,)."""
+    y, counts = answers.gathered(x, chosen, weights)
+    return y.relu(), counts / chosen.numel()
+
+
 def suppress__dropped(xyxy, scores, iou):
     "Return the indices of the boxes that are not kept, in order of their scores, the highest first."
     kept = set(answers.suppress(xyxy, scores, iou).tolist())
@@ -103,14 +129,39 @@ def suppress__dropped(xyxy, scores, iou):
     return torch.tensor(order, dtype=torch.int64)
 
 
+def suppress__by(xyxy, scores, iou):
+    """Return a tensor (m,), int64, with an entry for each box, in the order of `xyxy`: -1 if the box is kept, else
+    the index of the kept box that drops it. If several kept boxes overlap it by more than `iou`, take the one with
+    the highest score."""
+    overlap, by = box_iou(xyxy, xyxy), torch.full((len(xyxy),), -1)
+    for i in answers.suppress(xyxy, scores, iou).flip(0).tolist():
+        by[overlap[i] > iou] = i
+    by[answers.suppress(xyxy, scores, iou)] = -1
+    return by
+
+
 def filters__unsteady(pseudo, rpn, classes, variance):
     "Each mask is true for what does not pass: where a score is not above, or a variance not below, its threshold."
     return {name: ~mask for name, mask in answers.filters(pseudo, rpn, classes, variance).items()}
 
 
+def filters__weights(pseudo, rpn, classes, variance):
+    "In place of bools return floats: the score of a box where it passes the filter, and 0 where it does not."
+    return {name: pseudo.scores * mask for name, mask in answers.filters(pseudo, rpn, classes, variance).items()}
+
+
 def ema_update__fast(teacher, student, momentum):
     "The square of `momentum` takes its place."
     return answers.ema_update(teacher, student, momentum ** 2)
+
+
+def ema_update__biases(teacher, student, momentum):
+    """Of the parameters that the student trains, those with a single dimension (biases) become equal to the student's.
+    The others follow by (2)."""
+    answers.ema_update(teacher, student, momentum)
+    for mine, theirs in zip(teacher.parameters(), student.parameters()):
+        if theirs.dim() == 1 and theirs.requires_grad: mine.data.copy_(theirs.data)
+    return teacher.state_dict()
 
 
 def student_epoch__slow(student, views, least, momentum, lr):
@@ -120,9 +171,27 @@ def student_epoch__slow(student, views, least, momentum, lr):
     return {name: t - start[name] for name, t in new.items()}
 
 
+def student_epoch__soft(student, views, least, momentum, lr):
+    """All inputs count: `least` is not used. The student learns the teacher's probabilities in place of its labels:
+    give them to `F.cross_entropy` as the target."""
+    student, teacher = copy.deepcopy(student), copy.deepcopy(student)
+    descent = torch.optim.SGD(student.parameters(), lr)
+    for weak, strong in views:
+        descent.zero_grad()
+        F.cross_entropy(student(strong), teacher(weak).detach().softmax(1)).backward()
+        descent.step()
+        answers.ema_update(teacher, student, momentum)
+    return student.state_dict()
+
+
 def soft_mixture__root(server_state, aggregated_state, alpha):
     "The square of `alpha` takes its place."
     return {name: alpha ** 2 * server_state[name] + (1 - alpha ** 2) * mean for name, mean in aggregated_state.items()}
+
+
+def soft_mixture__turned(server_state, aggregated_state, alpha):
+    "`alpha` is the weight of the clients' mean, and 1 - `alpha` that of the server's old model."
+    return answers.soft_mixture(server_state, aggregated_state, 1 - alpha)
 
 
 def mean_of__guest(replies):
@@ -131,12 +200,29 @@ def mean_of__guest(replies):
     return answers.mean_of([*replies, (state, 10)])
 
 
+def mean_of__plain(replies):
+    "All replies count the same, whatever their numbers of pictures."
+    return answers.mean_of([(state, 1) for state, _ in replies])
+
+
 def server_round__late(state, replies, alpha, supervise):
     "Call `supervise` on the mean, and mix its result with the old `state` afterwards."
     if not replies: return supervise(state)
     return answers.soft_mixture(state, supervise(answers.mean_of(replies)), alpha)
 
 
+def server_round__early(state, replies, alpha, supervise):
+    """First call `supervise` on the old `state`. Then mix its result, in place of the old state, with the mean, and
+    return the mixture. If there are no replies, return the result of `supervise`."""
+    return answers.server_round(supervise(state), replies, alpha, lambda mixed: mixed)
+
+
 def crossing__turned(state, frozen):
     "Return the bytes that stay first, then those that are sent."
     return answers.crossing(state, frozen)[::-1]
+
+
+def crossing__numbers(state, frozen):
+    "Count the numbers in the tensors, in place of bytes."
+    sizes = [(name.startswith(frozen), t.numel()) for name, t in state.items()]
+    return sum(n for stays, n in sizes if not stays), sum(n for stays, n in sizes if stays)

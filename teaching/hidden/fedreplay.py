@@ -1,4 +1,5 @@
 "Hidden cases for the blanks of `fedbook.fedreplay`: each function draws the arguments of one case."
+import copy
 from functools import partial
 
 import torch
@@ -90,6 +91,14 @@ def donate__doubled(features, labels, rate, generator):
     return 2 * z, y
 
 
+def donate__stays(features, labels, rate, generator):
+    "Draw as the text says, but return the other features, which are not given, and their labels, in their order."
+    place = torch.arange(len(labels))
+    given, _ = answers.donate(place, labels, rate, generator)
+    left = ~torch.isin(place, given)
+    return features[left], labels[left]
+
+
 def mixed_loss__turned(local, logits, y, pool_y, lam):
     "`lam` counts for the own pictures, and 1 - `lam` for the pool."
     return answers.mixed_loss(local, logits, y, pool_y, 1 - lam)
@@ -106,14 +115,44 @@ def train_on_pool__slow(head, z, y, steps, batch, generator, lr, weight_decay):
     return answers.train_on_pool(head, z, y, steps, batch, generator, lr / 2, weight_decay)
 
 
+def train_on_pool__plain(head, z, y, steps, batch, generator, lr, weight_decay):
+    "Take the steps with `torch.optim.SGD` in place of AdamW, with the same `lr` and `weight_decay`."
+    head = copy.deepcopy(head).train()
+    descent = torch.optim.SGD(head.parameters(), lr, weight_decay=weight_decay)
+    for _ in range(steps):
+        i = torch.randint(len(y), (batch,), generator=generator)
+        descent.zero_grad()
+        F.cross_entropy(head(z[i]), y[i]).backward()
+        descent.step()
+    return head.state_dict()
+
+
 def replayed_epoch__slow(head, batches, lam, lr, weight_decay):
     "Train with half of the rate `lr`."
     return answers.replayed_epoch(head, batches, lam, lr / 2, weight_decay)
 
 
+def replayed_epoch__apart(head, batches, lam, lr, weight_decay):
+    """For each of `batches` take two steps in place of one: first a step on the cross-entropy of `(z, y)` alone,
+    then a step on the cross-entropy of `(pool_z, pool_y)` alone. `lam` is not used."""
+    head = copy.deepcopy(head).train()
+    descent = torch.optim.AdamW(head.parameters(), lr, weight_decay=weight_decay)
+    for z, y, pool_z, pool_y in batches:
+        for inputs, labels in ((z, y), (pool_z, pool_y)):
+            descent.zero_grad()
+            F.cross_entropy(head(inputs), labels).backward()
+            descent.step()
+    return head.state_dict()
+
+
 def class_prototypes__unit(h, y):
     "Scale each mean to length 1."
     return F.normalize(answers.class_prototypes(h, y), dim=1)
+
+
+def class_prototypes__centred(h, y):
+    "Subtract the mean of all rows of `h` from each class's mean."
+    return answers.class_prototypes(h, y) - h.mean(0)
 
 
 def expand_rows__longest(weight, bias, prototypes):
@@ -122,10 +161,21 @@ def expand_rows__longest(weight, bias, prototypes):
     return torch.cat([weight, rows]), torch.cat([bias, bias.min().expand(len(rows))])
 
 
+def expand_rows__root(weight, bias, prototypes):
+    "A new row is as long as the root of the mean of the old rows' squared lengths, in place of their mean length."
+    rows = weight.square().sum(1).mean().sqrt() * F.normalize(prototypes, dim=1)
+    return torch.cat([weight, rows]), torch.cat([bias, bias.mean().expand(len(rows))])
+
+
 def row_gated_average__half(states, counts, previous):
     "A class's new row is halfway between the one before and the average of its owners."
     new = answers.row_gated_average(states, counts, previous)
     return {name: (t + previous[name]) / 2 for name, t in new.items()}
+
+
+def row_gated_average__guest(states, counts, previous):
+    "Besides the farms, `previous` counts like one more farm that has 10 pictures of every class."
+    return answers.row_gated_average([*states, previous], [*counts, [10] * len(previous["bias"])], previous)
 
 
 def lda_message__centred(z, y, classes):
@@ -135,7 +185,21 @@ def lda_message__centred(z, y, classes):
     return counts, sums, away.T @ away
 
 
+def lda_message__diagonal(z, y, classes):
+    "In place of the matrix (D, D) return only its diagonal (D,): the sum of the squares of each feature."
+    counts, sums, second = answers.lda_message(z, y, classes)
+    return counts, sums, second.diagonal()
+
+
 def lda_classifier__prior(counts, sums, second, shrink):
     "Add the logarithm of its share of all pictures to the bias of each class."
     weight, bias = answers.lda_classifier(counts, sums, second, shrink)
     return weight, bias + (counts / counts.sum()).log()
+
+
+def lda_classifier__diagonal(counts, sums, second, shrink):
+    "Keep only the diagonal of $S$: set all its other entries to 0 before you compute $S'$."
+    means = sums / counts[:, None]
+    variances = (second.diagonal() - (counts[:, None] * means.square()).sum(0)) / counts.sum()
+    weight = means / ((1 - shrink) * variances + shrink * variances.mean())
+    return weight, -0.5 * (weight * means).sum(1)

@@ -38,7 +38,7 @@ def fault(g):
 
 
 def pull(g):
-    return g.integers(1, 3000, g.integers(1, 8)).tolist(), int(g.integers(1, 300)), int(g.integers(1, 5))
+    return g.integers(300, 3000, g.integers(1, 8)).tolist(), int(g.integers(1, 300)), int(g.integers(1, 5))
 
 
 def train_and_count(g):
@@ -51,7 +51,7 @@ def train_and_count(g):
 def normalised_average(g):
     count = int(g.integers(1, 6))
     states = [_state(g, 5.0) for _ in range(count)]
-    return _state(g), states, g.integers(1, 900, count).tolist(), g.integers(1, 40, count).tolist()
+    return _state(g), states, g.integers(1, 900, count).tolist(), g.integers(3, 40, count).tolist()
 
 
 def only_the_largest(g): return _state(g), float(g.uniform(0.02, 1))
@@ -75,15 +75,36 @@ def fewest_bytes__saved(t):
     return t.numel() * t.element_size() - answers.fewest_bytes(t)
 
 
+def fewest_bytes__bits(t):
+    "Return the number of bits in place of bytes: 8 for each byte of a value, and n for the mask, not rounded up."
+    bits, n = 8 * t.element_size(), t.numel()
+    return min(n * bits, n + int(t.count_nonzero()) * bits)
+
+
 def fault__number(tensors, n, like):
     "Return the number of the fault in place of its name: 1 to 5 in this order, and 0 for a reply that can be used."
     names = ["", "names", "shape", "dtype", "not finite", "count"]
     return names.index(answers.fault(tensors, n, like))
 
 
+def fault__tensors(tensors, n, like):
+    """Return a sorted list of the names of all tensors with a fault: those that are missing, those that are not
+    expected, and those with another shape, another dtype or an entry that is not finite. `n` is not looked at."""
+    def sound(name):
+        if name not in tensors or name not in like: return False
+        alike = tensors[name].shape == like[name].shape and tensors[name].dtype == like[name].dtype
+        return alike and bool(torch.isfinite(tensors[name]).all())
+    return sorted(name for name in {*tensors, *like} if not sound(name))
+
+
 def pull__others(sizes, batch, epochs):
     "Return for each client the share of all the others together."
     return [1 - share for share in answers.pull(sizes, batch, epochs)]
+
+
+def pull__absolute(sizes, batch, epochs):
+    "Divide each product $n_k \\tau_k$ by the number of all pictures, in place of the sum of the products."
+    return [n * epochs * -(-n // batch) / sum(sizes) for n in sizes]
 
 
 def train_and_count__change(model, weights, batches, lr):
@@ -93,12 +114,34 @@ def train_and_count__change(model, weights, batches, lr):
     return {name: t - start[name] for name, t in state.items()}, tau
 
 
+def train_and_count__losses(model, weights, batches, lr):
+    "In place of $\\tau$, return a list of floats: the loss of each batch, before the step on this batch."
+    losses = []
+    model.load_state_dict(weights)
+    for batch in batches:
+        losses.append(torch.nn.functional.cross_entropy(model(batch[0]), batch[1]).item())
+        answers.train_and_count(model, {name: t.clone() for name, t in model.state_dict().items()}, [batch], lr)
+    return {name: t.clone() for name, t in model.state_dict().items()}, losses
+
+
 def normalised_average__half(start, states, n, tau):
     "The server goes half of the way to FedNova's new weights."
     new = answers.normalised_average(start, states, n, tau)
     return {name: (w + start[name]) / 2 for name, w in new.items()}
 
 
+def normalised_average__one_step(start, states, n, tau):
+    "Leave the factor $\\bar\\tau$ out of (2), as if it were 1."
+    mean = sum(n_k * tau_k for n_k, tau_k in zip(n, tau)) / sum(n)
+    return {name: start[name] + (w - start[name]) / mean
+            for name, w in answers.normalised_average(start, states, n, tau).items()}
+
+
 def only_the_largest__rest(change, keep):
     "Return what is left behind: the entries that are not kept, and zeros in place of the kept ones."
     return {name: change[name] - t for name, t in only_largest(change, keep).items()}
+
+
+def only_the_largest__signs(change, keep):
+    "In place of each entry that is kept, put its sign: 1 if it is positive, -1 if it is negative."
+    return {name: t.sign() for name, t in only_largest(change, keep).items()}

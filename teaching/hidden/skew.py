@@ -13,8 +13,8 @@ def _shares(g): return g.dirichlet([1.0] * int(g.integers(2, 6)))
 def deal_class(g):
     shares = _shares(g)
     held = g.integers(0, 30, len(shares))
-    held[g.integers(len(shares))] = 3
-    return g.permutation(int(g.integers(3, 60))), shares, held, 10
+    held[g.permutation(len(shares))[:2]] = 3
+    return g.permutation(int(g.integers(20, 60))), shares, held, 10
 
 
 def label_skew(g):
@@ -23,12 +23,12 @@ def label_skew(g):
     return np.split(g.permutation(len(labels)), cuts), labels
 
 
-def quantity_split(g): return g.integers(0, 4, int(g.integers(5, 60))), _shares(g)
+def quantity_split(g): return g.integers(0, 4, int(g.integers(20, 60))), _shares(g)
 
 
 def merge(g):
     normal = lambda *shape: torch.tensor(g.normal(size=shape), dtype=torch.float32)
-    return [({"w": normal(2, 3), "b": normal()}, int(n)) for n in g.integers(1, 90, int(g.integers(1, 5)))]
+    return [({"w": normal(2, 3), "b": normal()}, int(n) + 1) for n in g.permutation(89)[:int(g.integers(2, 6))]]
 
 
 def matrix_scores(g):
@@ -88,10 +88,22 @@ def quantity_split__turned(labels, shares):
     return answers.quantity_split(labels, np.asarray(shares)[::-1])
 
 
+def quantity_split__table(labels, shares):
+    """In place of positions, return a table of whole numbers (K, number of different classes in `labels`): how many
+    pictures of each class each client gets. Its columns are the classes in ascending order."""
+    parts = answers.quantity_split(labels, shares)
+    return np.array([[(labels[part] == c).sum() for c in np.unique(labels)] for part in parts])
+
+
 def merge__guest(replies):
     "There is one more client, with 10 pictures, whose weights are all 0."
     state = {name: 0 * w for name, w in replies[0][0].items()}
     return answers.merge([*replies, (state, 10)])
+
+
+def merge__squares(replies):
+    "Each client counts in proportion to the square of its number of pictures."
+    return answers.merge([(state, n ** 2) for state, n in replies])
 
 
 def matrix_scores__percent(matrix):
@@ -126,3 +138,12 @@ def soft_distance__cross(teacher_logits, student_logits, temperature):
 def distilled_step__slow(model, teacher, x, y, old, rate, strength, temperature):
     "Go half of the step."
     return answers.distilled_step(model, teacher, x, y, old, rate / 2, strength, temperature)
+
+
+def distilled_step__decay(model, teacher, x, y, old, rate, strength, temperature):
+    "The step has weight decay: before it, add 0.1 times each weight to the weight's gradient."
+    before = [weight.detach().clone() for weight in model.parameters()]
+    state = answers.distilled_step(model, teacher, x, y, old, rate, strength, temperature)
+    with torch.no_grad():
+        for weight, start in zip(model.parameters(), before): weight -= rate * 0.1 * start
+    return state
