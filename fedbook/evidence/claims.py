@@ -387,9 +387,16 @@ def verdict_of(claim: dict, corrected: dict[str, float] | None = None) -> str:
     return word + (" †" if claim.get("older") else "")
 
 def _lack(claim: dict) -> str:
+    if claim.get("deviations") and _past(claim): return ", the paper's own error leaves its size possible"
     if claim["seeds"]: return f", about {claim['seeds']} seeds needed"
     if not all(map(math.isfinite, claim["values"])): return ", a run ended in no number"
     return ", more than 1000 seeds needed"
+
+def _past(claim: dict) -> bool:
+    "Whether the interval of `claim` ends before the paper's size, taken as exact."
+    least = min(claim["effect"], key=abs, default=None)
+    if least is None or claim["low"] is None: return False
+    return claim["high"] < least if claim["at_most"] is None else claim["low"] > least
 
 def _excluded(claim: dict) -> str:
     up = claim["at_most"] is None
