@@ -4,6 +4,7 @@ import importlib
 import itertools
 import math
 import pickle
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -19,6 +20,7 @@ import fedbook.methods.continual as continual
 from conftest import by_day, equal
 
 from fedbook.methods.continual import (Comparison, FedAvg, FedProx, Finetune, Stream, StreamExperiment,
+                                       TaskSizes, drawn_stream,
                                        expandable_cnn, expandable_resnet18, holdings, make_stream, padded,
                                        probe, run_stream, stream_row, train_on_all, widen)
 from fedbook.engine.local import distillation_loss, snapshot
@@ -331,3 +333,39 @@ def test_each_method_is_tried_alike_on_seeds_of_their_own_and_runs_at_its_best_r
     assert comparison.experiment(FedAvg, 0).sizes.lr == 0.04
     table = comparison.tuned([FedAvg])._repr_markdown_()
     assert "rates × 0.5" in table and "20.0%" in table and "× 2 |" in table
+
+
+# Pictures drawn by the seed
+
+
+def in_bytes(pairs): return Counter(picture.numpy().tobytes() for x, _ in pairs for picture in x)
+
+
+def test_a_drawn_stream_tests_on_what_no_seed_trains_on():
+    sizes = TaskSizes(pictures=30, test_pictures=20, clients=3)
+    streams = [drawn_stream(sizes, seed, tuning) for seed in (0, 1) for tuning in (False, True)]
+    for stream in streams:
+        assert all(y.bincount(minlength=10).max() == 20 for _, y in stream.test)
+        trained = in_bytes(pair for client in stream.clients for pair in client)
+        assert trained.total() == 300
+        for other in streams[::2]: assert not trained & in_bytes(other.test), "rows are tested on another pile"
+        assert not trained & in_bytes(stream.test)
+    assert in_bytes(streams[0].test) != in_bytes(streams[2].test), "the seed draws them"
+    assert not in_bytes(streams[1].test) & in_bytes(streams[0].test), "what is tuned on is in no result"
+
+
+def test_a_drawn_stream_labels_as_make_stream_does():
+    sizes = TaskSizes(pictures=30, test_pictures=20, clients=3)
+    drawn, made = drawn_stream(sizes, 3), make_stream(sizes, 3)
+    assert drawn.tasks == made.tasks and drawn.name == made.name and drawn.shape == made.shape
+    for (x, y), (same_x, same_y) in zip(drawn.test, made.test):
+        assert y.tolist() == same_y.tolist() and x.dtype == same_x.dtype
+    of_class = {c: x[y == c].float().mean(0) for x, y in made.test for c in y.unique().tolist()}
+    for x, y in drawn.test:
+        for c in y.unique().tolist():
+            far = {k: float((mean - x[y == c].float().mean(0)).abs().mean()) for k, mean in of_class.items()}
+            assert min(far, key=far.get) == c
+
+
+def test_without_pictures_to_tune_on_it_says_so():
+    with pytest.raises(UserError, match="pictures=1000 .* to tune on"): drawn_stream(TaskSizes(), 0, True)

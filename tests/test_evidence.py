@@ -10,7 +10,7 @@ from scipy import stats
 from fedbook.evidence.claims import (OWN_VERDICTS, VERDICTS, Judgement, chance_note, claims_table,
                                      headline_p_values, holds_if, holm, interval, interval_text, judge,
                                      judged_claim, looks, own_word, p_value, Results, seeds_needed,
-                                     shaken,
+                                     shaken, size_half,
                                      verdict_counts, verdict_of)
 from fedbook.engine.errors import UserError
 
@@ -354,3 +354,40 @@ def test_a_results_file_says_what_it_was_made_with_and_can_be_read_again(tmp_pat
     before = results.file.read_text()
     kept.save()
     assert results.file.read_text() == before
+
+
+# The paper's error, and runs that collapse
+
+
+def test_the_interval_of_a_difference_is_welchs():
+    ours, theirs = [0.3, 1.4, -0.2, 0.9, 0.5], [2.0, 2.6, 3.1]
+    found = stats.ttest_ind(ours, theirs, equal_var=False).confidence_interval(0.95)
+    half = size_half(ours, [np.std(theirs, ddof=1)])
+    assert 2 * half == pytest.approx(found.high - found.low)
+    assert size_half(ours) == pytest.approx(interval(ours)[1])
+
+
+def test_a_size_that_the_papers_own_error_leaves_possible_is_not_excluded():
+    values = [0.010, 0.012, 0.008, 0.011, 0.009]
+    assert judge(values, at_least=0, effect=0.02).verdict == "weaker"
+    assert judge(values, at_least=0, effect=0.02, deviations=(0.013, 0.031)).verdict == "reproduced"
+    assert judge(values, at_least=0, effect=0.2, deviations=(0.013, 0.031)).verdict == "weaker"
+    none = [value - 0.010 for value in values]
+    open_ = judged_claim("a", none, at_least=0, effect=0.0265, of="a paper", deviations=(0.024, 0.023))
+    assert open_["verdict"] == "undecided" and "own error" in verdict_of(open_)
+    assert judge(none, at_least=0, effect=0.0265).verdict == "not found"
+
+
+def test_a_seed_that_strays_asks_for_signs():
+    assert judge([9.0, 8.8, 9.1, 8.9, 30.0], at_least=5).signs == 0.0625
+    assert judge([5.1, 5.2, 5.0, 5.3, 9.0], at_least=3).verdict == "undecided", "t and five signs"
+    many = [5.1, 5.2, 5.0, 5.3, 5.15, 5.25, 5.05, 9.0]
+    assert judge(many, at_least=3).verdict == "reproduced"
+    assert judge([5.1, 5.2, 5.0], at_least=4.5, collapses=True).seeds == 6
+    assert judge([5.1, 5.2, 5.0], at_least=4.5).verdict == "reproduced"
+
+
+def test_a_share_ends_at_0_and_1():
+    kept = judged_claim("a", [1.0, 1.0, 0.75], at_least=0.5, unit="%", share=True)
+    assert kept["high"] == 1.0 and kept["low"] > 0.3
+    assert judged_claim("a", [1.0, 1.0, 0.75], at_least=0.5, unit="%")["high"] > 1

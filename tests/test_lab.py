@@ -476,10 +476,12 @@ def test_holds_judges_a_property(capsys):
     ([1, [2]], np.array([1.0, 2.0]), False), ("x", "x", True), ("x", 1, False), (None, 1.0, False),
     ([1, 2], [1], False), (math.nan, math.nan, True), (True, True, True),
     (2**32 + 4000, 2**32, False), (2**32 + 1, 2**32, False), (2**60 + 1, 2**60, False), (2**70, 2**70, True),
-    (torch.tensor([2**32 + 1]), torch.tensor([2**32]), False), (torch.tensor([2**60 + 1]), torch.tensor([2**60]), False),
+    (torch.tensor([2**32 + 1]), torch.tensor([2**32]), False),
+    (torch.tensor([2**60 + 1]), torch.tensor([2**60]), False),
     (np.uint64(2**63), np.uint64(2**63 + 1), False), ([2**32 + 1], np.array([2**32]), False),
     ({"a": (2**32 + 1,)}, {"a": (2**32,)}, False), (2.0**32 + 4000, 2**32, False), (2.0**32, 2**32, True),
-    (2.0**32 + 4000, 2.0**32, True), (8.0, 8, True), (1e-17, 0, True), (3 * 0.1 / 0.1, 3, True), (8.001, 8, False),
+    (2.0**32 + 4000, 2.0**32, True), (8.0, 8, True), (1e-17, 0, True), (3 * 0.1 / 0.1, 3, True),
+    (8.001, 8, False),
     (torch.tensor([True]), torch.tensor([False]), False), (torch.tensor([1]), torch.tensor([True]), True)])
 def test_same(a, b, want): assert same(a, b) is want
 

@@ -98,7 +98,7 @@ RUNS_OF_A_PAPER = 3  # runs behind a figure that a paper prints with its deviati
 
 def size_half(values: Sequence[float], deviations: Sequence[float] = (), level: float = 0.95) -> float:
     """Return half the width of the interval of `level` of the mean of `values` (at least two) minus a paper's
-    size, equation (5). `deviations`: of the figures whose difference that size is, as the paper prints them."""
+    size, equation (5). `deviations`: what the paper prints beside the figures whose difference that size is."""
     needs("scipy")
     from scipy.stats import t
 
@@ -112,19 +112,19 @@ def size_half(values: Sequence[float], deviations: Sequence[float] = (), level: 
 # %% ../../nbs/evidence/claims.ipynb #5e2ab014
 def strays(values: Sequence[float], level: float = 0.99) -> bool:
     """Return whether one of `values` lies so far from the mean of all that fewer than 1 - `level` of normal
-    samples have such a one (Grubbs 1969); False for fewer than four values."""
+    samples have such a one (Grubbs 1969); False for fewer than five values."""
     needs("scipy")
     from scipy.stats import t
 
     n = len(values)
-    if n < 4: return False
+    if n < 5: return False
     mean, deviation = _deviation(values)
     far = max(abs(value - mean) for value in values)
     edge = float(t.ppf(1 - (1 - level) / (2 * n), n - 2)) ** 2
     return far > deviation * (n - 1) / math.sqrt(n) * math.sqrt(edge / (n - 2 + edge))
 
 def sign_p(values: Sequence[float], bound: float) -> float:
-    "Return the two-sided p-value of the sign test that the median of `values` is `bound`; values on it do not count."
+    "Return the two-sided p-value of the sign test that the median of `values` is `bound`; ties do not count."
     needs("scipy")
     from scipy.stats import binomtest
 
@@ -183,7 +183,7 @@ def _equivalence(low, high, at_least, at_most):
     return "contradicted" if high < at_least or at_most < low else "undecided"
 
 def _one_sided(found, size, bound, effect, reach, sign):
-    "The word for one bound: from below (`sign` 1), or from above (-1); `size`: mean and half width against the paper's."
+    "The word for one bound, from below (`sign` 1) or above (-1); `size`: mean and half width against the paper."
     low, high = sorted((sign * found.low, sign * found.high))
     lowest, highest = (sign * size[0] - size[1], sign * size[0] + size[1])
     ends = [] if effect is None else [effect] if isinstance(effect, (int, float)) else effect
@@ -264,11 +264,11 @@ def judged_claim(text: str, values: Iterable[float], at_least: float | None = No
     `of`: the paper whose own sentence it is; without it, it is a check of our own. `paper`: the paper's
     figure; `source`: its place; `effect`: its size, in the unit of `values` (a check of our own is judged by
     its bound alone); `deviations` and `collapses`: see `judge`. `unit` "%": values are written in percent;
-    `share`: they are shares of a whole, so the interval ends at 0 and 1. `reach`: what the best possible method would have given, one number per seed; `why`: a
-    reason why it is not testable here. `reruns`: results of at least four reruns of one seed, whose spread is
-    printed; `note`: what is under test does this; `curve`: pairs of another setting and its values, without values
-    where it was not measured. A claim
-    with a value that is not finite is undecided."""
+    `share`: they are shares of a whole, so the interval ends at 0 and 1. `reach`: what the best possible
+    method would have given, one number per seed; `why`: a reason why it is not testable here. `reruns`:
+    results of at least four reruns of one seed, whose spread is printed; `note`: what is under test does this;
+    `curve`: pairs of another setting and its values, without values where it was not measured. A claim with a
+    value that is not finite is undecided."""
     values = [float(v) for v in values]
     size = [] if effect is None else [effect] * 2 if isinstance(effect, (int, float)) else list(effect)
     best = None if reach is None else [float(v) for v in reach]
@@ -288,8 +288,8 @@ def judged_claim(text: str, values: Iterable[float], at_least: float | None = No
 def judged_again(claim: dict, values: Iterable[float]) -> dict:
     """Return `claim` (a dict from `judged_claim`), judged with these `values`; the spread of its reruns
     stays."""
-    same = ("at_least", "at_most", "of", "paper", "source", "unit", "reach", "why", "note", "level", "deviations",
-            "collapses", "share")
+    same = ("at_least", "at_most", "of", "paper", "source", "unit", "reach", "why", "note", "level",
+            "deviations", "collapses", "share")
     curve = [(point["setting"], point["values"]) for point in claim["curve"]]
     judged = judged_claim(claim["claim"], values, effect=claim["effect"] or None, curve=curve,
                           **{name: claim[name] for name in same if name in claim})

@@ -499,7 +499,7 @@ class FedCBDRLabSizes(FedCBDRSizes):
     ablations: int = 0                     # seeds of rows that take the method apart
     lengths: tuple[Count, ...] = ()        # other rounds of a task that five rows are measured with
     length_seeds: int = 0                  # seeds of these rows
-    memories: tuple[Count, ...] = ()       # values of M that FedCBDR and Re-Fed are measured with, in three tasks
+    memories: tuple[Count, ...] = ()       # values of M for FedCBDR and Re-Fed in three tasks
     passes: tuple[Count, ...] = ()         # other passes of a client in a round
     judge_epochs: Count = 8                # passes of a network that has all tasks together
     side_seeds: int = 0                    # seeds of the rows with other M, other passes, and three tasks
@@ -531,9 +531,9 @@ def _with_rivals(profile: str, **more: Any) -> FedCBDRLabSizes:
     return FedCBDRLabSizes(**vars(of_the_chapter[profile]) | more)
 
 profiles = {
-    "smoke": _with_rivals("smoke", synthetic=4, judge_epochs=1, proxy_steps=1, ablations=1, lengths=(2,), length_seeds=1,
-                          memories=(6,), passes=(2,), side_seeds=1, feature_seeds=1, digit_seeds=1, map_seeds=1,
-                          digit_rounds=1, reruns=2, rates=(0.02,), tuning=1),
+    "smoke": _with_rivals("smoke", synthetic=4, judge_epochs=1, proxy_steps=1, ablations=1, lengths=(2,),
+                          length_seeds=1, memories=(6,), passes=(2,), side_seeds=1, feature_seeds=1,
+                          digit_seeds=1, map_seeds=1, digit_rounds=1, reruns=2, rates=(0.02,), tuning=1),
     "quick": _with_rivals("quick", seeds=1, pictures=200, test_pictures=200, clients=5, rounds=4, lr=0.01,
                           buffer_size=60, others=0, digit_seeds=2, map_seeds=1, digit_rounds=4),
     "full": _with_rivals("full", rounds=32, others=3, ablations=3, lengths=(8, 16, 64), length_seeds=3,
