@@ -502,6 +502,8 @@ class FedCBDRLabSizes(FedCBDRSizes):
     memories: tuple[Count, ...] = ()       # values of M for FedCBDR and Re-Fed in three tasks
     passes: tuple[Count, ...] = ()         # other passes of a client in a round
     judge_epochs: Count = 8                # passes of a network that has all tasks together
+    augment: bool = False                  # whether all networks are trained on cropped and flipped pictures
+    feature_rounds: Count = 100            # rounds of a task of the long run on features
     side_seeds: int = 0                    # seeds of the rows with other M, other passes, and three tasks
     feature_seeds: int = 0                 # seeds of the rows on frozen features
     digit_seeds: Count = 10                # seeds of the experiments on digits
@@ -531,7 +533,7 @@ def _with_rivals(profile: str, **more: Any) -> FedCBDRLabSizes:
     return FedCBDRLabSizes(**vars(of_the_chapter[profile]) | more)
 
 profiles = {
-    "smoke": _with_rivals("smoke", synthetic=4, judge_epochs=1, proxy_steps=1, ablations=1, lengths=(2,),
+    "smoke": _with_rivals("smoke", augment=True, synthetic=4, judge_epochs=1, proxy_steps=1, ablations=1, lengths=(2,),
                           length_seeds=1, memories=(6,), passes=(2,), side_seeds=1, feature_seeds=1,
                           digit_seeds=1, map_seeds=1, digit_rounds=1, reruns=2, rates=(0.02,), tuning=1),
     "quick": _with_rivals("quick", seeds=1, pictures=200, test_pictures=200, clients=5, rounds=4, lr=0.01,
@@ -539,7 +541,7 @@ profiles = {
     "full": _with_rivals("full", rounds=32, others=3, ablations=3, lengths=(8, 16, 64), length_seeds=3,
                          memories=(15, 30, 45), passes=(1, 5), side_seeds=3, feature_seeds=20, reruns=4,
                          tuning=1, synthetic=1024),
-    "paper": _with_rivals("paper", synthetic=10240, others=3, ablations=3),
+    "paper": _with_rivals("paper", augment=True, synthetic=10240, others=3, ablations=3),
 }
 
 # %% ../../nbs/evidence/fedcbdr.ipynb #13f00005
