@@ -37,6 +37,7 @@ def statement(tree):
     read = {s.get_name() for s in symbols if s.is_referenced()} - bound
     inner = {name for child in table.get_children() for name in asked_in(child)}
     defines = isinstance(tree, ast.FunctionDef | ast.ClassDef)
+    if defines: changed &= inner
     return Statement(tree, bound | changed, read | changed | (inner if defines else inner - bound))
 
 

@@ -275,6 +275,8 @@ def test_what_an_expression_needs(bench):
                      "def f(x):\n    return math.sqrt(x) + g(x)", "def g(x):\n    return d['k']"]
     assert bench.needed(["s = 1", "t = s", "t += 1"], "t") == ["s = 1", "t = s", "t += 1"]
     assert "for s in range(3):\n    f(s)" in bench.needed(cells, "s")
+    own = ["d = {}\nprint(d)", "def f():\n    d = {}\n    d['k'] = 1\n    return d"]
+    assert bench.needed(own, "f()") == own[1:], "a name of the function's own"
 
 
 def test_half_of_cifar10(bench, tmp_path, monkeypatch, capsys):

@@ -533,8 +533,8 @@ def _with_rivals(profile: str, **more: Any) -> FedCBDRLabSizes:
     return FedCBDRLabSizes(**vars(of_the_chapter[profile]) | more)
 
 profiles = {
-    "smoke": _with_rivals("smoke", augment=True, synthetic=4, judge_epochs=1, proxy_steps=1, ablations=1, lengths=(2,),
-                          length_seeds=1, memories=(6,), passes=(2,), side_seeds=1, feature_seeds=1,
+    "smoke": _with_rivals("smoke", augment=True, synthetic=4, judge_epochs=1, proxy_steps=1, ablations=1,
+                          lengths=(2,), length_seeds=1, memories=(6,), passes=(2,), side_seeds=1, feature_seeds=1,
                           digit_seeds=1, map_seeds=1, digit_rounds=1, reruns=2, rates=(0.02,), tuning=1),
     "quick": _with_rivals("quick", seeds=1, pictures=200, test_pictures=200, clients=5, rounds=4, lr=0.01,
                           buffer_size=60, others=0, digit_seeds=2, map_seeds=1, digit_rounds=4),
