@@ -35,8 +35,9 @@ from fedbook.deploy.flower import fingerprint, write_app
 from fedbook.engine.errors import UserError
 import fedbook.deploy.nodes as nodes_module
 from fedbook.privacy.secagg import known_keys, private_key
-from fedbook.deploy.nodes import (LocalNodes, NodeProcess, check_certificate, check_server, write_authority,
-                                  join_server, write_certificate, write_compose, write_keys, write_node_key)
+from fedbook.deploy.nodes import (LocalNodes, NodeProcess, check_certificate, check_server, join_server,
+                                  renew_certificate, write_authority, write_certificate, write_compose,
+                                  write_keys, write_node_key)
 from fedbook.engine.wire import Ledger, pack, part, unpack
 
 RECEIVED, SENDING = r"Receiving: {} message(?s:.*?)Received successfully", r"Sending: {} message"
@@ -185,8 +186,7 @@ def typed(*words):
 
 def expire(keys):
     "Let the server in the folder `keys` show a certificate that has expired."
-    write_certificate(keys / "authority", days=1e-6)
-    for file in ("server.key", "server.pem"): (keys / "authority" / file).replace(keys / "server" / file)
+    renew_certificate(keys, days=1e-6)
     sleep(1.1)
 
 

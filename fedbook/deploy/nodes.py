@@ -468,6 +468,10 @@ fedbook flower-renew {folder})
    (folder="/its/test/pictures" where the server has test pictures of its own)
 """
 
+def _hand_over(authority, server):
+    "Move the server's certificate and key from the folder of the authority to that of the server."
+    for file in ("server.pem", "server.key"): (authority / file).replace(server / file)
+
 def write_keys(folder: str | Path, host: str, count: int, days: float = 90.0, port: int = 8000) -> str:
     """Write keys and certificates for a server, `count` nodes and an operator's desk into the new
     `folder`, and return what is to be typed on which machine. Nodes call the server `host`, at `port`;
@@ -480,7 +484,7 @@ def write_keys(folder: str | Path, host: str, count: int, days: float = 90.0, po
     for machine in machines:
         machine.mkdir(mode=0o700)
         shutil.copy(place / "authority/ca.pem", machine)
-    for file in ("server.pem", "server.key"): shutil.move(place / "authority" / file, place / "server")
+    _hand_over(place / "authority", place / "server")
     public = [write_node_key(machine / "key").with_name("key.pub").read_text() for machine in machines[2:]]
     known = "".join(f"{i} {text}\n" for i, text in enumerate(public))
     for i, machine in enumerate(machines[2:]):
@@ -507,7 +511,7 @@ def renew_certificate(folder: str | Path, days: float = 90.0) -> str:
     shown = _read(place / "server/server.pem")
     names = shown.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     write_certificate(place / "authority", [str(name.value) for name in names.value], days)
-    for file in ("server.pem", "server.key"): (place / "authority" / file).replace(place / "server" / file)
+    _hand_over(place / "authority", place / "server")
     end = _read(place / "server/server.pem").not_valid_after_utc
     return (f"renewed until {end:{_DATE}}: server.pem and server.key in {place}/server; take them to the "
             "server and start flower-superlink again, with the line of before. Nodes go on as they are.")
@@ -623,7 +627,7 @@ def write_compose(folder: str | Path, count: int = 2, hosts: Sequence[str] = (),
         for place in ("keys", "data", "state"): (folder / name / place).mkdir(parents=True)
     authority = write_authority(folder / "authority", ["superlink", "127.0.0.1", *hosts], days).parent
     for name in (*names, "desk"): shutil.copy(authority / "ca.pem", folder / name / "keys")
-    for file in ("server.pem", "server.key"): shutil.move(authority / file, folder / "superlink/keys")
+    _hand_over(authority, folder / "superlink/keys")
     for i in range(count):
         key = write_node_key(folder / f"node{i}/keys/key")
         shutil.copy(key.with_name("key.pub"), folder / f"desk/keys/node{i}.pub")

@@ -172,10 +172,13 @@ def _signs_needed(values, bound, level, most=1000):
     sides = lambda n: [1.0] * round(share * n) + [-1.0] * (n - round(share * n))
     return next((n for n in range(len(values) + 1, most) if sign_p(sides(n), 0) <= 1 - level), None)
 
+def _ends(effect):
+    "The ends of a paper's size: a number, or a range; none where it prints none."
+    return [] if effect is None else [effect] if isinstance(effect, (int, float)) else effect
+
 def _beyond(mean, effect, up):
     "The end of the paper's size that lies beyond `mean`: to exclude it decides, too."
-    ends = [] if effect is None else [effect] if isinstance(effect, (int, float)) else effect
-    return [end for end in [min(ends, key=abs)] if (end > mean if up else end < mean)] if ends else []
+    return [end for end in sorted(_ends(effect), key=abs)[:1] if (end > mean if up else end < mean)]
 
 def _equivalence(low, high, at_least, at_most):
     "The word for two bounds."
@@ -186,8 +189,7 @@ def _one_sided(found, size, bound, effect, reach, sign):
     "The word for one bound, from below (`sign` 1) or above (-1); `size`: mean and half width against the paper."
     low, high = sorted((sign * found.low, sign * found.high))
     lowest, highest = (sign * size[0] - size[1], sign * size[0] + size[1])
-    ends = [] if effect is None else [effect] if isinstance(effect, (int, float)) else effect
-    papers = sorted(sign * end for end in ends)
+    papers = sorted(sign * end for end in _ends(effect))
     best = math.inf if reach is None else sign * math.fsum(reach) / len(reach)
     short = bool(papers) and best < papers[0]
     if best < sign * bound: return "not testable here"

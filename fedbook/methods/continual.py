@@ -161,6 +161,11 @@ def _task(data, classes, rank, most):
     x, y = data.take(torch.cat(places)).tensors()
     return x, rank[y]
 
+def _shared(tasks, sizes, seed):
+    "Each task's pictures and labels, shared among the clients: a list of pairs for each client."
+    shares = [dirichlet(y, sizes.clients, sizes.alpha, [seed, t]) for t, (_, y) in enumerate(tasks)]
+    return [[(x[own[k]], y[own[k]]) for (x, y), own in zip(tasks, shares)] for k in range(sizes.clients)]
+
 @lru_cache(maxsize=2)
 def make_stream(sizes: "TaskSizes", seed: int) -> Stream:
     """Return the `Stream` that `sizes` describe: the classes of a data set dealt to tasks in an order drawn
@@ -170,10 +175,9 @@ def make_stream(sizes: "TaskSizes", seed: int) -> Stream:
     tasks = class_stream(len(train.classes), sizes.tasks, sizes.order, seed)
     rank = torch.tensor(np.argsort(sum(tasks, [])))
     whole = [_task(train, classes, rank, sizes.pictures) for classes in tasks]
-    shares = [dirichlet(y, sizes.clients, sizes.alpha, [seed, t]) for t, (_, y) in enumerate(whole)]
-    clients = [[(x[own[k]], y[own[k]]) for (x, y), own in zip(whole, shares)] for k in range(sizes.clients)]
-    return Stream([[train.classes[c] for c in classes] for classes in tasks], clients,
-                  [_task(test, classes, rank, sizes.test_pictures) for classes in tasks], train.name)
+    tested = [_task(test, classes, rank, sizes.test_pictures) for classes in tasks]
+    named = [[train.classes[c] for c in classes] for classes in tasks]
+    return Stream(named, _shared(whole, sizes, seed), tested, train.name)
 
 # %% ../../nbs/methods/continual.ipynb #c0a70022
 @lru_cache(maxsize=2)
@@ -209,9 +213,8 @@ def drawn_stream(sizes: "TaskSizes", seed: int, tuning: bool = False) -> Stream:
         x = [each[c][place] for c in some]
         return torch.cat(x), torch.cat([torch.full((len(own),), rank[c]) for c, own in zip(some, x)])
     train, test = ([together(some, place) for some in tasks] for place in (0, 1))
-    shares = [dirichlet(y, sizes.clients, sizes.alpha, [seed, t]) for t, (_, y) in enumerate(train)]
-    clients = [[(x[own[k]], y[own[k]]) for (x, y), own in zip(train, shares)] for k in range(sizes.clients)]
-    return Stream([[classes[c] for c in some] for some in tasks], clients, test, name)
+    named = [[classes[c] for c in some] for some in tasks]
+    return Stream(named, _shared(train, sizes, seed), test, name)
 
 # %% ../../nbs/methods/continual.ipynb #398c9717
 @dataclass(frozen=True)
