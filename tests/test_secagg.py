@@ -581,9 +581,50 @@ def test_signed_lists_give_the_same_sum():
 def test_nobody_answers_beside_one_who_is_made_up():
     server, federation = signing(named(skip=[4]))
     server.begin(federation.ids, 0)
-    first, second, third, _ = server.steps(federation.ids, 0)
-    for step in (first, second): take(step, federation, server)
-    with pytest.raises(TooFewReplies, match="known as client 4 has not signed"): take(third, federation, server)
+    first, second, *_ = server.steps(federation.ids, 0)
+    take(first, federation, server)
+    with pytest.raises(TooFewReplies, match="known as client 4 has not signed its keys"):
+        take(second, federation, server)
+
+
+def sealed(victim, others, threshold):
+    "The victim's letters after a server listed it beside `others`, signed with keys of the server's own."
+    own = victim.advertise(Msg())
+    clients = {0: own, **{id: client.advertise(Msg()) for id, client in others.items()}}
+    keys, signatures = (torch.stack([msg.tensors[name] for msg in clients.values()])
+                        for name in ("keys", "signature"))
+    return victim.share(Msg({"keys": keys[:, :2], "signatures": signatures}, {"ids": [*clients]}))
+
+
+@pytest.mark.parametrize("made_up", [1, 3])
+def test_no_piece_is_sealed_for_a_client_that_the_server_made_up(made_up):
+    "With t of 5 on its side it would read a client alone, without anybody's letter."
+    real, fake = named(), named()
+    make = lambda id, identity: SecureClient(Tiny(SIZES).client(id), 3, HOW, identity=identity)
+    honest = {id: make(id, real[id]) for id in range(1, 5)}
+    assert sealed(make(0, real[0]), honest, 3).tensors["letters"].any()
+    others = {id: make(id, fake[id]) if id > 4 - made_up else client for id, client in honest.items()}
+    with pytest.raises(Refused, match=f"client {5 - made_up} has not signed its keys"):
+        sealed(make(0, real[0]), others, 3)
+
+
+def test_keys_of_an_older_round_are_noticed_before_an_upload():
+    "The server shows client 0 the keys that client 1 signed a round before: nobody else has that list."
+    identities = named()
+    clients = {id: SecureClient(Tiny(SIZES).client(id), 2, HOW, identity=identities[id]) for id in range(3)}
+    old = clients[1].advertise(Msg()).tensors
+    new = {id: client.advertise(Msg()).tensors for id, client in clients.items()}
+    def listed(shown):
+        told = {"keys": torch.stack([each["keys"][:2] for each in shown.values()]),
+                "signatures": torch.stack([each["signature"] for each in shown.values()])}
+        return Msg(told, {"ids": [0, 1, 2]})
+    mine = clients[0].share(listed(new | {1: old})).tensors
+    others = [clients[id].share(listed(new)).tensors for id in (1, 2)]
+    signatures = torch.stack([mine["signature"], *(each["signature"] for each in others)])
+    letters = torch.stack([mine["letters"][0], *(each["letters"][0] for each in others)])
+    with pytest.raises(Refused, match="client 1 has not signed the list of keys"):
+        clients[0].masked(Msg({"letters": letters, "signatures": signatures},
+                              {"sharers": [0, 1, 2], "asked": {}}))
 
 
 @pytest.mark.parametrize("change", [lambda t: t[[1, 0, 2, 3, 4]], lambda t: t ^ 1, lambda t: t[:4],
@@ -591,11 +632,12 @@ def test_nobody_answers_beside_one_who_is_made_up():
 def test_signatures_that_are_not_theirs_are_refused(change):
     identity = named()
     signatures = torch.stack([identity[id].sign(b"list") for id in range(5)])
-    identity[0].check(b"list", [0, 1, 2, 3, 4], signatures)
-    with pytest.raises(Refused, match="has not signed"):
-        identity[0].check(b"list", [0, 1, 2, 3, 4], change(signatures))
+    everybody = dict.fromkeys(range(5), b"list")
+    identity[0].check("that", everybody, signatures)
+    with pytest.raises(Refused, match="has not signed that"):
+        identity[0].check("that", everybody, change(signatures))
     with pytest.raises(Refused, match="client 0 has not signed"):
-        identity[0].check(b"other", [0, 1], signatures[:2])
+        identity[0].check("that", {0: b"other", 1: b"list"}, signatures[:2])
 
 
 def test_an_identity_out_of_the_files_of_nodes(tmp_path):
@@ -604,7 +646,7 @@ def test_an_identity_out_of_the_files_of_nodes(tmp_path):
                                                 for id, key in enumerate(keys)))
     known = known_keys(tmp_path / "known.txt")
     one, two = (Identity(private_key(key), known) for key in keys)
-    one.check(b"list", [0, 1], torch.stack([one.sign(b"list"), two.sign(b"list")]))
+    one.check("that", dict.fromkeys((0, 1), b"list"), torch.stack([one.sign(b"list"), two.sign(b"list")]))
     with pytest.raises(UserError, match="known=.*a line for each client"): known_keys(keys[0])
     with pytest.raises(UserError, match="key=.*private key"): private_key(tmp_path / "known.txt")
 

@@ -224,6 +224,9 @@ class _Secrets:
 # %% ../../nbs/privacy/secagg.ipynb #5ecd0117
 def _digest(msg): return hashlib.sha256(pack(msg)).digest()
 
+def _about_keys(id, keys):
+    return hashlib.sha256(f"keys of client {id} ".encode() + keys.numpy().tobytes()).digest()
+
 class _List(NamedTuple):
     "The public keys of a round: `keys` (n, 2, 32) of clients `ids`, for letters and for masks."
     ids: list
@@ -232,6 +235,8 @@ class _List(NamedTuple):
 
     def about(self):
         return hashlib.sha256(f"{self.ids} {self.threshold} ".encode() + self.keys.numpy().tobytes()).digest()
+
+    def about_keys(self): return {id: _about_keys(id, keys) for id, keys in zip(self.ids, self.keys)}
 
     def about_answers(self, asked): return hashlib.sha256(self.about() + _digest(asked)).digest()
 
@@ -328,15 +333,16 @@ class Identity(NamedTuple):
     known: dict[int, Any]
 
     def sign(self, about: bytes) -> torch.Tensor:
-        "Return the signature of the list with the digest `about`, uint8 (96,)."
+        "Return the signature of what has the digest `about`, uint8 (96,)."
         return torch.tensor([*signature_of(self.key, about)], dtype=torch.uint8)
 
-    def check(self, about: bytes, ids: list[int], signatures: Any) -> None:
-        "Raise `Refused` unless all clients `ids` signed that list: `signatures` (k, 96), in their order."
-        for id, signature in zip_longest(ids, signatures):
+    def check(self, what: str, abouts: dict[int, bytes], signatures: Any) -> None:
+        """Raise `Refused` unless each client in `abouts` signed `what` has its digest there: `signatures` (k,
+        96), in their order."""
+        for id, signature in zip_longest(abouts, signatures):
             known = id in self.known and signature is not None
-            if not known or not has_signed(self.known[id], about, signature.numpy().tobytes()):
-                raise Refused(f"the one who is known as client {id} has not signed the list of keys")
+            if not known or not has_signed(self.known[id], abouts[id], signature.numpy().tobytes()):
+                raise Refused(f"the one who is known as client {id} has not signed {what}")
 
 def _signing():
     from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
@@ -395,8 +401,9 @@ class SecureClient:
 
     `threshold` and `how` (an `Additive`) must be the server's; `clear` are the verbs of `client` that travel
     as they are; `book` is a folder for what was answered (None, in a simulation alone: this process remembers
-    it); with an `identity` it signs the round's list of keys, and uploads only where all others have signed
-    it. Raises `Refused` for what it must not answer, and `UserError` for numbers that do not fit."""
+    it); with an `identity` it signs its keys and the round's list, shares its secrets only where all keys on
+    the list are signed, and uploads only where all others have signed it. Raises `Refused` for what it must
+    not answer, and `UserError` for numbers that do not fit."""
     verbs: tuple[str, ...] = ("advertise", "share", "masked", "unmask")
     keeps: tuple[str, ...] = ("client", "secret", "ids", "keys", "sharers", "held")
 
@@ -419,23 +426,31 @@ class SecureClient:
 
     def advertise(self, msg: Msg) -> Msg:
         """Draw new secrets for a round; return `keys` (3, 32): public keys for encryption and for masks, and
-        a digest of the own secret."""
+        a digest of the own secret; with an identity their `signature` (96,), too."""
         self._forget()
         self.secret = torch.tensor(list(os.urandom(32)), dtype=torch.uint8)
-        return Msg({"keys": torch.from_numpy(_rows(_Secrets(self.secret).public))})
+        keys = torch.from_numpy(_rows(_Secrets(self.secret).public))
+        return self._signed({"keys": keys}, lambda: _about_keys(self.client.id, keys[:2]))
+
+    def _signed(self, tensors, about):
+        if self.identity: tensors["signature"] = self.identity.sign(about())
+        return Msg(tensors)
 
     def share(self, msg: Msg) -> Msg:
-        """Read the round's list of clients in `msg`, `ids` and public `keys` (n, 2, 32); return `letters` (n,
-        80), the shares of the own secrets, encrypted for each of the ids; with an identity its `signature`
-        (96,) of the list, too."""
+        """Read the round's list of clients in `msg`, `ids` and public `keys` (n, 2, 32), and where there is
+        an identity check their `signatures` (n, 96); return `letters` (n, 80), the shares of the own secrets,
+        encrypted for each of the ids; with an identity its `signature` (96,) of the list, too."""
         _, id, mine = self._secrets()
         listed = _List(msg.meta["ids"], msg.tensors["keys"], self.threshold)
         _check_list(listed, id, mine)
+        self._check("its keys", listed.about_keys(), msg)
         _promise(self.book, id, self.secret, "share", msg)
         self.ids, self.keys = listed.ids, listed.keys
-        reply = Msg({"letters": torch.from_numpy(_letters(listed, id, mine))})
-        if self.identity: reply.tensors["signature"] = self.identity.sign(listed.about())
-        return reply
+        letters = torch.from_numpy(_letters(listed, id, mine))
+        return self._signed({"letters": letters}, listed.about)
+
+    def _check(self, what, abouts, msg):
+        if self.identity: self.identity.check(what, abouts, msg.tensors.get("signatures", ()))
 
     def masked(self, msg: Msg) -> Msg:
         """Decrypt the `letters` (k, 80) of the clients `sharers` in `msg`, check their `signatures` (k, 96)
@@ -443,7 +458,7 @@ class SecureClient:
         under masks, of this question and this list: `masked` (d,), int32."""
         (listed, id, mine), sharers = self._secrets(), msg.meta["sharers"]
         _check_some("sharers", sharers, listed.ids, id, self.threshold)
-        if self.identity: self.identity.check(listed.about(), sharers, msg.tensors.get("signatures", ()))
+        self._check("the list of keys", dict.fromkeys(sharers, listed.about()), msg)
         _promise(self.book, id, self.secret, "masked", msg)
         held = _opened(listed, id, mine, sharers, msg.tensors["letters"])
         asked = Msg(part(msg.tensors, "asked"), msg.meta["asked"])
@@ -564,11 +579,11 @@ class SecureServer:
     no more than follows from it.
 
     All clients are asked the same: those whom the wrapped server would ask something else than most are
-    left out, with a warning. With `signed`, clients sign the list of keys. Fewer than `threshold` answers
-    to any of the four verbs, shares that give back no secret, and a sum that `server` refuses raise
-    `TooFewReplies`, before `server` has merged anything. Raises `UserError` for a threshold that is not
-    more than half of the clients of a round, and at most all."""
-    keeps: tuple[str, ...] = ("here", "keys", "letters", "signatures", "sharers", "total")
+    left out, with a warning. With `signed`, clients sign their keys, and the list of them. Fewer than
+    `threshold` answers to any of the four verbs, shares that give back no secret, and a sum that `server`
+    refuses raise `TooFewReplies`, before `server` has merged anything. Raises `UserError` for a threshold that
+    is not more than half of the clients of a round, and at most all."""
+    keeps: tuple[str, ...] = ("here", "keys", "vouched", "letters", "signatures", "sharers", "total")
 
     def __init__(self, server: Any, threshold: int, how: Additive = Additive(), verb: str = "fit",
                  signed: bool = False) -> None:
@@ -579,7 +594,7 @@ class SecureServer:
         self._clear()
 
     def _clear(self):
-        self.keys, self.letters, self.signatures, self.sharers, self.total = {}, {}, {}, [], None
+        self.keys, self.vouched, self.letters, self.signatures, self.sharers, self.total = {}, {}, {}, {}, [], None
 
     def pick(self, ids: list[int], r: int) -> list[int]:
         "Return the clients of round `r` out of `ids`, as the wrapped server picks them."
@@ -600,12 +615,15 @@ class SecureServer:
         t, n = self.threshold, len(step.to)
         if not t <= n < 2 * t:
             raise UserError(f"threshold={t} must be more than half of a round's {n} clients, and at most all")
-        keys = lambda id: Msg({"keys": self._listed().keys}, {"ids": [*self.keys]})
         there = lambda id: Msg({}, {"there": [*self.here]})
         return [Step("advertise", Msg(), step.to, self._list),
-                Step("share", keys, self.here, partial(self._post, step.say)),
+                Step("share", self._keys, self.here, partial(self._post, step.say)),
                 Step("masked", partial(self._letter, step.say), self.here, self._add),
                 Step("unmask", there, self.here, partial(self._open, step))]
+
+    def _keys(self, id):
+        signed = {"signatures": torch.stack([*self.vouched.values()])} if self.signed else {}
+        return Msg({"keys": self._listed().keys} | signed, {"ids": [*self.keys]})
 
     def _listed(self):
         return _List([*self.keys], torch.stack([keys[:2] for keys in self.keys.values()]), self.threshold)
@@ -620,10 +638,11 @@ class SecureServer:
         raise TooFewReplies(f"round {self.round}, {why}; no mask was taken off, nothing was merged")
 
     def _list(self, replies):
-        keys = {id: msg.tensors["keys"] for id, msg in replies}
-        self._left("advertise", keys)
+        came = {id: msg.tensors for id, msg in replies}
+        self._left("advertise", came)
         self._clear()
-        self.keys = {id: keys[id] for id in self.here}
+        self.keys = {id: came[id]["keys"] for id in self.here}
+        if self.signed: self.vouched = {id: came[id]["signature"] for id in self.here}
 
     def _post(self, say, replies):
         came = {id: msg.tensors for id, msg in replies}
@@ -668,7 +687,7 @@ class SecureServer:
         if verb == "masked": return expect(msg, {"masked": ((_size(self.how, self.asked),), torch.int32)})
         shapes: dict[str, tuple] = {"advertise": {"keys": (3, 32)}, "share": {"letters": (len(self.keys), 80)},
                   "unmask": {"pieces": (len(self.sharers), 32)}}[verb]
-        if verb == "share" and self.signed: shapes["signature"] = (96,)
+        if verb != "unmask" and self.signed: shapes["signature"] = (96,)
         expect(msg, {name: (shape, torch.uint8) for name, shape in shapes.items()})
         if verb == "advertise": _check_keys(msg.tensors["keys"])
 
