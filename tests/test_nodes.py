@@ -3,6 +3,7 @@ in mid-run, and nothing left behind."""
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import ssl
@@ -27,6 +28,7 @@ pytest.importorskip("flwr", reason="these tests start real Flower nodes, and Flo
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
+from flwr.common.config import parse_config_args
 
 from conftest import AT_NIGHT, by_day, close, equal_bits
 from fedbook.kit.command import plan_of
@@ -223,8 +225,14 @@ def test_each_container_is_given_its_own_keys_and_no_others(tmp_path):
     file = write_compose(tmp_path / "farms", 2, ["link.example"])
     services = yaml.safe_load(file.read_text())["services"]
     keys = {name: {path.name for path in (file.parent / name / "keys").iterdir()} for name in services}
-    assert keys == {"superlink": {"ca.pem", "server.pem", "server.key"}, "desk": {"ca.pem", "node0.pub", "node1.pub"},
-                    "node0": {"ca.pem", "key", "key.pub"}, "node1": {"ca.pem", "key", "key.pub"}}
+    node = {"ca.pem", "key", "key.pub", "known.txt"}
+    assert keys == {"superlink": {"ca.pem", "server.pem", "server.key", "known.txt"}, "node0": node, "node1": node,
+                    "desk": {"ca.pem", "node0.pub", "node1.pub"}}
+    words = shlex.split(services["node1"]["command"])
+    config = parse_config_args([words[words.index("--node-config") + 1]])
+    assert config["book"].startswith("/mnt/state/") and config["key"] == "/mnt/keys/key"
+    identity = private_key(file.parent / "node1/keys/key"), known_keys(file.parent / "node1/keys/known.txt")
+    assert identity[0].public_key() == identity[1][config["partition-id"]]
     for name, service in services.items():
         for volume in service["volumes"]:
             here = volume.split(":")[0]
@@ -249,6 +257,11 @@ def test_an_operator_is_told_what_to_type_and_each_machine_has_its_own(tmp_path)
     assert all(private_key(place / f"node{i}/key").public_key() == known[i] for i in range(2))
     assert all(name in text for name in re.findall(r"\S+(?:\.pem|\.pub|known\.txt)", text)) and "node1.pub nodes" in text
     for name in re.findall(rf"({place}\S+\.(?:pem|pub|key|txt))", text): assert Path(name).exists(), name
+    elsewhere = write_keys(tmp_path / "moved", "link.example", 1, at="/opt/farms")
+    assert str(tmp_path) not in elsewhere.split("lies in")[1] and "/opt/farms/node0 --data" in elsewhere
+    assert '"/opt/farms/desk/ca.pem"' in (tmp_path / "moved/desk/config.toml").read_text()
+    with pytest.raises(UserError, match="at='farms' must be an absolute"):
+        write_keys(tmp_path / "none", "link.example", 1, at="farms")
     with pytest.raises(UserError, match="holds other things"): write_keys(place, "link.example", 2)
     with pytest.raises(UserError, match="count=0"): write_keys(tmp_path / "none", "link.example", 0)
     with pytest.raises(UserError, match="host="): write_keys(tmp_path / "no host", "not a host", 1)

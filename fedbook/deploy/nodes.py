@@ -448,23 +448,24 @@ class LocalNodes:
 _LINES = """written: {folder}, good for {days:g} days
 ({folder}/authority signs new certificates: keep it off the net; before these days are over:
 fedbook flower-renew {folder})
+On each machine its folder lies in {at} (elsewhere: write them with --at PATH).
 
-1. The server, with {folder}/server. Whoever reaches port {port} can start runs: let only nodes and desk through.
-   flower-superlink --host {address} --port {port} --ssl-ca-certfile {folder}/server/ca.pem \\
-       --ssl-certfile {folder}/server/server.pem --ssl-keyfile {folder}/server/server.key \\
+1. The server, with {at}/server. Whoever reaches port {port} can start runs: let only nodes and desk through.
+   flower-superlink --host {address} --port {port} --ssl-ca-certfile {at}/server/ca.pem \\
+       --ssl-certfile {at}/server/server.pem --ssl-keyfile {at}/server/server.key \\
        --enable-supernode-auth --disable-runtime-dependency-installation \\
-       --database {folder}/server/superlink.db
+       --database {at}/server/superlink.db
 
-2. The desk, from which runs are started, with {folder}/desk, once:
-   export FLWR_HOME={folder}/desk
+2. The desk, from which runs are started, with {at}/desk, once:
+   export FLWR_HOME={at}/desk
 {register}
 
-3. Each node, with its folder of {folder}, here that of client 0 ({others}):
-   fedbook flower-node {folder}/node0 --data /its/own/pictures
+3. Each node, with its folder, here that of client 0 ({others}):
+   fedbook flower-node {at}/node0 --data /its/own/pictures
    (without --data: its part of the data of all)
 
 4. The desk again; APP is what `fedbook flower-app NAME APP -p clients={count}` wrote:
-   flwr run APP nodes --stream --run-config 'out="/where/the/server/writes" known="{folder}/server/known.txt"'
+   flwr run APP nodes --stream --run-config 'out="/where/the/server/writes" known="{at}/server/known.txt"'
    (folder="/its/test/pictures" where the server has test pictures of its own)
 """
 
@@ -472,13 +473,21 @@ def _hand_over(authority, server):
     "Move the server's certificate and key from the folder of the authority to that of the server."
     for file in ("server.pem", "server.key"): (authority / file).replace(server / file)
 
-def write_keys(folder: str | Path, host: str, count: int, days: float = 90.0, port: int = 8000) -> str:
+def _known(public):
+    "The file that says which of the keys `public` is which client's."
+    return "".join(f"{i} {key}\n" for i, key in enumerate(public))
+
+def write_keys(folder: str | Path, host: str, count: int, days: float = 90.0, port: int = 8000,
+               at: str = "") -> str:
     """Write keys and certificates for a server, `count` nodes and an operator's desk into the new
     `folder`, and return what is to be typed on which machine. Nodes call the server `host`, at `port`;
-    its certificate is good for so many `days`. A file `known.txt` says which key is which client's.
-    Raises `UserError` for a folder that is not empty."""
+    its certificate is good for so many `days`. A file `known.txt` says which key is which client's. What is
+    to be typed expects each machine's folder in the folder `at` (empty: in `folder`). Raises `UserError` for
+    a folder that is not empty, and an `at` that is no absolute path."""
     place, count = Path(folder).resolve(), whole_number("count", count)
     _refuse_full(Path(folder))
+    at = at or str(place)
+    if not at.startswith("/"): raise UserError(f"at={at!r} must be an absolute path, such as /opt/federation")
     write_authority(place / "authority", list(dict.fromkeys([host, "127.0.0.1"])), days)
     machines = [place / name for name in ("server", "desk", *(f"node{i}" for i in range(count)))]
     for machine in machines:
@@ -486,17 +495,17 @@ def write_keys(folder: str | Path, host: str, count: int, days: float = 90.0, po
         shutil.copy(place / "authority/ca.pem", machine)
     _hand_over(place / "authority", place / "server")
     public = [write_node_key(machine / "key").with_name("key.pub").read_text() for machine in machines[2:]]
-    known = "".join(f"{i} {text}\n" for i, text in enumerate(public))
+    known = _known(public)
     for i, machine in enumerate(machines[2:]):
         (machine / "node.json").write_text(json.dumps({"client": i, "host": host, "port": port}))
         shutil.copy(machine / "key.pub", place / f"desk/node{i}.pub")
     for machine in (place / "server", *machines[2:]): (machine / "known.txt").write_text(known)
-    link = f'[superlink.nodes]\naddress = "{host}:{port}"\nroot-certificates = "{place}/desk/ca.pem"\n'
+    link = f'[superlink.nodes]\naddress = "{host}:{port}"\nroot-certificates = "{at}/desk/ca.pem"\n'
     (place / "desk/config.toml").write_text(link)
-    register = [f"   flwr supernode register {place}/desk/node{i}.pub nodes" for i in range(count)]
+    register = [f"   flwr supernode register {at}/desk/node{i}.pub nodes" for i in range(count)]
     here = host in ("127.0.0.1", "localhost")
     others = f"node0 to node{count - 1}" if count > 1 else "the only one"
-    return _LINES.format(folder=place, days=days, port=port, address=host if here else "0.0.0.0", count=count,
+    return _LINES.format(folder=place, at=at, days=days, port=port, address=host if here else "0.0.0.0", count=count,
                          register="\n".join(register), others=others)
 
 # %% ../../nbs/deploy/nodes.ipynb #6c0a9e16
@@ -608,7 +617,8 @@ _NODE = """  node{i}:
     <<: *machine
     command: flower-supernode --superlink superlink:8000 --root-certificates /mnt/keys/ca.pem
       --auth-supernode-private-key /mnt/keys/key
-      --node-config 'partition-id={i} folder="/mnt/data" state-folder="/mnt/state/client"'
+      --node-config 'partition-id={i} folder="/mnt/data" state-folder="/mnt/state/client" book="/mnt/state/book"
+      key="/mnt/keys/key" known="/mnt/keys/known.txt"'
     volumes: [./node{i}/keys:/mnt/keys:ro, ./node{i}/data:/mnt/data:ro, ./node{i}/state:/mnt/state]
 """
 
@@ -628,13 +638,15 @@ def write_compose(folder: str | Path, count: int = 2, hosts: Sequence[str] = (),
     authority = write_authority(folder / "authority", ["superlink", "127.0.0.1", *hosts], days).parent
     for name in (*names, "desk"): shutil.copy(authority / "ca.pem", folder / name / "keys")
     _hand_over(authority, folder / "superlink/keys")
-    for i in range(count):
-        key = write_node_key(folder / f"node{i}/keys/key")
-        shutil.copy(key.with_name("key.pub"), folder / f"desk/keys/node{i}.pub")
+    keys = [write_node_key(folder / f"node{i}/keys/key").with_name("key.pub") for i in range(count)]
+    for i, key in enumerate(keys): shutil.copy(key, folder / f"desk/keys/node{i}.pub")
+    known = _known(key.read_text() for key in keys)
+    for name in names: (folder / name / "keys/known.txt").write_text(known)
     link = '[superlink.superlink]\naddress = "superlink:8000"\nroot-certificates = "/mnt/keys/ca.pem"\n'
     (folder / "desk/state/flwr").mkdir()
     (folder / "desk/state/flwr/config.toml").write_text(link)
-    (folder / "desk/state/run.toml").write_text('out = "/mnt/state/runs"\nfolder = "/mnt/data"\n')
+    (folder / "desk/state/run.toml").write_text('out = "/mnt/state/runs"\nfolder = "/mnt/data"\n'
+                                                     'known = "/mnt/keys/known.txt"\n')
     nodes = "".join(_NODE.format(i=i) for i in range(count))
     (folder / "compose.yaml").write_text(_COMPOSE.format(names=" ".join(names), nodes=nodes))
     return folder / "compose.yaml"

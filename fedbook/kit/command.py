@@ -206,6 +206,7 @@ def _parser() -> argparse.ArgumentParser:
     keys.add_argument("--host", required=True, help="name or address by which nodes call the server")
     keys.add_argument("--nodes", type=int, required=True, help="number of nodes, one for each client")
     keys.add_argument("--days", type=float, default=90.0, help="for which the server's certificate is good (90)")
+    keys.add_argument("--at", default="", help="where the machines will have their folders (where they are now)")
     renew = commands.add_parser("flower-renew", help="renew the server's certificate that flower-keys made")
     renew.add_argument("folder", help="the folder of flower-keys")
     renew.add_argument("--days", type=float, default=90.0, help="for which it is good from now (90)")
@@ -442,7 +443,7 @@ def _flower_app(args: argparse.Namespace) -> int:
 def _flower_keys(args: argparse.Namespace) -> int:
     from fedbook.deploy.nodes import write_keys
 
-    print(write_keys(args.folder, args.host, args.nodes, args.days))
+    print(write_keys(args.folder, args.host, args.nodes, args.days, at=args.at))
     return 0
 
 

@@ -95,7 +95,7 @@ _PRIME = 2**255 - 19
 _SECRET = 31  # bytes of a secret: any such number is below the prime
 
 def split_secret(secret: bytes, threshold: int, count: int, key: bytes) -> np.ndarray:
-    """Split `secret` (31 bytes) into `count` shares by Shamir's scheme (Shamir 1979): uint8 (count, 32), of
+    """Split `secret` (31 bytes) into `count` pieces by Shamir's scheme (Shamir 1979): uint8 (count, 32), of
     which any `threshold` give it back, and fewer say nothing about it. The polynomial's other coefficients
     are drawn from `key` (32 bytes). Raises `UserError` unless 2 <= threshold <= count."""
     if not whole_number("threshold", threshold, least=2) <= count:
@@ -122,7 +122,7 @@ def _at_zero(points):
     return [a * pow(b, -1, _PRIME) % _PRIME for a, b in zip(top, below)]
 
 def join_secret(pieces: dict[int, bytes]) -> bytes:
-    """Return the secret (31 bytes) whose shares are `pieces` (number from 1: 32 bytes), as many as the
+    """Return the secret (31 bytes) whose shares are these `pieces` (number from 1: 32 bytes), as many as the
     threshold of `split_secret` or more. Raises `Refused` where it shows that they do not belong together."""
     values = (int.from_bytes(piece, "little") for piece in pieces.values())
     secret = sum(a * value for a, value in zip(_at_zero(tuple(pieces)), values)) % _PRIME
@@ -396,7 +396,7 @@ def _parted(msg): return tuple(Msg(part(msg.tensors, side), msg.meta[side]) for 
 class SecureClient:
     """Wraps a `client` for secure aggregation (Bonawitz et al. 2017, Figure 4): its replies to `verb` are
     hidden by masks, which cancel in the sum of clients that were asked the same. For each client in a
-    round it reveals one of two shares: of the client's own mask, or of the pairwise masks of one that
+    round it reveals one of two pieces: of the client's own mask, or of the pairwise masks of one that
     dropped out.
 
     `threshold` and `how` (an `Additive`) must be the server's; `clear` are the verbs of `client` that travel
@@ -438,7 +438,7 @@ class SecureClient:
 
     def share(self, msg: Msg) -> Msg:
         """Read the round's list of clients in `msg`, `ids` and public `keys` (n, 2, 32), and where there is
-        an identity check their `signatures` (n, 96); return `letters` (n, 80), the shares of the own secrets,
+        an identity check their `signatures` (n, 96); return `letters` (n, 80), the pieces of the own secrets,
         encrypted for each of the ids; with an identity its `signature` (96,) of the list, too."""
         _, id, mine = self._secrets()
         listed = _List(msg.meta["ids"], msg.tensors["keys"], self.threshold)
@@ -471,7 +471,7 @@ class SecureClient:
         return Msg({"masked": torch.from_numpy(numbers.view(np.int32))})
 
     def unmask(self, msg: Msg) -> Msg:
-        """Return `pieces` (k, 32), one share of each sharer: of its own mask's secret, if it is `there` in
+        """Return `pieces` (k, 32), one piece of each sharer: of its own mask's secret, if it is `there` in
         `msg`, else of that of its pairwise masks. Then forget all secrets."""
         (_, id, _), there = self._secrets(), msg.meta["there"]
         _check_some("there", there, self.sharers, id, self.threshold)
@@ -580,7 +580,7 @@ class SecureServer:
 
     All clients are asked the same: those whom the wrapped server would ask something else than most are
     left out, with a warning. With `signed`, clients sign their keys, and the list of them. Fewer than
-    `threshold` answers to any of the four verbs, shares that give back no secret, and a sum that `server`
+    `threshold` answers to any of the four verbs, pieces that give back no secret, and a sum that `server`
     refuses raise `TooFewReplies`, before `server` has merged anything. Raises `UserError` for a threshold that
     is not more than half of the clients of a round, and at most all."""
     keeps: tuple[str, ...] = ("here", "keys", "vouched", "letters", "signatures", "sharers", "total")
