@@ -120,18 +120,47 @@ def class_folders(root, classes, count, seed):
     (root / "classes.txt").write_text("barley\nmaize\nrye\nwheat\n")
 
 
+SECURE = """from fedbook.deploy.flower import {side}_app
+from fedbook.engine.wire import Msg
+from fedbook.kit.command import plan_of
+from fedbook.privacy.secagg import Additive, SecureExperiment
+
+def reply_to(asked):
+    weights = {{name: t for name, t in asked.tensors.items() if not name.startswith("pool")}}
+    return Msg(weights, {{"n": 1, "counts": [0] * 4}})
+
+plain = plan_of("fedreplay", "smoke", changes={changes!r})
+secure = SecureExperiment(plain.experiment, 2, Additive(reply_to, most=1000), clear=("donate", "pool"))
+app = {side}_app({argument})
+"""
+
+def write_secure_app(folder, changes):
+    "FedReplay under secure aggregation as an app."
+    app = write_app(plan_of("fedreplay", "smoke", changes=changes), folder)
+    for side, argument in (("client", "secure.own_client"), ("server", "plain._replace(experiment=secure)")):
+        code = SECURE.format(side=side, argument=argument, changes=changes)
+        (app / f"fedbook_app/{side}.py").write_text(code)
+    return app
+
+
 CROPS = dict(enumerate(["barley", "maize", "rye", "wheat"]))
 PLAN = dict(clients=2, rounds=2, warm_steps=5)
 
 
 @pytest.fixture
 def farms(tmp_path):
-    "The folder of a federation: two farms with two crops each, and a server with pictures of all four."
+    "The folder of a federation of two farms; its app is FedReplay."
+    file = farms_of(tmp_path)
+    write_app(plan_of("fedreplay", "smoke", changes=PLAN), file.parent / "app")
+    return file
+
+
+def farms_of(tmp_path):
+    "The folder of two farms with two crops each, and a server with pictures of all four, without an app."
     file = write_compose(tmp_path / "farms", 2)
     for i in range(2):
         class_folders(file.parent / f"node{i}/data", {c: CROPS[c] for c in (2 * i, 2 * i + 1)}, 6, i)
     class_folders(file.parent / "superlink/data", CROPS, 4, 9)
-    write_app(plan_of("fedreplay", "smoke", changes=PLAN), file.parent / "app")
     (file.parent / "sitecustomize.py").write_text(BEAT)
     with open(file.parent / "desk/state/run.toml", "a") as settings: settings.write("wait = 600.0\n")
     return file
@@ -155,12 +184,12 @@ def in_one_process(folder, absent):
 
 def place_in(folder):
     "Round and step that come next; None while there is no checkpoint."
-    return left_in(folder)[3][:2] if [*folder.rglob("checkpoint.safetensors")] else None
+    return left_in(folder)[3][:2] if [*folder.glob("runs/*/checkpoint.safetensors")] else None
 
 
 def left_in(folder):
     "What the run left on the SuperLink's disk: the server's state, fingerprints, ledger, place, results."
-    [path] = folder.rglob("checkpoint.safetensors")
+    [path] = folder.glob("runs/*/checkpoint.safetensors")
     held = {name: t.numpy().tobytes() for name, t in unpack(path.read_bytes()).tensors.items()}
     said = json.loads(held.pop("run"))
     marks = {int(name.removeprefix("client/")): mark.decode() for name, mark in held.items() if "/" in name}
@@ -197,3 +226,20 @@ def test_two_farms_with_crops_of_their_own_learn_over_tls_and_outlive_every_deat
     assert marks == {id: fingerprint(held) for id, held in federation.states.items()}
     curve = json.loads(results.read_text())["rows"][0]["numbers"]["curve"]
     assert [row["round"] for row in curve] == [1, 2] and all("accuracy" in row for row in curve)
+
+
+@pytest.mark.skipif(bool(REFUSED), reason=f"network namespaces cannot be had here: {REFUSED}")
+@pytest.mark.filterwarnings("ignore:round")
+def test_two_farms_learn_under_secure_aggregation(tmp_path):
+    file = farms_of(tmp_path)
+    write_secure_app(file.parent / "app", PLAN)
+    with Machines(file) as machines:
+        machines.start("superlink").until("Uvicorn running", PATIENCE)
+        desk = machines.start("desk")
+        desk.until("started run", PATIENCE)
+        for i in range(2): machines.start(f"node{i}").until("SuperNode ID", PATIENCE)
+        assert desk.wait(6 * PATIENCE) == 0, desk.log_tail()
+    *_, ledger, _, results = left_in(file.parent / "superlink/state")
+    assert not ledger.absent and json.loads(results.read_text())["rows"][0]["numbers"]["rounds"] == PLAN["rounds"]
+    assert {"advertise", "share", "masked", "unmask"} <= {entry.verb for entry in ledger.entries}
+    assert all([*(file.parent / f"node{i}/state/book").rglob("*")] for i in range(2)), "what was answered is noted"

@@ -19,11 +19,9 @@ pytest.importorskip("flwr", reason="these tests start real Flower nodes, and Flo
                     "install 'fedbook[flower]'")
 
 import fedbook
-from fedbook.deploy.flower import write_app
 from fedbook.deploy.nodes import NodeProcess, write_keys
-from fedbook.kit.command import plan_of
 from namespaces import command, refused
-from test_containers import BEAT, CROPS, PATIENCE, class_folders
+from test_containers import BEAT, CROPS, PATIENCE, class_folders, write_secure_app
 
 REFUSED = refused("unshare --net --pid --fork true")
 HOST = "link.example"
@@ -81,19 +79,6 @@ class Machines:
             subprocess.run(["ip", "netns", "del", self.net(name)], capture_output=True)
 
 
-SECURE = """from fedbook.deploy.flower import {side}_app
-from fedbook.engine.wire import Msg
-from fedbook.kit.command import plan_of
-from fedbook.privacy.secagg import Additive, SecureExperiment
-
-def reply_to(asked):
-    weights = {{name: t for name, t in asked.tensors.items() if not name.startswith("pool")}}
-    return Msg(weights, {{"n": 1, "counts": [0] * 4}})
-
-plain = plan_of("fedreplay", "smoke", changes={changes!r})
-secure = SecureExperiment(plain.experiment, 2, Additive(reply_to, most=1000), clear=("donate", "pool"))
-app = {side}_app({argument})
-"""
 CHANGES = dict(clients=3, rounds=2, warm_steps=5)
 
 
@@ -108,10 +93,7 @@ def typed(text, start):
 def test_fedreplay_under_secure_aggregation_on_machines_that_an_operator_set_up(tmp_path):
     begun = monotonic()
     text = write_keys(tmp_path / "keys", HOST, 3, 7)
-    app = write_app(plan_of("fedreplay", "smoke", changes=CHANGES), tmp_path / "app")
-    for side, argument in (("client", "secure.own_client"), ("server", "plain._replace(experiment=secure)")):
-        code = SECURE.format(side=side, argument=argument, changes=CHANGES)
-        (app / f"fedbook_app/{side}.py").write_text(code)
+    app = write_secure_app(tmp_path / "app", CHANGES)
     for i in range(3): class_folders(tmp_path / f"data{i}", {c: CROPS[c] for c in (i, i + 1)}, 6, i)
     class_folders(tmp_path / "tests", CROPS, 4, 9)
     with Machines(tmp_path, ["desk", "node0", "node1", "node2", "stranger"]) as machines:
