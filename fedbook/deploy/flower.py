@@ -608,6 +608,7 @@ def train_plan(plan: Plan, federation: Federation, out: str | Path = "runs", pat
             "curve": history.rows}
     results.row("on Flower", experiment.seed, lambda: numbers | lost)
     results.finish(_headline(numbers, lost["absent"]))
+    print(f"written: {results.file}", flush=True)
     return numbers
 
 def _stale(history, patience):
@@ -736,14 +737,14 @@ def _is_ours(folder):
     return not any(folder.iterdir()) or 'publisher = "fedbook"' in (folder / "pyproject.toml").read_text()
 
 # %% ../../nbs/deploy/flower.ipynb #4041613b
-_COMMANDS = """written: {folder}
+_COMMANDS = """written: {folder}, for {count} nodes, one for each client
 
-Where keys and certificates are still to be made (once, for as many nodes as there are clients):
+Where keys and certificates are still to be made (once):
   fedbook flower-keys KEYS --host NAME --nodes {count}
 It says what to type on the server, on each node and at the desk. At the desk then, for this app:
-  flwr run {folder} nodes --stream --run-config 'out="/where/the/server/writes" folder="/its/test/data"'
-
-Keep Flower silent everywhere: FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1"""
+  flwr run {folder} nodes --stream --run-config 'out="/where/the/server/writes" known="KEYS/server/known.txt"'
+(KEYS: where that folder lies on the server; known.txt says which key is which client's. In the same quotes
+folder="/its/test/pictures", where the server has test pictures of its own; else it tests on those of the sizes)"""
 
 def node_commands(plan: Plan, folder: str | Path) -> str:
     "Return the shell commands, as text, that run the app of `plan` in `folder` on a server and real nodes."

@@ -194,9 +194,11 @@ def check_certificate(shown: str | Path | bytes, authority: str | Path, host: st
 # %% ../../nbs/deploy/nodes.ipynb #3ac41785
 def check_server(host: str, port: int, authority: str | Path) -> datetime:
     """Return until when a node that trusts the certificate authority in the file `authority` believes the
-    certificate that the server at `host` and `port` shows. Raises `UserError` if it does not, or if none is
-    shown."""
+    certificate that the server at `host` and `port` shows. Raises `UserError` if it does not, if none is
+    shown, and where no server answers."""
     try: shown = ssl.get_server_certificate((host, port), timeout=10)
+    except ConnectionRefusedError:
+        raise UserError(f"no server answers at {host}:{port}; is flower-superlink started there?") from None
     except OSError as error: raise UserError(f"no certificate is shown at {host}:{port} ({error})") from None
     return check_certificate(shown.encode(), authority, host)
 
@@ -446,27 +448,29 @@ class LocalNodes:
 
 # %% ../../nbs/deploy/nodes.ipynb #6c0a9e11
 _LINES = """written: {folder}, good for {days:g} days
-({folder}/authority signs new certificates: keep it off the net; before these days are over:
-fedbook flower-renew {folder})
-On each machine its folder lies in {at} (elsewhere: write them with --at PATH).
+Take server, desk and each node's folder to their machines, into {at} (elsewhere: write them with --at PATH).
+authority stays, off the net: it signs new certificates. Before these days are over: fedbook flower-renew {folder}
 
-1. The server, with {at}/server. Whoever reaches port {port} can start runs: let only nodes and desk through.
+1. The server. Whoever reaches port {port} can start runs: let only nodes and desk through.
+   export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
    flower-superlink --host {address} --port {port} --ssl-ca-certfile {at}/server/ca.pem \\
        --ssl-certfile {at}/server/server.pem --ssl-keyfile {at}/server/server.key \\
        --enable-supernode-auth --disable-runtime-dependency-installation \\
        --database {at}/server/superlink.db
 
-2. The desk, from which runs are started, with {at}/desk, once:
-   export FLWR_HOME={at}/desk
+2. The desk, from which runs are started, in each new shell:
+   export FLWR_HOME={at}/desk FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
+   and once:
 {register}
 
-3. Each node, with its folder, here that of client 0 ({others}):
+3. Each node, here that of client 0 ({others}); Ctrl-C stops it:
    fedbook flower-node {at}/node0 --data /its/own/pictures
-   (without --data: its part of the data of all)
+   (a folder per class, and on all machines the same classes.txt in it: the names of all classes, one a line.
+   Without --data: its part of the data of all)
 
-4. The desk again; APP is what `fedbook flower-app NAME APP -p clients={count}` wrote:
+4. The desk again; APP is what `fedbook flower-app NAME APP -p clients={count}` wrote, and this federation is `nodes`:
    flwr run APP nodes --stream --run-config 'out="/where/the/server/writes" known="{at}/server/known.txt"'
-   (folder="/its/test/pictures" where the server has test pictures of its own)
+   (in the same quotes folder="/its/test/pictures", where the server has test pictures of its own)
 """
 
 def _hand_over(authority, server):
@@ -531,7 +535,7 @@ _HELD = 90.0  # seconds: a node that was killed passes for alive for up to a min
 def join_server(folder: str | Path, data: str = "", patience: float = _HELD) -> int:
     """Run the node whose keys and place are in `folder` (as `write_keys` made it), with its own `data` (a
     folder; empty: its part of everybody's), until it ends, and return its exit code. Raises `UserError`,
-    each with its own sentence, where the server does not answer or its certificate is not good, before the
+    each with its own sentence, for `data` that is no folder, where the server does not answer or its certificate is not good, before the
     node starts or when it has ended, and where the server does not know the node's key; a
     node that was killed is let in again after up to `patience` seconds."""
     place = Path(folder).resolve()
@@ -539,6 +543,7 @@ def join_server(folder: str | Path, data: str = "", patience: float = _HELD) -> 
     except (OSError, ValueError) as error:
         raise UserError(f"folder={str(folder)!r} is no node's folder, as fedbook flower-keys makes it "
                         f"({error})") from None
+    if data: _note_classes(data)
     ask = partial(check_server, told["host"], told["port"], place / "ca.pem")
     end = None
     ask()
@@ -547,13 +552,24 @@ def join_server(folder: str | Path, data: str = "", patience: float = _HELD) -> 
         ask()
         if not refused: return code
         if end is None:
-            print("the server does not let this node in yet: it takes a node that was killed for alive for "
-                  f"up to a minute; trying again for {patience:g} s", flush=True)
+            print("the server does not let this node in yet: either it does not know its key, or a node with "
+                  f"this key runs, or did until a minute ago; trying again for {patience:g} s", flush=True)
             end = monotonic() + patience
         elif monotonic() > end:
-            raise UserError(f"the server does not know the key of {place.name}; at the desk type: "
-                            f"flwr supernode register {place.name}.pub nodes")
+            raise UserError(f"the server does not know the key {place}/key.pub; take this file to the desk and "
+                            "type there: flwr supernode register key.pub nodes (`Public key already in use`: "
+                            "another node has it)")
         sleep(min(5.0, patience / 4))
+
+def _note_classes(data):
+    "Say how a node numbers its classes, where no list says it. Raises `UserError` for no folder."
+    root = Path(data)
+    if not root.is_dir(): raise UserError(f"data={data!r} is no folder on this machine")
+    if any((place / "classes.txt").is_file() for place in (root, root.parent)): return
+    names = sorted(place.name for place in root.iterdir() if place.is_dir())
+    print(f"{root} has no classes.txt: if its {len(names)} folders are classes, this node numbers them by name "
+          f"({', '.join(names[:4])}{', ...' if len(names) > 4 else ''}); where another machine has other ones, "
+          "labels do not agree", flush=True)
 
 def _node_command(place, told, data):
     words = {"partition-id": told["client"], "state-folder": f"{place}/state", "book": f"{place}/book",

@@ -115,8 +115,8 @@ class FewPictures(FedAvgExperiment):
 
 # %% ../../nbs/privacy/attack.ipynb #7768e6d6
 def guess_labels(moves: torch.Tensor) -> list[int]:
-    """Return the classes whose bias in the last layer went up, which after one step on few pictures are the
-    classes of these; `moves` (classes,) is how far each bias moved."""
+    """Return the classes whose bias in the last layer went up: after one step on few pictures, in a network
+    that is not trained yet, exactly the classes of these; `moves` (classes,) is how far each bias moved."""
     return [c for c, moved in enumerate(moves.tolist()) if moved > 0]
 
 # %% ../../nbs/privacy/attack.ipynb #22a00025
