@@ -12,6 +12,7 @@ import sys
 import threading
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from ipaddress import ip_address
 from itertools import combinations
 from pathlib import Path
@@ -323,6 +324,18 @@ print(child.pid, flush=True)"""
 def test_a_node_that_cannot_start_says_which_of_three_it_is(why, said, tmp_path):
     write_keys(tmp_path / "keys", "127.0.0.1", 1, port=1)
     with pytest.raises(UserError, match=said): join_server(tmp_path / ("keys/node0" if why == "away" else "keys/desk"))
+
+
+def test_a_node_says_how_it_numbers_classes_that_no_list_names(tmp_path, capsys):
+    write_keys(tmp_path / "keys", "127.0.0.1", 1, port=1)
+    for name in ("wheat", "rye"): (tmp_path / "data" / name).mkdir(parents=True)
+    node = partial(join_server, tmp_path / "keys/node0")
+    with pytest.raises(UserError, match="no server answers"): node(str(tmp_path / "data"))
+    assert "numbers them by name (rye, wheat)" in capsys.readouterr().out
+    (tmp_path / "data/classes.txt").write_text("wheat\nrye\nmaize\n")
+    with pytest.raises(UserError, match="no server answers"): node(str(tmp_path / "data"))
+    assert not capsys.readouterr().out
+    with pytest.raises(UserError, match="data=.*none' is no folder"): node(str(tmp_path / "none"))
 
 
 def test_secrets_are_their_owners_alone_and_a_public_half_fits(tmp_path):

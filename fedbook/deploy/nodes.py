@@ -535,9 +535,9 @@ _HELD = 90.0  # seconds: a node that was killed passes for alive for up to a min
 def join_server(folder: str | Path, data: str = "", patience: float = _HELD) -> int:
     """Run the node whose keys and place are in `folder` (as `write_keys` made it), with its own `data` (a
     folder; empty: its part of everybody's), until it ends, and return its exit code. Raises `UserError`,
-    each with its own sentence, for `data` that is no folder, where the server does not answer or its certificate is not good, before the
-    node starts or when it has ended, and where the server does not know the node's key; a
-    node that was killed is let in again after up to `patience` seconds."""
+    each with its own sentence, for `data` that is no folder, where the server does not answer or its
+    certificate is not good, before the node starts or when it has ended, and where the server does not know
+    the node's key; a node that was killed is let in again after up to `patience` seconds."""
     place = Path(folder).resolve()
     try: told = json.loads((place / "node.json").read_text())
     except (OSError, ValueError) as error:
