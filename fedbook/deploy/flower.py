@@ -628,7 +628,7 @@ def _headline(numbers, absent):
     score = next((f"{name} {value:.3f} " for name, value in numbers.items() if isinstance(value, float)), "")
     down, up, envelope = (bytes_text(numbers[what]) for what in ("down", "up", "envelope"))
     return (f"{score}after {numbers['rounds']} rounds on Flower; {down} down, {up} up, "
-            f"{envelope} of envelope; {len(absent)} replies missing")
+            f"{envelope} of envelope; missing replies: {len(absent)}")
 
 # %% ../../nbs/deploy/flower.ipynb #50fc7c8c
 def run_on_flower(plan: Plan, side_by_side: int | None = None, out: str | Path = "runs",
