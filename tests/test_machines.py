@@ -132,4 +132,4 @@ def test_fedreplay_under_secure_aggregation_on_machines_that_an_operator_set_up(
         line = typed(stranger, "fedbook flower-node").replace(" --data /its/own/pictures", "")
         unknown = machines.type("stranger", line)
         assert unknown.wait(3 * PATIENCE) == 2
-        assert "the server does not know the key" in unknown.log
+        assert f"the server does not know the key {tmp_path}/others/node0/key.pub" in unknown.log

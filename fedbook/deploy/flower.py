@@ -608,7 +608,6 @@ def train_plan(plan: Plan, federation: Federation, out: str | Path = "runs", pat
             "curve": history.rows}
     results.row("on Flower", experiment.seed, lambda: numbers | lost)
     results.finish(_headline(numbers, lost["absent"]))
-    print(f"written: {results.file}", flush=True)
     return numbers
 
 def _stale(history, patience):
@@ -663,7 +662,9 @@ def server_app(plan: Plan) -> ServerApp:
                                  float(config.get("over", 1.0)), int(config.get("most", 10**6)),
                                  float(config.get("outweigh", OUTWEIGH)),
                                  known_keys(str(config["known"])) if config.get("known") else None)
-        print(train_plan(plan._replace(experiment=here), federation, config["out"], int(config.get("patience", 0))))
+        ours = plan._replace(experiment=here)
+        print(train_plan(ours, federation, config["out"], int(config.get("patience", 0))))
+        print(f"written: {ours.folder(config['out'])}/results.json", flush=True)
 
     return app
 

@@ -449,7 +449,7 @@ class LocalNodes:
 # %% ../../nbs/deploy/nodes.ipynb #6c0a9e11
 _LINES = """written: {folder}, good for {days:g} days
 Take server, desk and each node's folder to their machines, into {at} (elsewhere: write them with --at PATH).
-authority stays, off the net: it signs new certificates. Before these days are over: fedbook flower-renew {folder}
+authority stays, off the net: it signs new certificates. Before the days are over: fedbook flower-renew {folder}
 
 1. The server. Whoever reaches port {port} can start runs: let only nodes and desk through.
    export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
@@ -468,7 +468,7 @@ authority stays, off the net: it signs new certificates. Before these days are o
    (a folder per class, and on all machines the same classes.txt in it: the names of all classes, one a line.
    Without --data: its part of the data of all)
 
-4. The desk again; APP is what `fedbook flower-app NAME APP -p clients={count}` wrote, and this federation is `nodes`:
+4. The desk again; `fedbook flower-app NAME APP -p clients={count}` wrote APP, `nodes` is this federation:
    flwr run APP nodes --stream --run-config 'out="/where/the/server/writes" known="{at}/server/known.txt"'
    (in the same quotes folder="/its/test/pictures", where the server has test pictures of its own)
 """
@@ -490,8 +490,9 @@ def write_keys(folder: str | Path, host: str, count: int, days: float = 90.0, po
     a folder that is not empty, and an `at` that is no absolute path."""
     place, count = Path(folder).resolve(), whole_number("count", count)
     _refuse_full(Path(folder))
-    at = at or str(place)
-    if not at.startswith("/"): raise UserError(f"at={at!r} must be an absolute path, such as /opt/federation")
+    at = str(Path(at)) if at else str(place)
+    if not Path(at).is_absolute():
+        raise UserError(f"at={at!r} must be an absolute path, such as /opt/federation")
     write_authority(place / "authority", list(dict.fromkeys([host, "127.0.0.1"])), days)
     machines = [place / name for name in ("server", "desk", *(f"node{i}" for i in range(count)))]
     for machine in machines:
@@ -509,8 +510,8 @@ def write_keys(folder: str | Path, host: str, count: int, days: float = 90.0, po
     register = [f"   flwr supernode register {at}/desk/node{i}.pub nodes" for i in range(count)]
     here = host in ("127.0.0.1", "localhost")
     others = f"node0 to node{count - 1}" if count > 1 else "the only one"
-    return _LINES.format(folder=place, at=at, days=days, port=port, address=host if here else "0.0.0.0", count=count,
-                         register="\n".join(register), others=others)
+    return _LINES.format(folder=place, at=at, days=days, port=port, address=host if here else "0.0.0.0",
+                         count=count, register="\n".join(register), others=others)
 
 # %% ../../nbs/deploy/nodes.ipynb #6c0a9e16
 def renew_certificate(folder: str | Path, days: float = 90.0) -> str:
@@ -556,8 +557,8 @@ def join_server(folder: str | Path, data: str = "", patience: float = _HELD) -> 
                   f"this key runs, or did until a minute ago; trying again for {patience:g} s", flush=True)
             end = monotonic() + patience
         elif monotonic() > end:
-            raise UserError(f"the server does not know the key {place}/key.pub; take this file to the desk and "
-                            "type there: flwr supernode register key.pub nodes (`Public key already in use`: "
+            raise UserError(f"the server does not know the key {place}/key.pub; take this file to the desk "
+                            "and type there: flwr supernode register key.pub nodes (`Public key already in use`: "
                             "another node has it)")
         sleep(min(5.0, patience / 4))
 
@@ -567,9 +568,9 @@ def _note_classes(data):
     if not root.is_dir(): raise UserError(f"data={data!r} is no folder on this machine")
     if any((place / "classes.txt").is_file() for place in (root, root.parent)): return
     names = sorted(place.name for place in root.iterdir() if place.is_dir())
-    print(f"{root} has no classes.txt: if its {len(names)} folders are classes, this node numbers them by name "
-          f"({', '.join(names[:4])}{', ...' if len(names) > 4 else ''}); where another machine has other ones, "
-          "labels do not agree", flush=True)
+    some = ", ".join(names[:4]) + ", ..." * (len(names) > 4)
+    print(f"{root} has no classes.txt: if its {len(names)} folders are classes, this node numbers them by "
+          f"name ({some}); where another machine has other ones, labels do not agree", flush=True)
 
 def _node_command(place, told, data):
     words = {"partition-id": told["client"], "state-folder": f"{place}/state", "book": f"{place}/book",
@@ -662,7 +663,7 @@ def write_compose(folder: str | Path, count: int = 2, hosts: Sequence[str] = (),
     (folder / "desk/state/flwr").mkdir()
     (folder / "desk/state/flwr/config.toml").write_text(link)
     (folder / "desk/state/run.toml").write_text('out = "/mnt/state/runs"\nfolder = "/mnt/data"\n'
-                                                     'known = "/mnt/keys/known.txt"\n')
+                                                 'known = "/mnt/keys/known.txt"\n')
     nodes = "".join(_NODE.format(i=i) for i in range(count))
     (folder / "compose.yaml").write_text(_COMPOSE.format(names=" ".join(names), nodes=nodes))
     return folder / "compose.yaml"

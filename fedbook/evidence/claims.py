@@ -21,16 +21,20 @@ from ..engine.rows import Rows
 from ..engine.show import COLOURS, style
 
 # %% ../../nbs/evidence/claims.ipynb #c8951d9d
+def _quantile(share, freedom):
+    "Of Student's t with `freedom` degrees of freedom, the value that a `share` of it lies below."
+    needs("scipy")
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, share))
+
 def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float]:
     """Return the mean of `values` and half the width of its confidence interval of `level` by Student's t
     (inf for fewer than two values), equation (1)."""
     n, mean = len(values), math.fsum(values) / len(values)
     if n < 2: return mean, math.inf
-    needs("scipy")
-    from scipy.special import stdtrit
-
     deviation = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (n - 1))
-    return mean, float(stdtrit(n - 1, 0.5 + level / 2)) * deviation / math.sqrt(n)
+    return mean, _quantile(0.5 + level / 2, n - 1) * deviation / math.sqrt(n)
 
 # %% ../../nbs/evidence/claims.ipynb #a128c197
 class Judgement(NamedTuple):
@@ -60,10 +64,9 @@ def power_of(distance: float, n: int, level: float = 0.95) -> float:
     """Return the probability that an interval of `level` from `n` seeds excludes a bound that lies `distance`
     standard deviations off, on the right side, equation (2)."""
     needs("scipy")
-    from scipy.special import stdtrit
     from scipy.stats import nct
 
-    return float(nct.sf(stdtrit(n - 1, 0.5 + level / 2), n - 1, distance * math.sqrt(n)))
+    return float(nct.sf(_quantile(0.5 + level / 2, n - 1), n - 1, distance * math.sqrt(n)))
 
 def seeds_needed(values: Sequence[float], bound: float, power: float = 0.8, level: float = 0.95,
                  most: int = 1000) -> int | None:
@@ -100,28 +103,22 @@ RUNS_OF_A_PAPER = 3  # runs behind a figure that a paper prints with its deviati
 def size_half(values: Sequence[float], deviations: Sequence[float] = (), level: float = 0.95) -> float:
     """Return half the width of the interval of `level` of the mean of `values` (at least two) minus a paper's
     size, equation (3). `deviations`: what the paper prints beside the figures whose difference that size is."""
-    needs("scipy")
-    from scipy.special import stdtrit
-
     parts = [(_deviation(values)[1] ** 2 / len(values), len(values) - 1)]
     parts += [(deviation ** 2 / RUNS_OF_A_PAPER, RUNS_OF_A_PAPER - 1) for deviation in deviations]
     total = math.fsum(part for part, _ in parts)
     if not total: return 0.0
     freedom = total ** 2 / math.fsum(part ** 2 / free for part, free in parts)
-    return float(stdtrit(freedom, 0.5 + level / 2)) * math.sqrt(total)
+    return _quantile(0.5 + level / 2, freedom) * math.sqrt(total)
 
 # %% ../../nbs/evidence/claims.ipynb #5e2ab014
 def strays(values: Sequence[float], level: float = 0.99) -> bool:
     """Return whether one of `values` lies so far from the mean of all that fewer than 1 - `level` of normal
     samples have such a one (Grubbs 1969); False for fewer than five values."""
-    needs("scipy")
-    from scipy.special import stdtrit
-
     n = len(values)
     if n < 5: return False
     mean, deviation = _deviation(values)
     far = max(abs(value - mean) for value in values)
-    edge = float(stdtrit(n - 2, 1 - (1 - level) / (2 * n))) ** 2
+    edge = _quantile(1 - (1 - level) / (2 * n), n - 2) ** 2
     return far > deviation * (n - 1) / math.sqrt(n) * math.sqrt(edge / (n - 2 + edge))
 
 def sign_p(values: Sequence[float], bound: float) -> float:

@@ -212,8 +212,8 @@ def _parser() -> argparse.ArgumentParser:
     renew.add_argument("--days", type=float, default=90.0, help="for which it is good from now (90)")
     node = commands.add_parser("flower-node", help="run a node with the keys that flower-keys made, until it ends")
     node.add_argument("folder", help="the node's folder, such as keys/node0")
-    node.add_argument("--data", default="", help="folder of its own pictures, with one per class in it (left out: its part of the "
-                      "data of all)")
+    node.add_argument("--data", default="", help="folder of its own pictures, with one per class in it (left out: "
+                      "its part of the data of all)")
     report = commands.add_parser("report", help="claims of all runs: as text here, as a page in the folder")
     report.add_argument("folder", nargs="?", default="runs", help="folder of the runs, or results")
     report.add_argument("--keep", action="store_true", help="copy the results into results/, renew its page")

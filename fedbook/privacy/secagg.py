@@ -430,11 +430,10 @@ class SecureClient:
         self._forget()
         self.secret = torch.tensor(list(os.urandom(32)), dtype=torch.uint8)
         keys = torch.from_numpy(_rows(_Secrets(self.secret).public))
-        return self._signed({"keys": keys}, lambda: _about_keys(self.client.id, keys[:2]))
-
-    def _signed(self, tensors, about):
-        if self.identity: tensors["signature"] = self.identity.sign(about())
-        return Msg(tensors)
+        reply = Msg({"keys": keys})
+        about = _about_keys(self.client.id, keys[:2])
+        if self.identity: reply.tensors["signature"] = self.identity.sign(about)
+        return reply
 
     def share(self, msg: Msg) -> Msg:
         """Read the round's list of clients in `msg`, `ids` and public `keys` (n, 2, 32), and where there is
@@ -443,14 +442,13 @@ class SecureClient:
         _, id, mine = self._secrets()
         listed = _List(msg.meta["ids"], msg.tensors["keys"], self.threshold)
         _check_list(listed, id, mine)
-        self._check("its keys", listed.about_keys(), msg)
+        if self.identity:
+            self.identity.check("its keys", listed.about_keys(), msg.tensors.get("signatures", ()))
         _promise(self.book, id, self.secret, "share", msg)
         self.ids, self.keys = listed.ids, listed.keys
-        letters = torch.from_numpy(_letters(listed, id, mine))
-        return self._signed({"letters": letters}, listed.about)
-
-    def _check(self, what, abouts, msg):
-        if self.identity: self.identity.check(what, abouts, msg.tensors.get("signatures", ()))
+        reply = Msg({"letters": torch.from_numpy(_letters(listed, id, mine))})
+        if self.identity: reply.tensors["signature"] = self.identity.sign(listed.about())
+        return reply
 
     def masked(self, msg: Msg) -> Msg:
         """Decrypt the `letters` (k, 80) of the clients `sharers` in `msg`, check their `signatures` (k, 96)
@@ -458,7 +456,9 @@ class SecureClient:
         under masks, of this question and this list: `masked` (d,), int32."""
         (listed, id, mine), sharers = self._secrets(), msg.meta["sharers"]
         _check_some("sharers", sharers, listed.ids, id, self.threshold)
-        self._check("the list of keys", dict.fromkeys(sharers, listed.about()), msg)
+        if self.identity:
+            abouts = dict.fromkeys(sharers, listed.about())
+            self.identity.check("the list of keys", abouts, msg.tensors.get("signatures", ()))
         _promise(self.book, id, self.secret, "masked", msg)
         held = _opened(listed, id, mine, sharers, msg.tensors["letters"])
         asked = Msg(part(msg.tensors, "asked"), msg.meta["asked"])
@@ -581,9 +581,9 @@ class SecureServer:
     All clients are asked the same: those whom the wrapped server would ask something else than most are
     left out, with a warning. With `signed`, clients sign their keys, and the list of them. Fewer than
     `threshold` answers to any of the four verbs, pieces that give back no secret, and a sum that `server`
-    refuses raise `TooFewReplies`, before `server` has merged anything. Raises `UserError` for a threshold that
-    is not more than half of the clients of a round, and at most all."""
-    keeps: tuple[str, ...] = ("here", "keys", "vouched", "letters", "signatures", "sharers", "total")
+    refuses raise `TooFewReplies`, before `server` has merged anything. Raises `UserError` for a threshold
+    that is not more than half of the clients of a round, and at most all."""
+    keeps: tuple[str, ...] = ("here", "keys", "letters", "signatures", "sharers", "total")
 
     def __init__(self, server: Any, threshold: int, how: Additive = Additive(), verb: str = "fit",
                  signed: bool = False) -> None:
@@ -594,7 +594,7 @@ class SecureServer:
         self._clear()
 
     def _clear(self):
-        self.keys, self.vouched, self.letters, self.signatures, self.sharers, self.total = {}, {}, {}, {}, [], None
+        self.keys, self.letters, self.signatures, self.sharers, self.total = {}, {}, {}, [], None
 
     def pick(self, ids: list[int], r: int) -> list[int]:
         "Return the clients of round `r` out of `ids`, as the wrapped server picks them."
@@ -622,7 +622,7 @@ class SecureServer:
                 Step("unmask", there, self.here, partial(self._open, step))]
 
     def _keys(self, id):
-        signed = {"signatures": torch.stack([*self.vouched.values()])} if self.signed else {}
+        signed = {"signatures": torch.stack([*self.signatures.values()])} if self.signed else {}
         return Msg({"keys": self._listed().keys} | signed, {"ids": [*self.keys]})
 
     def _listed(self):
@@ -642,7 +642,7 @@ class SecureServer:
         self._left("advertise", came)
         self._clear()
         self.keys = {id: came[id]["keys"] for id in self.here}
-        if self.signed: self.vouched = {id: came[id]["signature"] for id in self.here}
+        if self.signed: self.signatures = {id: came[id]["signature"] for id in self.here}
 
     def _post(self, say, replies):
         came = {id: msg.tensors for id, msg in replies}
