@@ -1,6 +1,7 @@
 # NAME: a chapter, path (the ten evenings) or all.  PROFILE: smoke, quick, full, paper.  PIP_ARGS: passed to pip, e.g. to choose another index for torch.
 # test-fast leaves out chapters, nodes, kernels, the browser and long proofs. test-browser runs chapters in JupyterLab, moves
 # every slider and looks at the whole site; test does so with one chapter. test-all does everything there is.
+# TORCH: cpu (PyTorch without CUDA, 4 GB less, from CPU_ONLY), gpu (the usual one), auto: cpu on Linux without an NVIDIA driver.
 # MINUTES: as many as `make gpu` may take; the next call goes on.
 PYTHON   ?= python3
 NAME     ?= path
@@ -9,8 +10,14 @@ DEVICE   ?= auto
 ARGS     ?=
 MINUTES  ?= 30
 PIP_ARGS ?=
+TORCH    ?= auto
+CPU_ONLY ?= https://download.pytorch.org/whl/cpu
 BIN      := .venv/bin
 WITHOUT_FLOWER = { echo "Flower cannot be installed here: chapter 20 and what needs it are left out"; false; } || $(BIN)/python -m pip install $(PIP_ARGS)
+TORCH_FIRST = if test "$(TORCH)" = cpu || { test "$(TORCH)" = auto && test "`uname -s`" = Linux && ! command -v nvidia-smi > /dev/null; }; then \
+	echo "PyTorch without CUDA (no NVIDIA driver is here; make TORCH=gpu takes the usual one)"; \
+	$(BIN)/python -m pip install $(PIP_ARGS) -q --retries 0 --timeout 20 --index-url $(CPU_ONLY) torch torchvision \
+	|| echo "$(CPU_ONLY) is out of reach: the usual PyTorch follows, which is 4 GB larger"; fi
 # Three workers on two cores: one of them holds the tests that wait for others (tests/conftest.py says which).
 PYTEST    = OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -q -n 3 --dist loadscope --no-loadscope-reorder --durations=10
 export FEDBOOK_DEVICE = $(DEVICE)
@@ -33,7 +40,7 @@ test-all: .venv/dev site
 test-browser: .venv/dev site
 	FEDBOOK_BROWSER=all OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_browser.py -q -rP --durations=10
 
-lab: .venv/dev
+lab: .venv/installed
 	$(BIN)/fedbook lab $(NAME)
 
 export: .venv/dev
@@ -66,9 +73,10 @@ bench: .venv/dev
 gpu: .venv/installed
 	$(BIN)/python bench/gpu.py --minutes $(MINUTES) $(ARGS)
 
-.venv/installed: setup.py settings.ini pyproject.toml
+.venv/installed: setup.py pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("fedbook needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; call make PYTHON=python3.11")'
 	$(PYTHON) -m venv .venv
+	@$(TORCH_FIRST)
 	$(BIN)/python -m pip install $(PIP_ARGS) -e ".[course,vision,flower,dp]" || $(WITHOUT_FLOWER) -e ".[course,vision]"
 	@touch $@
 

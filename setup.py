@@ -1,14 +1,12 @@
 import json
-from configparser import ConfigParser
+import re
 from pathlib import Path
 
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-cfg = ConfigParser(delimiters=["="])
-cfg.read("settings.ini", encoding="utf-8")
-cfg = cfg["DEFAULT"]
 WINGS = "engine", "datasets", "methods", "privacy", "deploy", "evidence", "kit", "answers"
+HOME = "https://github.com/fedbook/fedbook"
 
 
 class WithoutOutputs(build_py):
@@ -27,17 +25,18 @@ class WithoutOutputs(build_py):
             path.write_text(json.dumps(book, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
+def with_whole_links(text):
+    "The README for a package index: a picture or a file of the repository is named by its whole address."
+    text = re.sub(r"(!\[[^\]]*\]\()(?!https?:|#)", rf"\1{HOME}/raw/main/", text)
+    return re.sub(r"((?<!!)\[[^\]]*\]\()(?!https?:|#)", rf"\1{HOME}/blob/main/", text)
+
+
 setup(
-    name=cfg["lib_name"], version=cfg["version"], description=cfg["description"], author=cfg["author"],
-    author_email=cfg["author_email"], url=cfg["url"], keywords=cfg["keywords"].split(),
-    classifiers=[each.strip() for each in cfg["classifiers"].split(";")],
-    license="Apache-2.0", python_requires=">=" + cfg["min_python"],
-    long_description=Path("README.md").read_text(encoding="utf-8"), long_description_content_type="text/markdown",
+    long_description=with_whole_links(Path("README.md").read_text(encoding="utf-8")),
+    long_description_content_type="text/markdown",
     packages=["fedbook", *(f"fedbook.{wing}" for wing in WINGS), "fedbook.nbs", "fedbook.teaching"],
     package_dir={"fedbook": "fedbook", "fedbook.nbs": "nbs", "fedbook.teaching": "teaching"},
-    package_data={"fedbook.datasets": ["data/*"], "fedbook.nbs": ["*.ipynb", "*/*.ipynb", "*/*.toml"],
-                  "fedbook.teaching": ["hidden/*.py"]},
-    install_requires=cfg["requirements"].split(),
-    extras_require={extra: cfg[f"{extra}_requirements"].split() for extra in cfg["extras"].split()},
-    entry_points={"console_scripts": cfg["console_scripts"].split()}, cmdclass={"build_py": WithoutOutputs},
+    package_data={"fedbook": ["py.typed"], "fedbook.datasets": ["data/*"],
+                  "fedbook.nbs": ["*.ipynb", "*/*.ipynb", "*/*.toml"], "fedbook.teaching": ["hidden/*.py"]},
+    cmdclass={"build_py": WithoutOutputs},
 )

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import shlex
 import subprocess
 import sys
 import time
@@ -178,19 +179,58 @@ def test_help_and_mistakes_do_not_wait_for_pytorch(args, code):
     assert done.returncode == code and done.stdout.endswith("\nlight\n") and "Traceback" not in done.stderr
 
 
-def test_help_of_a_chapter_shows_its_sizes(capsys):
-    with pytest.raises(SystemExit) as done: main("run fedavg --help".split())
+@pytest.mark.parametrize("line", ["run fedavg --help", "run --help fedavg", "run --profile full -h fedavg"])
+def test_help_of_a_chapter_shows_its_sizes_wherever_it_stands(capsys, line):
+    assert main(line.split()) == 0
     text = capsys.readouterr().out
-    assert done.value.code == 0 and "--profile" in text
+    assert "--profile" in text
     assert "fedbook run methods/fedavg -p data=photos/" in " ".join(text.split())
     header, *rows = text[text.index("\nsize ") + 1:].splitlines()
     assert header.split() == ["size", "smoke", "quick", "full", "paper", "limits", "meaning"]
     batch = next(row for row in rows if row.startswith("batch"))
     assert "at least 1" in batch and "pictures in a step" in batch
-    with pytest.raises(SystemExit): main("run fedgtea --help".split())
+
+
+def test_help_names_the_rows_of_a_paper_and_a_chapter_without_sizes(capsys):
+    assert main("run fedgtea --help".split()) == 0
     assert "-p setting=NAME" in capsys.readouterr().out
-    with pytest.raises(SystemExit): main("run datasets/world --help".split())
+    assert main("run datasets/world --help".split()) == 0
     assert "has no sizes" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("typed, meant", [
+    ("fedvag", "methods/fedavg"), ("FedAvg", "methods/fedavg"), ("4_fedavg", "methods/fedavg"), ("14", "14_fedgtea"),
+    ("klpr", "12_fedklpr or evidence/fedklpr"), ("evidence", "evidence/claims or evidence/fedreplay")])
+def test_a_mistyped_chapter_is_answered_by_the_nearest(capsys, typed, meant):
+    assert main(["run", typed]) == 2
+    said = capsys.readouterr().err
+    assert f"did you mean {meant}" in said and len(said) < 120
+
+
+def through(line, more="", **env):
+    "What the command line `fedbook LINE MORE` prints in a shell, and its exit code."
+    shell = f"set -o pipefail; {shlex.quote(sys.executable)} -m fedbook {line} {more}"
+    return subprocess.run(["bash", "-c", shell], capture_output=True, text=True, env=os.environ | env)
+
+
+def test_a_reader_that_has_enough_is_no_error():
+    done = through("report results", "| head -1")
+    assert done.stdout.count("\n") == 1 and done.stderr == "" and done.returncode in (0, 141)
+
+
+def test_a_plain_locale_costs_signs_and_not_the_answer():
+    done = through("report results", PYTHONIOENCODING="ascii", LC_ALL="C")
+    assert done.returncode == 0 and done.stderr == "" and "fedgtea" in done.stdout and done.stdout.isascii()
+
+
+def test_tab_completes_commands_and_chapters():
+    pytest.importorskip("shtab")
+    asked = """source <(%s -m fedbook --print-completion bash)
+    COMP_WORDS=(fedbook $1 $2); COMP_CWORD=$3; _shtab_fedbook; echo "${COMPREPLY[@]}"
+    """ % shlex.quote(sys.executable)
+    tab = lambda *words: subprocess.run(["bash", "-c", asked, "-", *words], capture_output=True, text=True).stdout.split()
+    assert tab("rep", "", "1") == ["report"]
+    assert {"fedgtea", "fedreplay"} > set(tab("run", "fedg", "2")) >= {"fedgtea"}
 
 
 def test_python_m_fedbook_exits_with_the_code():

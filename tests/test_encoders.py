@@ -3,8 +3,8 @@ import copy
 import subprocess
 import sys
 import threading
+import tomllib
 import warnings
-from configparser import ConfigParser
 from contextlib import closing
 from pathlib import Path
 
@@ -560,9 +560,8 @@ def test_own_weights_go_before_the_packages(tmp_path):
 
 def test_the_settings_bring_the_packages_of_the_table():
     "The smallest of the family comes with `vision`, the others with `encoders`."
-    read = ConfigParser(delimiters=["="])
-    read.read(Path(__file__).parent.parent / "settings.ini")
-    brought = {extra: {each.partition(">")[0] for each in read["DEFAULT"][f"{extra}_requirements"].split()}
+    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
+    brought = {extra: {each.partition(">")[0] for each in project["optional-dependencies"][extra]}
                for extra in ("vision", "encoders")}
     packages = [facts["package"] for facts in ENCODERS.values() if "package" in facts]
     assert packages == list(WEIGHTS.values()) and packages[0] in brought["vision"]

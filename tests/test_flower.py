@@ -44,7 +44,7 @@ from fedbook.deploy.nodes import write_node_key
 from fedbook.privacy.secagg import known_keys, private_key
 from fedbook.deploy.flower import (FlowerTransport, client_app, fingerprint, server_app, simulate, to_array,
                                    write_app)
-from fedbook.engine.errors import UserError
+from fedbook.engine.errors import UserError, how_to_install
 from fedbook.engine.files import locked
 from fedbook.engine.local import build, torch_threads
 from fedbook.engine.wire import Msg, pack, unpack
@@ -1162,7 +1162,7 @@ def test_this_chapter_knows_no_paper():
 def test_without_flower_the_extra_is_named():
     code = ("import sys; sys.modules['flwr'] = None\ntry: import fedbook.deploy.flower\nexcept ImportError as "
             "error: print(error)")
-    assert "pip install 'fedbook[flower]'" in printed(code)
+    assert how_to_install("flower") in printed(code)
 
 
 def test_importing_this_chapter_makes_flower_silent():

@@ -1,14 +1,19 @@
 """The package as others get it: built, installed elsewhere, and with the base install's packages alone."""
 import ast
+import email
 import json
 import os
+import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
+
+import fedbook
 
 ROOT = Path(__file__).parent.parent
 BASE = {"torch", "numpy", "safetensors", "tqdm"}
@@ -36,10 +41,7 @@ assert ended.federation.ledger.total() > 1e6
 """
 
 
-def settings():
-    found = ConfigParser(delimiters=["="])
-    found.read(ROOT / "settings.ini")
-    return found["DEFAULT"]
+def settings(): return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +167,35 @@ def test_every_public_function_says_which_extra_it_needs(path):
 
 
 def test_the_base_requirements_are_the_engines_needs():
-    cfg = settings()
-    assert {each.partition(">")[0] for each in cfg["requirements"].split()} == BASE
-    assert cfg["extras"].split() == ["course", "vision", "encoders", "flower", "dp", "dev", "site"]
-    assert all(cfg[f"{extra}_requirements"].split() for extra in cfg["extras"].split())
+    project = settings()
+    assert {each.partition(">")[0] for each in project["dependencies"]} == BASE
+    extras = project["optional-dependencies"]
+    assert [*extras] == ["course", "vision", "encoders", "flower", "dp", "dev", "site"] and all(extras.values())
+
+
+def test_a_learner_gets_jupyterlab_and_no_tools_of_the_house():
+    course = {each.partition(">")[0].partition("=")[0] for each in settings()["optional-dependencies"]["course"]}
+    assert "jupyterlab" in course and not course & {"sphinx", "mypy", "playwright", "pytest", "ruff", "nbdev"}
+
+
+def test_what_an_index_shows(wheel):
+    "Licence, addresses and versions stand in the metadata; a type checker believes the hints; no link is relative."
+    with zipfile.ZipFile(wheel) as file:
+        names = file.namelist()
+        told = email.message_from_bytes(file.read(next(name for name in names if name.endswith("METADATA"))))
+    assert "fedbook/py.typed" in names
+    assert told["License-Expression"] == "Apache-2.0" and "License" not in told
+    urls = dict(each.split(", ") for each in told.get_all("Project-URL"))
+    assert {"Homepage", "Documentation", "Source", "Issues", "Changelog"} <= urls.keys()
+    assert {"Typing :: Typed", *(f"Programming Language :: Python :: 3.{n}" for n in (11, 12, 13))} <= {
+        *told.get_all("Classifier")}
+    links = re.findall(r"\]\(([^)]+)\)", told.get_payload())
+    assert len(links) > 50 and all(link.startswith(("https://", "#")) for link in links)
+    assert told["Version"] == fedbook.__version__ == house("version")
+
+
+def house(name):
+    "A setting of nbdev's."
+    found = ConfigParser(delimiters=["="])
+    found.read(ROOT / "settings.ini")
+    return found["DEFAULT"][name]

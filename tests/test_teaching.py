@@ -15,6 +15,7 @@ import pytest
 
 import fedbook
 from conftest import by_day
+from fedbook.engine.errors import how_to_install
 from fedbook.kit import classroom, command, lab
 from fedbook.kit.classroom import (Pupil, _as_varied, _book, _mark, credit, exams, exercises_of,
                                    exported_solutions, grade, hidden_cases, marks_of, slide_cells, solutions_of,
@@ -444,5 +445,5 @@ def test_the_doctor_names_each_problem_with_its_cure(monkeypatch, capsys):
     monkeypatch.setattr(classroom, "find_spec", lambda name: None if name == "flwr" else found(name))
     monkeypatch.setattr(classroom, "memory_here", lambda: 3e9)
     said = {finding.what: finding for ask in (classroom._machine, classroom._packages) for finding in ask()}
-    assert said["extra flower"].cure == "pip install 'fedbook[flower]'"
+    assert said["extra flower"].cure == how_to_install("flower") == f"pip install -e '{ROOT}[flower]'"
     assert "deploy/flower" in said["extra flower"].found and "--at-once 1" in said["memory"].cure

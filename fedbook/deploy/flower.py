@@ -35,6 +35,8 @@ from typing import Annotated, Any, NamedTuple, cast
 
 import torch
 
+from ..engine.errors import UserError, how_to_install
+
 _SILENT = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
 for beacon, value in _SILENT.items(): os.environ.setdefault(beacon, value)
 
@@ -45,11 +47,10 @@ try:
     from flwr.common.constant import ErrorCode
     from flwr.serverapp import Grid, ServerApp
 except ImportError as error:
-    raise ImportError("fedbook.deploy.flower needs Flower, which comes with the extra: pip install "
-                      f"'fedbook[flower]' ({error})") from None
+    raise ImportError("fedbook.deploy.flower needs Flower, which comes with the extra: "
+                      f"{how_to_install('flower')} ({error})") from None
 
 from ..engine.devices import torch_device
-from ..engine.errors import UserError
 from ..engine.federation import (OUTWEIGH, Answer, Call, ClientLike, ClientPool, Experiment, Failure, Federation,
                                        run)
 from ..engine.files import locked, run_dir, write_atomically

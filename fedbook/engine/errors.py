@@ -1,6 +1,7 @@
 """What a user can put right, and what is not installed."""
 
 import importlib
+from pathlib import Path
 
 
 class UserError(ValueError):
@@ -17,6 +18,7 @@ EXTRAS = {
         "IPython",
         "cloudpickle",
         "ipywidgets",
+        "jupyterlab",
         "matplotlib",
         "nbclient",
         "nbconvert",
@@ -29,8 +31,15 @@ EXTRAS = {
     "vision": ("PIL", "open_clip", "timm", "torchmetrics", "torchvision"),
     "flower": ("cryptography", "flwr"),
     "dp": ("dp_accounting", "opacus"),
-    "dev": ("jupyterlab",),
 }
+
+
+def how_to_install(extra: str) -> str:
+    "Return the command that brings the packages of `extra`: for a checkout where there is one, else from an index."
+    checkout = Path(__file__).resolve().parents[2]
+    if (checkout / "pyproject.toml").is_file():
+        return f"pip install -e '{checkout}[{extra}]'"
+    return f"pip install 'fedbook[{extra}]'"
 
 
 def needs(package: str) -> None:
@@ -44,5 +53,5 @@ def needs(package: str) -> None:
             for extra, packages in EXTRAS.items()
             if package.partition(".")[0] in packages
         )
-        sentence = f"{error.name or package} is not installed; it comes with: pip install 'fedbook[{extra}]'"
+        sentence = f"{error.name or package} is not installed; it comes with: {how_to_install(extra)}"
         raise UserError(sentence) from None

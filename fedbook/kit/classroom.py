@@ -34,7 +34,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, NoReturn
 
 import fedbook
-from fedbook.engine.errors import EXTRAS, needs, UserError
+from fedbook.engine.errors import EXTRAS, how_to_install, needs, UserError
 from fedbook.engine.files import locked, write_atomically
 from fedbook.kit import sandbox
 from fedbook.kit.lab import overwritten, progress_file, same, solved_in, try_case
@@ -100,7 +100,7 @@ def _packages() -> Iterator[Finding]:
         missing = [name for name in packages if find_spec(name) is None]
         if not missing: continue
         yield Finding(f"extra {extra}", f"lacks {', '.join(missing)}; without: {_without(missing)}",
-                      f"pip install 'fedbook[{extra}]'")
+                      how_to_install(extra))
 
 
 def _without(missing: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
+from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -157,12 +158,16 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> Any: raise UserError(f"{message}; see {self.prog} --help")
 
 
-class _SizesHelp(argparse.Action):
+class _Later(argparse.Action):
+    "`--help` that waits for the rest of the line: it may name a chapter."
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, *_: Any) -> None: namespace.help = parser
+
+
+def _helped(args: argparse.Namespace) -> int:
     "`fedbook run NAME --help`: the usual text, and the sizes of the chapter NAME."
-    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, *_: Any) -> None:
-        parser.print_help()
-        if getattr(namespace, "name", None) not in (None, *SEVERAL): _print_sizes(namespace.name)
-        parser.exit()
+    args.help.print_help()
+    if args.name not in SEVERAL: _print_sizes(args.name)
+    return 0
 
 
 def _print_table(rows: list[dict]) -> None:
@@ -222,13 +227,38 @@ def _parser() -> argparse.ArgumentParser:
     copy = commands.add_parser("copy", help="copy the chapters into a folder to work in; what is there stays")
     copy.add_argument("folder", nargs="?", default="course")
     _add_class(commands)
+    _add_completion(parser)
     return parser
+
+
+_NAMES = {"bash": "_fedbook_names", "zsh": "_fedbook_names"}
+_PREAMBLE = {"bash": '_fedbook_names() {{ compgen -W "{0}" -- "$1"; }}', "zsh": "_fedbook_names() {{ compadd {0}; }}"}
+
+
+def _add_completion(parser: argparse.ArgumentParser) -> None:
+    "`--print-completion SHELL`, where shtab is installed: a script with which Tab completes commands and chapters."
+    if not find_spec("shtab"): return
+    import shtab
+
+    ways = [*SEVERAL, *chapters(), *map(module_name, chapters())]
+    preamble = {shell: text.format(" ".join(dict.fromkeys(ways))) for shell, text in _PREAMBLE.items()}
+    shtab.add_argument_to(parser, "--print-completion", preamble=preamble,  # type: ignore[arg-type]
+                          help="print a script for your shell: Tab then completes commands and chapters")
+    for action in _actions(parser):
+        if action.dest == "name": action.complete = _NAMES  # type: ignore[attr-defined]
+
+
+def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    "All actions of `parser` and of its commands."
+    for action in parser._actions:
+        yield action
+        if isinstance(action, argparse._SubParsersAction):
+            for each in action.choices.values(): yield from each._actions
 
 
 def _add_run(commands: Any) -> None:
     run = commands.add_parser("run", help="execute the path, a chapter, or all", add_help=False, epilog=_OWN)
-    run.add_argument("-h", "--help", action=_SizesHelp, nargs=0,
-                     help="show this; behind the name of a chapter, its sizes too")
+    run.add_argument("-h", "--help", action=_Later, nargs=0, help="show this; with the name of a chapter, its sizes too")
     run.add_argument("name", nargs="?", default="path",
                      help="a notebook (methods/fedavg), a module (fedavg), path (the default: the evenings, "
                           "then a table of the papers), or all: the path, then the wings")
@@ -368,6 +398,7 @@ def _at_its_length(found: dict[str, Path], profile: str) -> dict[str, Path]:
 
 
 def _run(args: argparse.Namespace) -> int:
+    if args.help: return _helped(args)
     changes = _check_run(args)
     _check_looks(args, changes)
     if not re.fullmatch(r"local|flower(:[1-9]\d*)?", args.engine):
@@ -596,6 +627,11 @@ def _slides(args: argparse.Namespace) -> int:
     return 0
 
 
+def _any_locale() -> None:
+    "Print what the terminal's encoding lacks as a question mark."
+    for stream in (sys.stdout, sys.stderr): stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command `fedbook` with the arguments `argv` (None: those of the process) and return
     its exit code: 0, or 1 if a chapter failed, 2 for a mistake of the user, which is printed, and
@@ -605,9 +641,15 @@ def main(argv: Sequence[str] | None = None) -> int:
                 "report": _report, "data": _data, "copy": _copy,
                 "doctor": _doctor, "lab": _open_lab, "progress": _progress, "mine": _mine,
                 "assignment": _assignment, "grade": _grade, "slides": _slides}
+    if argv is None: _any_locale()
     try:
         args = _parser().parse_args(argv)
-        return commands[args.command](args)
+        code = commands[args.command](args)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:             # whoever read, such as `head`, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + 13
     except (UserError, OSError) as error:
         print(f"fedbook: {error}", file=sys.stderr)
         return 2

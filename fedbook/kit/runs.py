@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
 from dataclasses import fields, replace
+from difflib import get_close_matches
 from functools import cache, partial
 from itertools import chain, product
 from pathlib import Path
@@ -106,7 +107,20 @@ def find(name: str) -> dict[str, Path]:
     for fits in (lambda each: each, module_name):
         for each, path in known.items():
             if fits(each) == name: return {each: path}
-    raise UserError(f"chapter {name!r} is unknown; choose one of {', '.join(known)}, path or all")
+    near = _nearest(name, known)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"choose one of {', '.join(known)}, path or all"
+    raise UserError(f"chapter {name!r} is unknown; {hint}")
+
+
+def _nearest(name: str, known: Iterable[str]) -> list[str]:
+    "Chapters of `known` that somebody may have meant by `name`: by number, by a part of it, or mistyped."
+    asked = name.lower().strip("./_- ")
+    if not asked: return []
+    begun = [each for each in known if each.startswith((f"{asked}_", f"{asked}/")) or asked in re.split("[/_]", each)]
+    if begun: return begun[:3]
+    ways = [way for each in known for way in (each, module_name(each))]
+    close = get_close_matches(asked, dict.fromkeys(ways), 2, 0.7)
+    return [each for each in known if each in close or module_name(each) in close]
 
 
 def code_cells(path: Path) -> list[str]:
