@@ -14,8 +14,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 project, author, copyright = "fedbook", "The fedbook authors", "2026 The fedbook authors"
 html_title, html_theme, html_favicon = "fedbook", "furo", "static/icon.svg"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.intersphinx", "sphinx.ext.mathjax",
-              "sphinx-mathjax-offline", "reference"]
+              "sphinx-mathjax-offline", "sphinx_copybutton", "reference"]
 
+copybutton_selector = "div.cell_input pre, div.highlight-sh pre, div.highlight-python pre"
+
+exclude_patterns = ["extra"]
 nb_execution_mode = "off"
 nb_merge_streams = True
 nb_render_markdown_format = "gfm"

@@ -110,6 +110,7 @@ def faults(pages: dict, texts: dict, built: dict) -> list:
         path, _, anchor = link.partition("#")
         if path.startswith("pictures/") or "/pictures/" in path: return False
         stem, kind = posixpath.splitext(posixpath.normpath(posixpath.join(posixpath.dirname(name), path)))
+        if stem.startswith("notebooks/"): stem = stem.removeprefix("notebooks/")     # to take away
         other = known.get(stem if path else name)
         if other is None: return stem not in BY_SPHINX
         places = other.ids if kind == ".html" else other.slugs if path else other.ids | other.slugs.keys()

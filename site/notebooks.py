@@ -18,6 +18,8 @@ from fedbook.kit.runs import module_name
 from links import headings, links
 
 GITHUB = "https://github.com/fedbook/fedbook/blob/main/"
+BINDER = "https://mybinder.org/v2/gh/fedbook/fedbook/main?urlpath=lab/tree/course/"
+COLAB = "https://colab.research.google.com/github/fedbook/fedbook/blob/main/binder/colab.ipynb"     # asks for a NAME
 
 
 class SiteError(Exception):
@@ -108,6 +110,15 @@ class Course:
             raise SiteError(f"nbs/{name}.ipynb has no outputs: fill it with `{command}`")
         return Page(self, name).notebook()
 
+    def chapters(self) -> list:
+        "The notebooks but for those with answers."
+        return [name for name in self.books if not name.startswith("answers/")]
+
+    def to_take(self, name: str) -> dict:
+        "The notebook `name` without outputs, to run it elsewhere."
+        bare = lambda cell: {**cell, "outputs": [], "execution_count": None} if cell.cell_type == "code" else cell
+        return from_dict({**self.books[name], "cells": [bare(cell) for cell in self.books[name].cells]})
+
     def target(self, name: str, link: str) -> str:
         """Where a link in the notebook `name` leads on the site: to a page and a place on it, or to a file on
         GitHub; "" for nowhere."""
@@ -152,7 +163,10 @@ class Page:
         library = f"[fedbook.{self.module}]({self.up}api/{self.module}.rst)" if self.module else ""
         answered = f"answers/{short}" in self.course.books
         answers = f"[answers]({self.up}answers/{short}.ipynb)" if answered else ""
-        return markdown(" · ".join(filter(None, [source, library, answers])))
+        file = f"{self.up}notebooks/{self.name}.ipynb"
+        take = f"<a href='{file}' download='{short}.ipynb'>download</a>"
+        return markdown(" · ".join(filter(None, [source, take, f"[Binder]({BINDER}{self.name}.ipynb)", f"[Colab]({COLAB})",
+                                                 library, answers])))
 
     def shown(self, cell) -> list:
         "The cells that the page shows for one of the notebook's."

@@ -128,6 +128,7 @@ def sources(course: Course, results: Path, pages: Path, plain: list = ()) -> dic
     dead = course.dead or faults(books, texts, course.built)
     if dead: raise SiteError("\n".join(dead))
     texts["reference.json"] = json.dumps({"built": course.built, "equations": course.equations()}, indent=1)
+    texts |= {f"extra/notebooks/{name}.ipynb": writes_json(course.to_take(name)) for name in course.chapters()}
     return texts | {f"{name}.ipynb": writes_json(page) for name, page in books.items()}
 
 

@@ -1,8 +1,10 @@
 """The front door says what is true: its examples run, and so do its two methods of others."""
 import re
+from base64 import b64decode
 from functools import partial
 from pathlib import Path
 
+import nbformat
 import pytest
 from PIL import Image
 
@@ -70,9 +72,33 @@ def test_the_command_for_your_own_pictures_is_taken(tmp_path, monkeypatch, capsy
 def test_a_method_of_your_own_is_short(): assert len(lines(NOVA)) <= 15
 
 
-def test_the_front_door_shows_a_picture():
-    pictures = re.findall(r"!\[.+\]\((.+\.png)\)", README)
-    assert len(pictures) == 1 and drawn_from(ROOT / pictures[0]), "one picture, drawn by the course"
+PICTURES = re.findall(r"!\[.+\]\((.+\.png)\)", README)
+
+
+def test_the_first_picture_is_that_of_the_first_chapter():
+    "A stranger sees what federated learning is, before anything of claims."
+    book = nbformat.read(ROOT / "nbs" / "00_start.ipynb", as_version=4)
+    drawn = [out["data"]["image/png"] for cell in book.cells if cell.id == "90b6cc89" for out in cell.outputs
+             if "image/png" in out.get("data", {})]
+    assert [b64decode(png) for png in drawn] == [(ROOT / PICTURES[0]).read_bytes()], "python tools/evenings.py --write"
+
+
+def test_the_second_picture_shows_the_main_claims(): assert len(PICTURES) == 2 and drawn_from(ROOT / PICTURES[1])
+
+
+def test_the_commands_for_your_own_machines_are_taken(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("flwr", reason="Flower is not installed here: pip install 'fedbook[flower]'")
+    keys, app, node = (line.partition("#")[0].split()[1:] for line in README.splitlines() if line.startswith("fedbook flower-"))
+    monkeypatch.chdir(tmp_path)
+    assert command.main(keys) == 0 and "flwr run" in capsys.readouterr().out
+    assert command.main(app) == 0 and (tmp_path / "app" / "pyproject.toml").exists()
+    asked = command._parser().parse_args(node)
+    assert (tmp_path / asked.folder).is_dir() and asked.data == "photos/"
+
+
+def test_it_says_how_to_get_it_and_what_to_type():
+    first = README.partition("## Doors")[0]
+    assert "git clone https://github.com/fedbook/fedbook" in first and "make run" in first and "Windows" in first
 
 
 def links(page):

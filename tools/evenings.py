@@ -10,6 +10,7 @@ import inspect
 import re
 import runpy
 import textwrap
+from base64 import b64decode
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -247,6 +248,14 @@ def write_time(path: Path) -> bool:
     return True
 
 
+def write_first_picture() -> None:
+    "The README's first picture is that of the first chapter: one round of federated learning."
+    book = nbformat.read(ROOT / "00_start.ipynb", as_version=4)
+    outputs = next(cell.outputs for cell in book.cells if cell.id == "90b6cc89")
+    png = next(out["data"]["image/png"] for out in outputs if "image/png" in out.get("data", {}))
+    (ROOT.parent / "site" / "static" / "one_round.png").write_bytes(b64decode(png))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("names", nargs="*", default=PATH)
@@ -257,6 +266,7 @@ def main() -> None:
         for path in paths:
             if write_time(path): print("written:", path.name)
         README.write_text(readme_with_minutes(README.read_text(encoding="utf-8"), ROOT), encoding="utf-8")
+        write_first_picture()
         runpy.run_path(str(FILL), run_name="__main__")
     print(table([measured(path) for path in paths]))
 
