@@ -9,6 +9,7 @@ from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
 
+import nbformat
 import pytest
 
 pytest.importorskip("furo", reason="the site's packages are missing: pip install 'fedbook[site]'")
@@ -71,7 +72,15 @@ def test_a_link_to_a_cell_is_written_as_jupyterlab_has_it_and_leads_to_the_cell_
     assert '<a href=\'answers/small.html#cell-a1\'>the <em>cell</em></a>' in page(site)
     assert 'href="#cell-c5">this cell</a>' in page(site)
     assert 'href="answers/small.html">those</a>' in page(site)
-    assert "ipynb" not in re.sub(r'href="https://github.com/[^"]*"', "", page(site))
+    to_take = r"""href=['"](https://(github|mybinder|colab)|(\.\./)*notebooks/)[^'"]*['"]|download=['"][^'"]*['"]"""
+    assert "ipynb" not in re.sub(to_take, "", page(site))
+
+
+def test_a_page_offers_its_notebook_without_outputs_and_a_place_to_run_it(site):
+    [file] = re.findall(r"href='(notebooks/[^']*)' download", page(site))
+    taken = nbformat.read(site / file, as_version=4)
+    assert taken.cells and not any(cell.get("outputs") for cell in taken.cells)
+    assert "mybinder.org" in page(site) and "colab.research.google.com" in page(site)
 
 
 def test_what_the_sources_promise_stands_on_the_pages(site, tmp_path):
