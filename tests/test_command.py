@@ -199,7 +199,8 @@ def test_help_names_the_rows_of_a_paper_and_a_chapter_without_sizes(capsys):
 
 
 @pytest.mark.parametrize("typed, meant", [
-    ("fedvag", "methods/fedavg"), ("FedAvg", "methods/fedavg"), ("4_fedavg", "methods/fedavg"), ("14", "14_fedgtea"),
+    ("fedvag", "methods/fedavg"), ("FedAvg", "methods/fedavg"), ("4_fedavg", "methods/fedavg"),
+    ("14", "14_fedgtea"),
     ("klpr", "12_fedklpr or evidence/fedklpr"), ("evidence", "evidence/claims or evidence/fedreplay")])
 def test_a_mistyped_chapter_is_answered_by_the_nearest(capsys, typed, meant):
     assert main(["run", typed]) == 2
@@ -228,7 +229,9 @@ def test_tab_completes_commands_and_chapters():
     asked = """source <(%s -m fedbook --print-completion bash)
     COMP_WORDS=(fedbook $1 $2); COMP_CWORD=$3; _shtab_fedbook; echo "${COMPREPLY[@]}"
     """ % shlex.quote(sys.executable)
-    tab = lambda *words: subprocess.run(["bash", "-c", asked, "-", *words], capture_output=True, text=True).stdout.split()
+    def tab(*words):
+        done = subprocess.run(["bash", "-c", asked, "-", *words], capture_output=True, text=True)
+        return done.stdout.split()
     assert tab("rep", "", "1") == ["report"]
     assert {"fedgtea", "fedreplay"} > set(tab("run", "fedg", "2")) >= {"fedgtea"}
 

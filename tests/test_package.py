@@ -170,16 +170,18 @@ def test_the_base_requirements_are_the_engines_needs():
     project = settings()
     assert {each.partition(">")[0] for each in project["dependencies"]} == BASE
     extras = project["optional-dependencies"]
-    assert [*extras] == ["course", "vision", "encoders", "flower", "dp", "dev", "site"] and all(extras.values())
+    assert [*extras] == ["course", "vision", "encoders", "flower", "dp", "dev", "site"]
+    assert all(extras.values())
 
 
 def test_a_learner_gets_jupyterlab_and_no_tools_of_the_house():
-    course = {each.partition(">")[0].partition("=")[0] for each in settings()["optional-dependencies"]["course"]}
+    extras = settings()["optional-dependencies"]
+    course = {each.partition(">")[0].partition("=")[0] for each in extras["course"]}
     assert "jupyterlab" in course and not course & {"sphinx", "mypy", "playwright", "pytest", "ruff", "nbdev"}
 
 
 def test_what_an_index_shows(wheel):
-    "Licence, addresses and versions stand in the metadata; a type checker believes the hints; no link is relative."
+    "Licence, addresses and versions stand in the metadata; hints are typed; no link is relative."
     with zipfile.ZipFile(wheel) as file:
         names = file.namelist()
         told = email.message_from_bytes(file.read(next(name for name in names if name.endswith("METADATA"))))

@@ -80,15 +80,18 @@ def test_the_first_picture_is_that_of_the_first_chapter():
     book = nbformat.read(ROOT / "nbs" / "00_start.ipynb", as_version=4)
     drawn = [out["data"]["image/png"] for cell in book.cells if cell.id == "90b6cc89" for out in cell.outputs
              if "image/png" in out.get("data", {})]
-    assert [b64decode(png) for png in drawn] == [(ROOT / PICTURES[0]).read_bytes()], "python tools/evenings.py --write"
+    shown = (ROOT / PICTURES[0]).read_bytes()
+    assert [b64decode(png) for png in drawn] == [shown], "python tools/evenings.py --write"
 
 
-def test_the_second_picture_shows_the_main_claims(): assert len(PICTURES) == 2 and drawn_from(ROOT / PICTURES[1])
+def test_the_second_picture_shows_the_main_claims():
+    assert len(PICTURES) == 2 and drawn_from(ROOT / PICTURES[1])
 
 
 def test_the_commands_for_your_own_machines_are_taken(tmp_path, monkeypatch, capsys):
     pytest.importorskip("flwr", reason="Flower is not installed here: pip install 'fedbook[flower]'")
-    keys, app, node = (line.partition("#")[0].split()[1:] for line in README.splitlines() if line.startswith("fedbook flower-"))
+    typed = [line for line in README.splitlines() if line.startswith("fedbook flower-")]
+    keys, app, node = (line.partition("#")[0].split()[1:] for line in typed)
     monkeypatch.chdir(tmp_path)
     assert command.main(keys) == 0 and "flwr run" in capsys.readouterr().out
     assert command.main(app) == 0 and (tmp_path / "app" / "pyproject.toml").exists()
@@ -98,7 +101,7 @@ def test_the_commands_for_your_own_machines_are_taken(tmp_path, monkeypatch, cap
 
 def test_it_says_how_to_get_it_and_what_to_type():
     first = README.partition("## Doors")[0]
-    assert "git clone https://github.com/fedbook/fedbook" in first and "make run" in first and "Windows" in first
+    assert all(words in first for words in ("git clone https://github.com/fedbook/fedbook", "make run", "Windows"))
 
 
 def links(page):
