@@ -24,7 +24,7 @@ def lines(block): return [line for line in block.splitlines() if line.strip()]
 
 
 def scaffold_cells():
-    "The cells of methods/fedavg that import, and those that define SCAFFOLD, where the README sends its reader."
+    "The cells of methods/fedavg that import, and those with SCAFFOLD, where the README sends its reader."
     sources = code_cells(chapters()["methods/fedavg"])
     imports = [source for source in sources if re.match(r"#\| (export|hide)\n(import|from) ", source)]
     return "\n\n".join([*imports, *(source for source in sources
