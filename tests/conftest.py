@@ -2,6 +2,7 @@
 import importlib.util
 import itertools
 import os
+import subprocess
 import sys
 from collections import Counter
 from itertools import chain
@@ -19,6 +20,19 @@ import fedbook.engine.workers
 from fedbook.methods import detect
 from fedbook.engine.workers import Checkpoint, Faults
 from fedbook.engine.local import build, generator
+
+
+ROOT = Path(__file__).parent.parent
+UNPACKED = {".venv", "__pycache__", "build", "course", "runs", "_docs", "fedbook.egg-info", ".pytest_cache"}
+
+
+def tracked():
+    "Paths of the files that git knows, from the root; in an unpacked sdist all but what a run makes."
+    if not (ROOT / ".git").exists():
+        found = (path.relative_to(ROOT) for path in ROOT.rglob("*") if path.is_file())
+        return sorted(path.as_posix() for path in found if not UNPACKED & {*path.parts})
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.decode()
+    return [name for name in listed.split("\0") if name and (ROOT / name).is_file()]
 
 
 CLASSES = {"nodes": ("test_nodes", "test_containers", "test_ray_machines", "test_flower"),

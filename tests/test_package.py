@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import fedbook
+from conftest import tracked
 
 ROOT = Path(__file__).parent.parent
 BASE = {"torch", "numpy", "safetensors", "tqdm"}
@@ -47,9 +48,7 @@ def settings(): return tomllib.loads((ROOT / "pyproject.toml").read_text())["pro
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     folder, source = tmp_path_factory.mktemp("wheel"), tmp_path_factory.mktemp("source")
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
-    for name in filter(None, listed.decode().split("\0")):
-        if not (ROOT / name).exists(): continue
+    for name in tracked():
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_bytes((ROOT / name).read_bytes())
     subprocess.run([sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w",

@@ -1,12 +1,12 @@
 """What keeps notebooks, package and results in step."""
 import ast
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from books import book
+from conftest import tracked
 from fedbook.kit.report import collect
 from fedbook.kit.runs import chapter_name, chapters, notebook_stamp
 from tools.book import to_fold
@@ -130,8 +130,7 @@ def test_package_holds_notebooks_and_data():
 
 
 def test_the_tree_is_light():
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
-    paths = [ROOT / name for name in listed.decode().split("\0") if name and (ROOT / name).is_file()]
+    paths = [ROOT / name for name in tracked()]
     sizes = {path.relative_to(ROOT).as_posix(): path.stat().st_size / 1e6 for path in paths}
     biggest = ", ".join(f"{name} {sizes[name]:.1f}" for name in sorted(sizes, key=sizes.get)[-5:])
     assert sum(sizes.values()) < 35, f"{sum(sizes.values()):.1f} MB are tracked; the biggest, in MB: {biggest}"
