@@ -1,5 +1,6 @@
 """FedGTEA: the task encoder's invariants, the server's three losses and what each does, moments on the wire,
 and whole runs."""
+from inspect import cleandoc
 import itertools
 import math
 import zipfile
@@ -241,7 +242,8 @@ def test_the_length_of_an_embedding_is_the_one_asked_for():
 
 
 def test_the_example_of_cate_holds():
-    lines = [line.partition("#")[0].strip() for line in CATE.__doc__.splitlines() if line.startswith(" " * 8)]
+    example = cleandoc(CATE.__doc__).splitlines()      # from Python 3.13 on the compiler takes indents away
+    lines = [line.partition("#")[0].strip() for line in example if line.startswith(" " * 4)]
     names = {"CATE": CATE, "torch": torch}
     for line in lines[:-1]: exec(line, names)
     assert eval(lines[-1], names) == (64,) and len(lines) == 2
