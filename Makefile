@@ -77,13 +77,13 @@ gpu: .venv/installed
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("fedbook needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; call make PYTHON=python3.11")'
 	$(PYTHON) -m venv .venv
 	@$(TORCH_FIRST)
-	$(BIN)/python -m pip install $(PIP_ARGS) -e ".[course,vision,flower,dp]" || $(WITHOUT_FLOWER) -e ".[course,vision]"
+	$(BIN)/python -m pip install $(PIP_ARGS) -e ".[course,vision,flower,dp]" || $(WITHOUT_FLOWER) -e ".[course,vision,dp]"
 	@touch $@
 
 .venv/dev: .venv/installed
-	$(BIN)/python -m pip install $(PIP_ARGS) -e ".[course,vision,dev,site,flower,dp]" || $(WITHOUT_FLOWER) -e ".[course,vision,dev,site]"
+	$(BIN)/python -m pip install $(PIP_ARGS) -e ".[course,vision,dev,site,flower,dp]" || $(WITHOUT_FLOWER) -e ".[course,vision,dp,dev,site]"
 	@touch $@
 
 .venv/site: .venv/installed
-	$(BIN)/python -m pip install $(PIP_ARGS) -e ".[course,vision,site,flower,dp]" || $(WITHOUT_FLOWER) -e ".[course,vision,site]"
+	$(BIN)/python -m pip install $(PIP_ARGS) -e ".[course,vision,site,flower,dp]" || $(WITHOUT_FLOWER) -e ".[course,vision,dp,site]"
 	@touch $@

@@ -31,8 +31,8 @@ def tracked():
     if not (ROOT / ".git").exists():
         found = (path.relative_to(ROOT) for path in ROOT.rglob("*") if path.is_file())
         return sorted(path.as_posix() for path in found if not UNPACKED & {*path.parts})
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.decode()
-    return [name for name in listed.split("\0") if name and (ROOT / name).is_file()]
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+    return [name for name in listed.decode().split("\0") if name and (ROOT / name).is_file()]
 
 
 CLASSES = {"nodes": ("test_nodes", "test_containers", "test_ray_machines", "test_flower"),

@@ -487,6 +487,7 @@ def _flower_renew(args: argparse.Namespace) -> int:
 
 
 def _flower_node(args: argparse.Namespace) -> int:
+    if sys.platform == "win32": raise UserError("flower-node needs Linux or macOS, and this is Windows; WSL is Linux")
     from fedbook.deploy.nodes import join_server
 
     return join_server(args.folder, args.data)

@@ -258,6 +258,9 @@ def _write_whole_notebooks() -> None:
     papermill_io.register("/", Whole())
 
 
+_KILL = getattr(signal, "SIGKILL", signal.SIGTERM)     # Windows has one alone
+
+
 class Stop:
     """A handler of Ctrl-C while notebooks run in kernels, processes of their own. The first call
     interrupts all kernels. A second call kills them, and so does the end of `patience` seconds.
@@ -273,9 +276,9 @@ class Stop:
         """Interrupt all kernels, and kill them at the second call. The arguments that a signal
         handler gets are ignored."""
         again, self.asked = self.asked, True
-        self.send(signal.SIGKILL if again else signal.SIGINT)
+        self.send(_KILL if again else signal.SIGINT)
         if again: return
-        killer = threading.Timer(self.patience, self.send, [signal.SIGKILL])
+        killer = threading.Timer(self.patience, self.send, [_KILL])
         killer.daemon = True
         killer.start()
 
@@ -283,7 +286,7 @@ class Stop:
         """Send the signal `number` to every kernel and its worker processes; those that have ended
         are skipped."""
         for group in self.groups:
-            try: os.killpg(group, number)
+            try: os.killpg(group, number) if hasattr(os, "killpg") else os.kill(group, signal.SIGTERM)
             except ProcessLookupError: pass
 
     def write(self, text: str) -> None:
@@ -342,7 +345,7 @@ def _kernels(stop: Stop, log: BinaryIO, names: dict[str, str]) -> type:
             await AsyncKernelManager.start_kernel(self, stdout=log, stderr=log, **options,
                                                  env={**os.environ, **names})
             stop.groups.append(getattr(self.provisioner, "pgid"))
-            if stop.asked: stop.send(signal.SIGKILL)
+            if stop.asked: stop.send(_KILL)
 
     return Kernels
 
