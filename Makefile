@@ -1,7 +1,7 @@
 # NAME: a chapter, path (the ten evenings) or all.  PROFILE: smoke, quick, full, paper.  PIP_ARGS: passed to pip, e.g. to choose another index for torch.
 # test-fast leaves out chapters, nodes, kernels, the browser and long proofs. test-browser runs chapters in JupyterLab, moves
 # every slider and looks at the whole site; test does so with one chapter. test-all does everything there is.
-# TORCH: cpu (PyTorch without CUDA, 4 GB less, from CPU_ONLY), gpu (the usual one), auto: cpu on Linux without an NVIDIA driver.
+# TORCH: gpu (the usual PyTorch), cpu (without CUDA, 4 GB less, from CPU_ONLY), auto: cpu on Linux without an NVIDIA driver.
 # MINUTES: as many as `make gpu` may take; the next call goes on.
 PYTHON   ?= python3
 NAME     ?= path
@@ -10,12 +10,12 @@ DEVICE   ?= auto
 ARGS     ?=
 MINUTES  ?= 30
 PIP_ARGS ?=
-TORCH    ?= auto
+TORCH    ?= gpu
 CPU_ONLY ?= https://download.pytorch.org/whl/cpu
 BIN      := .venv/bin
 WITHOUT_FLOWER = { echo "Flower cannot be installed here: chapter 20 and what needs it are left out"; false; } || $(BIN)/python -m pip install $(PIP_ARGS)
 TORCH_FIRST = if test "$(TORCH)" = cpu || { test "$(TORCH)" = auto && test "`uname -s`" = Linux && ! command -v nvidia-smi > /dev/null; }; then \
-	echo "PyTorch without CUDA (no NVIDIA driver is here; make TORCH=gpu takes the usual one)"; \
+	echo "PyTorch without CUDA (make TORCH=gpu takes the usual one)"; \
 	$(BIN)/python -m pip install $(PIP_ARGS) -q --retries 0 --timeout 20 --index-url $(CPU_ONLY) torch torchvision \
 	|| echo "$(CPU_ONLY) is out of reach: the usual PyTorch follows, which is 4 GB larger"; fi
 # Three workers on two cores: one of them holds the tests that wait for others (tests/conftest.py says which).
