@@ -39,8 +39,7 @@ def from_top(text: str, name: str) -> str:
 def glossary(course: Course, words: str) -> str:
     """The page `words` of the field's words, and below them all names of the chapters, sorted by symbol; those
     that only the code has come last."""
-    rows = [(*row, name) for name, book in course.books.items() if not name.startswith("answers/")
-            for row in names_table(book)]
+    rows = [(*row, name) for name in course.chapters() for row in names_table(course.books[name])]
     letters = lambda symbol: re.sub(r"[^a-z0-9]", "", re.sub(r"\\[a-z]+(?=\{)", "", symbol.lower()))
     rows.sort(key=lambda row: (letters(row[0]) or "~", row[1], row[3]))
     lines = [f"| {symbol} | {code} | {from_top(meaning, name)} | [{name}]({name}.ipynb#names) |"

@@ -4,7 +4,9 @@ import itertools
 import os
 import subprocess
 import sys
+import tomllib
 from collections import Counter
+from configparser import ConfigParser
 from itertools import chain
 from pathlib import Path
 
@@ -33,6 +35,18 @@ def tracked():
         return sorted(path.as_posix() for path in found if not UNPACKED & {*path.parts})
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
     return [name for name in listed.decode().split("\0") if name and (ROOT / name).is_file()]
+
+
+def project():
+    "The metadata of the package."
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def house(name):
+    "A setting of nbdev's."
+    found = ConfigParser(delimiters=["="])
+    found.read(ROOT / "settings.ini")
+    return found["DEFAULT"][name]
 
 
 CLASSES = {"nodes": ("test_nodes", "test_containers", "test_ray_machines", "test_flower"),

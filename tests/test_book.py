@@ -1,11 +1,11 @@
 """Booking: outputs copied back into the notebooks, kept rows taken over, nothing changed where a number differs."""
 import json
 import shutil
-from pathlib import Path
 
 import nbformat
 import pytest
 
+from conftest import house
 from fedbook.engine.errors import UserError
 from fedbook.evidence.claims import verdict_of
 from fedbook.kit import command, runs
@@ -88,14 +88,9 @@ def test_booking_folds_cells_and_cleaning_keeps_the_folds(tmp_path):
     from execnb.nbio import read_nb, write_nb
     book = read_nb(path)
     clean_nb(book, allowed_metadata_keys=["fedbook"],
-             allowed_cell_metadata_keys=settings("allowed_cell_metadata_keys").split())
+             allowed_cell_metadata_keys=house("allowed_cell_metadata_keys").split())
     write_nb(book, path)
     assert read() == [{}, {"tags": ["parameters"]}, {"jupyter": {"source_hidden": True}}, {}]
-
-
-def settings(name):
-    lines = (Path(__file__).parent.parent / "settings.ini").read_text().splitlines()
-    return next(line.partition("=")[2] for line in lines if line.startswith(f"{name} ="))
 
 
 # what is measured follows from VALUE; each measurement leaves a letter in LOG, and `took` is a clock

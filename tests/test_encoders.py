@@ -3,10 +3,8 @@ import copy
 import subprocess
 import sys
 import threading
-import tomllib
 import warnings
 from contextlib import closing
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +13,7 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch.nn import functional as F
 
-from conftest import AT_NIGHT, by_day
+from conftest import AT_NIGHT, by_day, project
 from fedbook.datasets import encoders
 from fedbook.answers import encoders as answers
 from fedbook.datasets.encoders import (ENCODERS, local_weights, data_hash, find_weights, image_encoder,
@@ -560,8 +558,7 @@ def test_own_weights_go_before_the_packages(tmp_path):
 
 def test_the_settings_bring_the_packages_of_the_table():
     "The smallest of the family comes with `vision`, the others with `encoders`."
-    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
-    brought = {extra: {each.partition(">")[0] for each in project["optional-dependencies"][extra]}
+    brought = {extra: {each.partition(">")[0] for each in project()["optional-dependencies"][extra]}
                for extra in ("vision", "encoders")}
     packages = [facts["package"] for facts in ENCODERS.values() if "package" in facts]
     assert packages == list(WEIGHTS.values()) and packages[0] in brought["vision"]

@@ -1,11 +1,11 @@
 """FedGTEA: the task encoder's invariants, the server's three losses and what each does, moments on the wire,
 and whole runs."""
-from inspect import cleandoc
 import itertools
 import math
 import zipfile
 from dataclasses import asdict, replace
 from functools import partial
+from inspect import cleandoc
 
 import numpy as np
 import pytest

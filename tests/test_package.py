@@ -6,15 +6,13 @@ import os
 import re
 import subprocess
 import sys
-import tomllib
 import zipfile
-from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
 
 import fedbook
-from conftest import tracked
+from conftest import house, project, tracked
 
 ROOT = Path(__file__).parent.parent
 BASE = {"torch", "numpy", "safetensors", "tqdm"}
@@ -40,9 +38,6 @@ assert CATE((1, 28, 28)).body(torch.zeros(3, 1, 28, 28)).shape == (3, 64)
 ended = trial(FedAvgExperiment(profiles["smoke"], 0), workers=1)
 assert ended.federation.ledger.total() > 1e6
 """
-
-
-def settings(): return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 @pytest.fixture(scope="module")
@@ -166,15 +161,14 @@ def test_every_public_function_says_which_extra_it_needs(path):
 
 
 def test_the_base_requirements_are_the_engines_needs():
-    project = settings()
-    assert {each.partition(">")[0] for each in project["dependencies"]} == BASE
-    extras = project["optional-dependencies"]
+    assert {each.partition(">")[0] for each in project()["dependencies"]} == BASE
+    extras = project()["optional-dependencies"]
     assert [*extras] == ["course", "vision", "encoders", "flower", "dp", "dev", "site"]
     assert all(extras.values())
 
 
 def test_a_learner_gets_jupyterlab_and_no_tools_of_the_house():
-    extras = settings()["optional-dependencies"]
+    extras = project()["optional-dependencies"]
     course = {each.partition(">")[0].partition("=")[0] for each in extras["course"]}
     assert "jupyterlab" in course and not course & {"sphinx", "mypy", "playwright", "pytest", "ruff", "nbdev"}
 
@@ -193,10 +187,3 @@ def test_what_an_index_shows(wheel):
     links = re.findall(r"\]\(([^)]+)\)", told.get_payload())
     assert len(links) > 50 and all(link.startswith(("https://", "#")) for link in links)
     assert told["Version"] == fedbook.__version__ == house("version")
-
-
-def house(name):
-    "A setting of nbdev's."
-    found = ConfigParser(delimiters=["="])
-    found.read(ROOT / "settings.ini")
-    return found["DEFAULT"][name]

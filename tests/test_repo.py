@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from books import book
-from conftest import tracked
+from conftest import house, tracked
 from fedbook.kit.report import collect
 from fedbook.kit.runs import chapter_name, chapters, notebook_stamp
 from tools.book import to_fold
@@ -119,11 +119,8 @@ def test_the_constraints_name_what_the_newest_rows_were_made_with():
 
 
 def test_package_holds_notebooks_and_data():
-    from configparser import ConfigParser
-    cfg = ConfigParser(delimiters=["="])
-    cfg.read(ROOT / "settings.ini")
-    assert cfg["DEFAULT"]["allowed_cell_metadata_keys"].split() == ["tags", "jupyter"]
-    assert "fedbook" in cfg["DEFAULT"]["allowed_metadata_keys"]
+    assert house("allowed_cell_metadata_keys").split() == ["tags", "jupyter"]
+    assert "fedbook" in house("allowed_metadata_keys")
     manifest = (ROOT / "MANIFEST.in").read_text()
     assert "settings.ini" in manifest and "recursive-include nbs *.ipynb *.toml" in manifest
     assert all(folder in (ROOT / "setup.py").read_text() for folder in ('"*.ipynb"', '"*/*.ipynb"'))

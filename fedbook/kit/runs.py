@@ -118,8 +118,8 @@ def _nearest(name: str, known: Iterable[str]) -> list[str]:
     if not asked: return []
     begun = [each for each in known if each.startswith((f"{asked}_", f"{asked}/")) or asked in re.split("[/_]", each)]
     if begun: return begun[:3]
-    ways = [way for each in known for way in (each, module_name(each))]
-    close = get_close_matches(asked, dict.fromkeys(ways), 2, 0.7)
+    ways = dict.fromkeys(way for each in known for way in (each, module_name(each)))
+    close = get_close_matches(asked, ways, 2, 0.7)
     return [each for each in known if each in close or module_name(each) in close]
 
 
