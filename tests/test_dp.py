@@ -151,7 +151,7 @@ def test_targets_that_are_none_are_named():
 @pytest.mark.parametrize("package", ["dp_accounting", "opacus"])
 def test_a_missing_package_is_named_with_its_extra(monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(UserError, match=r"fedbook\[dp\]"):
+    with pytest.raises(UserError, match=r"pip install .*\[dp\]"):
         poisson_event(1.0, 0.2, 8) if package == "dp_accounting" else refuse_network(nn.Linear(2, 2))
 
 
