@@ -13,6 +13,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+import tqdm
 import torch
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
@@ -530,8 +531,9 @@ def test_chapters_side_by_side_are_told_of_when_they_end(tmp_path, monkeypatch, 
     code = main(["run", "all", "--profile", "smoke", "--at-once", "2", "--device", "cpu", "--out",
                  str(tmp_path / "runs")])
     out, err = capsys.readouterr()
-    lines = {line.split()[0]: line for line in out.splitlines() if " s  " in line}
+    lines = {line.split()[3]: line for line in out.splitlines() if " s  " in line}
     assert code == 1 and lines.keys() == {"97_slow", "98_fast", "99_bad"}
+    assert [line.split()[:3] for line in lines.values()] == [[str(n), "of", "3"] for n in (1, 2, 3)]
     assert lines["98_fast"].split()[-1] == "3" and lines["97_slow"].endswith("slow")
     assert "FAILED: cell 4 failed: ZeroDivisionError" in lines["99_bad"]
     assert "fedbook: 99_bad: cell 4 failed" in err and "chapters:" not in err
@@ -543,6 +545,22 @@ def test_without_a_terminal_no_bars_are_drawn(tmp_path, capsys):
     path = chapter(tmp_path, "import sys; print('a bar of its own', file=sys.stderr)")
     assert run_chapter(path, "smoke", out=tmp_path / "runs")["error"] is None
     assert capsys.readouterr().err == ""
+
+
+def test_without_a_terminal_a_long_run_says_each_minute_how_far_it_is(capsys):
+    bar = runs._bar("my chapter")
+    assert bar["mininterval"] == bar["delay"] == 60
+    with tqdm.tqdm(total=9, **{**bar, "mininterval": 0, "delay": 0}) as shown: shown.update(4)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1].startswith("my chapter: cell 4 of 9 after ") and "\r" not in "".join(lines)
+
+
+def test_a_long_run_at_full_says_how_long_it_took(monkeypatch, capsys):
+    monkeypatch.setattr(command, "booked_minutes", lambda: {"engine/local": 3.0, "evidence/fedgtea": 180.0})
+    for names, said in ((["engine/local"], ""), (["engine/local", "evidence/fedgtea"], "3.0 hours of measuring")):
+        command._forecast(dict.fromkeys(names))
+        out = capsys.readouterr().out
+        assert said in out and bool(said) == bool(out)
 
 
 def test_names_in_any_order_come_back_in_that_of_the_course():

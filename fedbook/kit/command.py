@@ -24,7 +24,7 @@ from fedbook.engine.rows import machine_name, results_text
 from fedbook.engine.sizes import is_path
 from fedbook.evidence.claims import (headline_p_values, interval_text, looks, measured_on, older_note,
                                      message, verdict_of)
-from fedbook.kit.classroom import (doctor, exercises_of, feedback_file, grade, kept_in, progress_rows,
+from fedbook.kit.classroom import (booked_minutes, doctor, exercises_of, feedback_file, grade, kept_in, progress_rows,
                                    write_assignment, write_slides)
 from fedbook.kit.lab import PROGRESS, progress_file, sizes_table
 from fedbook.kit.mine import (both_headlines, guarded, load_mine, method_of, own_notebook, shown_path, verdicts,
@@ -316,15 +316,16 @@ def _add_mine(commands: Any) -> None:
                       help="the module to write (default: mine_NAME.py beside the notebook)")
 
 
-def _finish(ran: Iterable[dict], several: bool = False) -> int:
-    "Say of each run what it measured, as soon as it ends; then what was written, what failed, what to open."
+def _finish(ran: Iterable[dict], count: int = 1) -> int:
+    "Say of each of `count` runs what it measured, as soon as it ends; then what was written, what failed, what to open."
     from tqdm import tqdm
 
-    told = []
+    told, several = [], count > 1
     for r in ran:
         told.append(r)
+        place = f"{len(told):>2} of {count}  " if several else ""
         why = f": {r['error'].splitlines()[0]}" if r["error"] and several else ""
-        tqdm.write(f"{r['chapter']:<20}{r['seconds']:>7.1f} s  {r['measured']}{why}")
+        tqdm.write(f"{place}{r['chapter']:<20}{r['seconds']:>7.1f} s  {r['measured']}{why}")
         sys.stdout.flush()
     return _end(told, several)
 
@@ -397,6 +398,16 @@ def _at_its_length(found: dict[str, Path], profile: str) -> dict[str, Path]:
     return {lab: chapters()[lab]}
 
 
+def _forecast(found: dict[str, Path]) -> None:
+    "Say how long the chapters `found` took at full, where that is more than a few minutes."
+    booked = booked_minutes()
+    minutes = sum(booked.get(name, 0.0) for name in found)
+    if minutes < 5: return
+    text = f"{minutes:.0f} minutes" if minutes < 100 else f"{minutes / 60:.1f} hours"
+    print(f"fedbook: at full this took {text} of measuring on the authors' machine, a CPU; rows that are done are kept",
+          flush=True)
+
+
 def _run(args: argparse.Namespace) -> int:
     if args.help: return _helped(args)
     changes = _check_run(args)
@@ -407,10 +418,11 @@ def _run(args: argparse.Namespace) -> int:
     if args.engine == "local": found = _at_its_length(found, args.profile)
     if args.device == "cpu": os.environ["CUDA_VISIBLE_DEVICES"] = ""
     torch_device(args.device)
-    if args.dry: return _finish(_walks(args, found, changes), len(found) > 1)
+    if args.dry: return _finish(_walks(args, found, changes), len(found))
     refused = {name: _refusal(path, args.profile, changes) for name, path in found.items()}
     if len(found) == 1 and any(refused.values()): raise UserError(*refused.values())
     if args.engine != "local": return _finish(_on_flower(args, found, changes))
+    if args.profile == "full" and not changes: _forecast(found)
     options = dict(profile=args.profile, device=args.device, seed=args.seed, engine=args.engine, out=args.out,
                    changes=changes, fresh=args.fresh)
     if args.until_decided:
@@ -419,7 +431,7 @@ def _run(args: argparse.Namespace) -> int:
     no = [dict(chapter=name, measured="FAILED", seconds=0.0, notebook="", error=why)
           for name, why in refused.items() if why]
     paths = [found[name] for name in found if not refused[name]]
-    return _finish(chain(no, run_chapters(paths, _at_once(args, len(found)), **options)), len(found) > 1)
+    return _finish(chain(no, run_chapters(paths, _at_once(args, len(found)), **options)), len(found))
 
 
 def _walks(args: argparse.Namespace, found: dict[str, Path], changes: dict) -> Iterator[dict]:

@@ -350,13 +350,28 @@ def _kernels(stop: Stop, log: BinaryIO, names: dict[str, str]) -> type:
     return Kernels
 
 
+class _Lines:
+    "A file for a progress bar where no terminal is: each of its states becomes a line of stderr."
+
+    def write(self, text: str) -> None:
+        if text.strip(): print(text.strip(), file=sys.stderr, flush=True)
+
+    def flush(self) -> None: sys.stderr.flush()
+
+
+def _bar(title: str) -> dict[str, Any]:
+    if sys.stderr.isatty(): return dict(desc=title, leave=False)
+    return dict(desc=title, leave=False, file=_Lines(), delay=60, mininterval=60, maxinterval=60,
+                bar_format="{desc}: cell {n_fmt} of {total_fmt} after {elapsed}")
+
+
 def execute(path: Path, target: Path, parameters: dict, title: str = "", stop: Stop | None = None,
             **names: str) -> str | None:
     """Run a copy of the notebook at `path` in a new kernel (a process), and save it with its
     outputs as `target`. Return None, or a message that says which cell failed and why.
 
     `parameters` (name to value) replace those in the notebook's parameters cell; `title` labels the
-    progress bar; `names` are added to the kernel's environment variables. Ctrl-C, or a call of
+    progress bar, which is a line a minute where no terminal is; `names` are added to the kernel's environment variables. Ctrl-C, or a call of
     `stop` where the caller gives one, ends the kernel and raises `KeyboardInterrupt`. With `stop`
     there is no progress bar. Raises `UserError` if papermill is not installed."""
     with _without_grammar(): needs("papermill")
@@ -366,12 +381,12 @@ def execute(path: Path, target: Path, parameters: dict, title: str = "", stop: S
     warnings.filterwarnings("ignore", module="papermill|zmq|jupyter_client")
     logging.getLogger("papermill").setLevel(logging.CRITICAL)  # what it logs, the sentence says as well
     _write_whole_notebooks()
-    bar = dict(desc=title, leave=False) if stop is None and sys.stderr.isatty() else False
+    bar = _bar(title) if stop is None else False
     with tempfile.TemporaryFile() as log, nullcontext(stop) if stop else _stoppable() as stop:
         try:
             papermill.execute_notebook(str(path), str(Path(target).resolve()), parameters=parameters,
                                        kernel_name="python3", progress_bar=bar,
-                                       stderr_file=stop if bar else None,
+                                       stderr_file=stop if bar and sys.stderr.isatty() else None,
                                        kernel_manager_class=_kernels(stop, log, names),
                                        extra_arguments=["--log-level=40"])
         except Exception as error:
