@@ -11,6 +11,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
+import nbformat
 import pytest
 
 import fedbook
@@ -18,7 +19,7 @@ from conftest import by_day
 from fedbook.engine.errors import how_to_install
 from fedbook.kit import classroom, command, lab
 from fedbook.kit.classroom import (Pupil, _as_varied, _book, _mark, credit, exams, exercises_of,
-                                   exported_solutions, grade, hidden_cases, marks_of, slide_cells, solutions_of,
+                                   exported_solutions, grade, hidden_cases, marks_of, slide_cells, with_mathml, solutions_of,
                                    tasks, variation, variations, write_assignment)
 from fedbook.kit.command import main
 from fedbook.kit.lab import check, progress_file, solved_in
@@ -391,7 +392,39 @@ def test_slides_show_figures_and_formulas_and_no_answers(tmp_path, capsys):
     assert page.count("<section") > 15 and "data:image/png" in page
     assert "from the network" in capsys.readouterr().out
     assert "Exercises" not in "".join(cell.source for cell in cells) and "Answer: <code>" not in page
-    assert {cell.metadata["slideshow"]["slide_type"] for cell in cells} == {"slide", "subslide", "-", "notes"}
+    assert {cell.metadata["slideshow"]["slide_type"] for cell in cells} == {"slide", "subslide", "notes"}
+
+
+def test_a_slide_holds_little_and_its_formulas_need_no_network(tmp_path):
+    pytest.importorskip("latex2mathml")
+    cells = [cell for cell in slide_cells(chapters()["01_drift"]) if cell.metadata["slideshow"]["slide_type"] != "notes"]
+    shown = "\n".join(cell.source for cell in cells)
+    assert all(len(cell.get("outputs", [])) <= 1 for cell in cells) and max(cell.source.count("\n") for cell in cells
+                                                                          if cell.cell_type == "markdown") < 25
+    assert "minutes)" not in shown and not any(cell.source.startswith("reveal(") for cell in cells)
+    assert not any("sizes_table(" in cell.source for cell in slide_cells(chapters()["engine/local"]))
+    main(["slides", "01_drift", "--to", str(tmp_path / "slides.html")])
+    page = (tmp_path / "slides.html").read_text()
+    assert "<math" in page and "mathjax" not in page.lower() and "$$" not in page
+
+
+@pytest.mark.parametrize("text, wanted", [
+    (r"a $x_1$.", "a <math"), (r"`$x$` stays", r"`$x$` stays"), ("```\n$x$\n```", "```\n$x$\n```"), (r"\$5 and \$6", r"\$5 and \$6"),
+    (r"$$\hat y = \arg\min_c \big\| x \big\| \tag{2}$$", "argmin"), (r"$\Big\lfloor n \Big\rfloor$", "&#x0230A;")])
+def test_formulas_become_mathml(text, wanted):
+    pytest.importorskip("latex2mathml")
+    found = with_mathml(text)
+    assert wanted in found and ("<math" in found) == (found != text)
+    assert "\\" not in re.sub("<[^>]+>", "", found).replace("\\$", "")
+
+
+def test_every_formula_of_the_course_becomes_mathml():
+    pytest.importorskip("latex2mathml")
+    for path in chapters().values():
+        for cell in nbformat.read(path, 4).cells:
+            found = with_mathml(cell.source) if cell.cell_type == "markdown" else ""
+            for formula in re.findall("(?s)<math.*?</math>", found):
+                assert "\\" not in re.sub("<[^>]+>", "", formula), (path.name, formula)
 
 
 # A reader's copy

@@ -19,6 +19,7 @@ EXTRAS = {
         "cloudpickle",
         "ipywidgets",
         "jupyterlab",
+        "latex2mathml",
         "matplotlib",
         "nbclient",
         "nbconvert",

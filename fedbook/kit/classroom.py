@@ -990,7 +990,9 @@ def _book(file: Path, student: str, notebook: str, rows: list[dict]) -> None:
     write_atomically(file, text.getvalue())
 
 
-_SHORT = 14     # lines of code that a slide can hold
+_SHORT = 14     # lines of a function that a slide can hold
+_LINES = 20     # lines of any other text
+_EXERCISE = re.compile(r"(\d+\. |- )?\*\*[^*]+\*\* \(\d+ minutes?")
 
 
 def _shown_on_slide(text: str, first: bool) -> tuple[str, str]:
@@ -999,16 +1001,56 @@ def _shown_on_slide(text: str, first: bool) -> tuple[str, str]:
     pieces = [piece.strip("\n") for piece in re.findall(r"(?s)```.*?```|(?:(?!\n\n|```).)+", text)]
     shows, says = list[str](), list[str]()
     for piece in filter(str.strip, pieces):
+        if _EXERCISE.match(piece.lstrip()): break
         showy = re.match(r"\$\$|- |\||```|#|>|\d+\. ", piece.lstrip()) is not None
-        (shows if showy or first else says).append(piece)
-        first = first and showy
+        (shows if (showy or first) and piece.count("\n") < _LINES else says).append(piece)
+        first = first and piece.startswith("#")
     return "\n\n".join(shows), "\n\n".join(says)
 
 
-def _pictures(outputs: list) -> list:
-    "The outputs of a cell that are worth a slide: pictures, tables, quizzes."
+def _screens(text: str) -> list[str]:
+    "A text as screens: code of many lines has one of its own."
+    pieces = re.split(r"(?s)(```.*?```)", text)
+    joined = [""]
+    for piece in filter(str.strip, pieces):
+        if piece.count("\n") > _LINES // 3 and piece.startswith("```"): joined += [piece, ""]
+        else: joined[-1] += piece
+    return [screen for screen in joined if screen.strip()]
+
+
+_ROWS = 12      # rows of a table that it can hold
+
+
+def _pictures(source: str, outputs: list) -> list:
+    "The outputs of a cell that are worth a slide: pictures, short tables, quizzes; never a table of sizes."
     kinds = ("image/png", "text/html", "text/markdown")
-    return [output for output in outputs if any(kind in output.get("data", {}) for kind in kinds)]
+    if "sizes_table(" in source or source.startswith("reveal("): return []
+    return [output for output in outputs if any(kind in output.get("data", {}) for kind in kinds) and _fits(output.data)]
+
+
+def _fits(data: dict) -> bool:
+    text = "".join(data.get("text/markdown", "")) + "".join(data.get("text/html", ""))
+    return max(text.count("\n|"), text.count("<tr")) <= _ROWS + 2
+
+
+# What the converter to MathML does not know, in words that it knows.
+_SPELT = {r"\\tag\{(.*?)\}": r"\\qquad (\1)", r"\\arg\s*\\(max|min)": r"\\operatorname{arg\1}", r"\\[bB]igg?[lrm]?\s*(\\[|lr])": r"\1"}
+
+
+def with_mathml(text: str) -> str:
+    """Return the Markdown `text` with its formulas, $...$ and $$...$$, as MathML, which a browser
+    shows without the network. Code stays as it is."""
+    needs("latex2mathml")
+    from latex2mathml.converter import convert
+
+    def formula(found: re.Match) -> str:
+        if found["code"]: return found[0]
+        latex = found["block"] or found["line"]
+        for other, known in _SPELT.items(): latex = re.sub(other, known, latex)
+        return convert(latex.strip(), display="block" if found["block"] else "inline")
+
+    code, block, line = r"(?P<code>```.*?```|`[^`\n]+`)", r"\$\$(?P<block>.+?)\$\$", r"(?<!\\)\$(?P<line>[^$\n]+?)\$"
+    return re.sub(f"{code}|{block}|{line}", formula, text, flags=re.S)
 
 
 def slide_cells(path: Path) -> list:
@@ -1033,18 +1075,30 @@ def slide_cells(path: Path) -> list:
                 title = re.match(r"##? (.*)", part)
                 section = title[1].strip() if title else section
                 if section == "Exercises": continue
+                if part.startswith("# "): part = "\n\n".join(re.findall(r"(?m)^(?:# |> ).*", part))
                 shows, says = _shown_on_slide(part, first=bool(title))
-                if shows: put(new_markdown_cell(shows), "slide" if title else "-")
+                for n, screen in enumerate(_screens(shows)):
+                    put(new_markdown_cell(screen), "slide" if title and not n else "subslide")
                 if says: put(new_markdown_cell(says), "notes")
         elif section != "Exercises": _put_code(cell, put, new_code_cell)
     return cells
 
 
 def _put_code(cell: Any, put: Callable, new_code_cell: Callable) -> None:
-    source, pictures = re.sub(r"^#\|.*\n", "", cell.source, flags=re.M), _pictures(cell.outputs)
+    source, pictures = re.sub(r"^#\|.*\n", "", cell.source, flags=re.M), _pictures(cell.source, cell.outputs)
     short = source.count("\n") < _SHORT and re.match(r"(def|class|@)", source)
     if cell.source.startswith("#| export") and short: put(new_code_cell(source), "subslide")
-    if pictures: put(new_code_cell(source, outputs=pictures), "subslide", "outputs-only")
+    for picture in pictures: put(new_code_cell(source, outputs=[picture]), "subslide", "outputs-only")
+
+
+_SLIDE_STYLE = """
+.reveal h1 { font-size: 40px; }
+.reveal h2 { font-size: 34px; }
+.reveal img { max-width: 100%; max-height: 75vh; }
+.reveal pre, .reveal pre code { font-size: 14px; line-height: 1.3; white-space: pre-wrap; }
+.reveal table { font-size: 18px; }
+.reveal p, .reveal li { font-size: 26px; line-height: 1.35; }
+"""
 
 
 def write_slides(name: str, target: str | Path = "", reveal: str = "") -> Path:
@@ -1065,7 +1119,11 @@ def write_slides(name: str, target: str | Path = "", reveal: str = "") -> Path:
     exporter = SlidesExporter(reveal_scroll=True, exclude_input_prompt=True, exclude_output_prompt=True,
                               config=Config(TagRemovePreprocessor=dict(remove_input_tags={"outputs-only"})))
     if reveal: exporter.reveal_url_prefix = reveal
+    for cell in cells:
+        if cell.cell_type == "markdown": cell.source = with_mathml(cell.source)
     body, _ = exporter.from_notebook_node(new_notebook(cells=cells, metadata=dict(title=chapter)))
     file = Path(target or f"slides-{chapter.replace('/', '.')}.html")
-    write_atomically(file, body)
+    for mathjax in (r"<!-- Load mathjax -->.*?<!-- End of mathjax configuration -->", r"if\s*\(MathJax\.Hub.*?\}"):
+        body = re.sub(mathjax, "", body, flags=re.S)
+    write_atomically(file, body.replace("</head>", f"<style>{_SLIDE_STYLE}</style>\n</head>", 1))
     return file

@@ -635,8 +635,8 @@ def _grade(args: argparse.Namespace) -> int:
 
 def _slides(args: argparse.Namespace) -> int:
     page = write_slides(args.name, args.to, args.reveal)
-    where = "MathJax" if args.reveal else "reveal.js and MathJax"
-    print(f"written: {page} (open it in a browser; it takes {where} from the network)")
+    where = args.reveal or "the network"
+    print(f"written: {page} (open it in a browser; it takes reveal.js from {where})")
     return 0
 
 
