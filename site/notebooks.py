@@ -174,8 +174,9 @@ class Page:
         source = bare(cell)
         if not source: return []
         link = f"<a class='cell' id='cell-{cell.id}' href='#cell-{cell.id}' title='A link to this cell'>#</a>"
-        code = from_dict({"cell_type": "code", "execution_count": None, "metadata": {"tags": folded(cell)},
-                          "source": source, "outputs": self.outputs(cell)})
+        metadata = {"tags": folded(cell), "mystnb": {"code_prompt_show": prompt(cell)}}
+        code = from_dict({"cell_type": "code", "execution_count": None, "metadata": metadata, "source": source,
+                          "outputs": self.outputs(cell)})
         return [markdown(link), code, *self.library(cell)]
 
     def linked(self, cell, text: str, in_cell: bool = False) -> str:
@@ -205,7 +206,9 @@ class Page:
 
     def outputs(self, cell) -> list:
         "The outputs of a cell; several pictures of one slider become its frames."
-        shown, labels = [self.output(cell, output) for output in cell.outputs], self.frames.get(cell.id)
+        open_yet = lambda output: output.get("text", "") and output["text"].startswith("not attempted")
+        shown = [self.output(cell, output) for output in cell.outputs if not open_yet(output)]
+        labels = self.frames.get(cell.id)
         if not labels: return shown
         markup = [output.get("data", {}).get("text/html", "") for output in shown]
         pictures = [text for text in markup if text.startswith("<img")]
@@ -254,13 +257,38 @@ def as_html(markup: str) -> dict:
     return from_dict({"output_type": "display_data", "metadata": {}, "data": {"text/html": markup}})
 
 
+LONG, OF_A_FIGURE = 10, 4       # lines from which code is folded, and that of a figure or table
+
+
 def folded(cell) -> list:
-    "The tag that folds a cell's source (imports, hidden cells) or leaves it out (quizzes, answers)."
-    body = statements(cell.source)
-    if calls(cell, "quiz") or len(body) == 1 and calls(cell, "reveal"): return ["remove-input"]
+    """The tag that folds a cell's source (imports, sizes, hidden cells, blanks, long code, figures) or leaves it out
+    (quizzes, answers)."""
+    body, lines = statements(cell.source), bare(cell).count("\n") + 1
+    if calls(cell, "quiz") or body and all(called(getattr(node, "value", None)) == "reveal" for node in body):
+        return ["remove-input"]
     imports = all(isinstance(node, (ast.Import, ast.ImportFrom)) for node in body)
     hidden = "#| hide" in cell.source or cell.metadata.get("jupyter", {}).get("source_hidden")
-    return ["hide-input"] if imports or hidden else []
+    sizes = "parameters" in cell.metadata.get("tags", [])
+    long = lines >= (OF_A_FIGURE if draws(cell) else LONG)
+    proof = any(isinstance(node, ast.Assert) for node in body) and not cell.get("outputs")
+    return ["hide-input"] if imports or hidden or sizes or long or proof or blanks(cell) else []
+
+
+def draws(cell) -> bool:
+    "Whether a cell shows a picture or a table."
+    return any({"image/png", "text/markdown"} & set(output.get("data", {})) for output in cell.get("outputs", []))
+
+
+def blanks(cell) -> list:
+    "The functions that a reader is to write in a cell."
+    return [name for call in calls(cell, "check") if (name := getattr(call.args[0], "id", ""))]
+
+
+def prompt(cell) -> str:
+    "What the bar of a folded cell says: what is to be written there, or what it defines for the library."
+    if blanks(cell): return f"Show the blank: {', '.join(blanks(cell))}"
+    names = [name for name in definitions(cell) if not name.startswith("_")] if is_public(cell) else []
+    return f"Show the code of {' and '.join(names)}" if names else "Show the code"
 
 
 def note(plain: str, shows) -> str:
