@@ -557,8 +557,8 @@ def test_without_a_terminal_a_long_run_says_each_minute_how_far_it_is(capsys):
 
 def test_a_long_run_at_full_says_how_long_it_took(monkeypatch, capsys):
     monkeypatch.setattr(command, "booked_minutes", lambda: {"engine/local": 3.0, "evidence/fedgtea": 180.0})
-    for names, said in ((["engine/local"], ""), (["engine/local", "evidence/fedgtea"], "3.0 hours of measuring")):
-        command._forecast(dict.fromkeys(names))
+    for names, said in (("engine/local", ""), ("engine/local evidence/fedgtea", "3.0 hours of measuring")):
+        command._forecast(dict.fromkeys(names.split()))
         out = capsys.readouterr().out
         assert said in out and bool(said) == bool(out)
 

@@ -1025,7 +1025,8 @@ def _pictures(source: str, outputs: list) -> list:
     "The outputs of a cell that are worth a slide: pictures, short tables, quizzes; never a table of sizes."
     kinds = ("image/png", "text/html", "text/markdown")
     if "sizes_table(" in source or source.startswith("reveal("): return []
-    return [output for output in outputs if any(kind in output.get("data", {}) for kind in kinds) and _fits(output.data)]
+    worth = lambda data: any(kind in data for kind in kinds) and _fits(data)
+    return [output for output in outputs if worth(output.get("data", {}))]
 
 
 def _fits(data: dict) -> bool:
@@ -1034,7 +1035,8 @@ def _fits(data: dict) -> bool:
 
 
 # What the converter to MathML does not know, in words that it knows.
-_SPELT = {r"\\tag\{(.*?)\}": r"\\qquad (\1)", r"\\arg\s*\\(max|min)": r"\\operatorname{arg\1}", r"\\[bB]igg?[lrm]?\s*(\\[|lr])": r"\1"}
+_SPELT = {r"\\tag\{(.*?)\}": r"\\qquad (\1)", r"\\arg\s*\\(max|min)": r"\\operatorname{arg\1}",
+          r"\\[bB]igg?[lrm]?\s*(\\[|lr])": r"\1"}
 
 
 def with_mathml(text: str) -> str:
