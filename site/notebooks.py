@@ -206,8 +206,8 @@ class Page:
 
     def outputs(self, cell) -> list:
         "The outputs of a cell; several pictures of one slider become its frames."
-        open_yet = lambda output: output.get("text", "") and output["text"].startswith("not attempted")
-        shown = [self.output(cell, output) for output in cell.outputs if not open_yet(output)]
+        attempted = lambda output: not output.get("text", "").startswith("not attempted")
+        shown = [self.output(cell, output) for output in cell.outputs if attempted(output)]
         labels = self.frames.get(cell.id)
         if not labels: return shown
         markup = [output.get("data", {}).get("text/html", "") for output in shown]

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import nbformat
 import pytest
-import tqdm
 import torch
+import tqdm
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from fedbook import __version__

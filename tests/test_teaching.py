@@ -19,8 +19,8 @@ from conftest import by_day
 from fedbook.engine.errors import how_to_install
 from fedbook.kit import classroom, command, lab
 from fedbook.kit.classroom import (Pupil, _as_varied, _book, _mark, credit, exams, exercises_of,
-                                   exported_solutions, grade, hidden_cases, marks_of, slide_cells, with_mathml, solutions_of,
-                                   tasks, variation, variations, write_assignment)
+                                   exported_solutions, grade, hidden_cases, marks_of, slide_cells, solutions_of,
+                                   tasks, variation, variations, with_mathml, write_assignment)
 from fedbook.kit.command import main
 from fedbook.kit.lab import check, progress_file, solved_in
 from fedbook.kit.runs import chapters, find, module_name

@@ -995,9 +995,9 @@ _LINES = 20     # lines of any other text
 _EXERCISE = re.compile(r"(\d+\. |- )?\*\*[^*]+\*\* \(\d+ minutes?")
 
 
-def _shown_on_slide(text: str, first: bool) -> tuple[str, str]:
-    """A markdown text, parted into what a slide shows and what its speaker says; `first`: it begins with a
-    heading."""
+def _shown_on_slide(text: str, first: bool) -> tuple[list[str], str]:
+    """A markdown text, parted into the pieces that a slide shows and what its speaker says; `first`: it begins
+    with a heading."""
     pieces = [piece.strip("\n") for piece in re.findall(r"(?s)```.*?```|(?:(?!\n\n|```).)+", text)]
     shows, says = list[str](), list[str]()
     for piece in filter(str.strip, pieces):
@@ -1005,17 +1005,16 @@ def _shown_on_slide(text: str, first: bool) -> tuple[str, str]:
         showy = re.match(r"\$\$|- |\||```|#|>|\d+\. ", piece.lstrip()) is not None
         (shows if (showy or first) and piece.count("\n") < _LINES else says).append(piece)
         first = first and piece.startswith("#")
-    return "\n\n".join(shows), "\n\n".join(says)
+    return shows, "\n\n".join(says)
 
 
-def _screens(text: str) -> list[str]:
-    "A text as screens: code of many lines has one of its own."
-    pieces = re.split(r"(?s)(```.*?```)", text)
-    joined = [""]
-    for piece in filter(str.strip, pieces):
-        if piece.count("\n") > _LINES // 3 and piece.startswith("```"): joined += [piece, ""]
-        else: joined[-1] += piece
-    return [screen for screen in joined if screen.strip()]
+def _screens(pieces: list[str]) -> list[str]:
+    "Pieces of a text as screens: code of many lines has one of its own."
+    screens = [list[str]()]
+    for piece in pieces:
+        if piece.startswith("```") and piece.count("\n") > _LINES // 3: screens += [[piece], []]
+        else: screens[-1].append(piece)
+    return ["\n\n".join(screen) for screen in screens if screen]
 
 
 _ROWS = 12      # rows of a table that it can hold

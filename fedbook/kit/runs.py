@@ -371,9 +371,10 @@ def execute(path: Path, target: Path, parameters: dict, title: str = "", stop: S
     outputs as `target`. Return None, or a message that says which cell failed and why.
 
     `parameters` (name to value) replace those in the notebook's parameters cell; `title` labels the
-    progress bar, which is a line a minute where no terminal is; `names` are added to the kernel's environment variables. Ctrl-C, or a call of
-    `stop` where the caller gives one, ends the kernel and raises `KeyboardInterrupt`. With `stop`
-    there is no progress bar. Raises `UserError` if papermill is not installed."""
+    progress bar, which is a line a minute where no terminal is; `names` are added to the kernel's
+    environment variables. Ctrl-C, or a call of `stop` where the caller gives one, ends the kernel
+    and raises `KeyboardInterrupt`. With `stop` there is no progress bar. Raises `UserError` if
+    papermill is not installed."""
     with _without_grammar(): needs("papermill")
     import papermill
     from nbclient.exceptions import DeadKernelError
