@@ -72,7 +72,7 @@ results.claim("a is at least 0", results.values("a", "v"), at_least=-5)
 
 MISTAKES = [
     ("run nosuch", "chapter 'nosuch' is unknown; choose one of 00_start"),
-    ("run methods/fedavg -p lr=abc", "lr='abc' is not a valid float"),
+    ("run methods/fedavg -p lr=abc", "lr='abc' must be a number, such as 0.05"),
     ("run fedavg -p speed=3", "'speed' is not a parameter"),
     ("run methods/fedavg -p lr", "not of the form NAME=VALUE"),
     ("run datasets/world -p lr=3", "has no parameters"),
@@ -89,7 +89,7 @@ MISTAKES = [
     ("run fedavg -p alpha=0", "alpha=0.0 must be above 0"), ("run fedavg -p rounds=-3", "rounds=-3 must be"),
     ("run fedavg -p seeds=0", "seeds=0 must be at least 1"),
     ("run fedavg -p per_round=999", "per_round=999 must be at most clients=20"),
-    ("run fedavg -p data=nope", "data='nope' is neither a data set nor a folder; choose one of"),
+    ("run fedavg -p data=nope", "data='nope' is neither a data set nor a folder in"),
     ("run fedavg -p data=cwd30", "data='cwd30' is not at hand; put the folders"),
     ("run fedcbdr -p setting=nonsense", "setting='nonsense' is unknown; choose one of cifar10-3"),
     ("run fedreplay -p encoder=foo", "encoder='foo' is unknown; choose one of efficientnet-lite0"),
@@ -99,7 +99,11 @@ MISTAKES = [
     ("run fedmox --profile paper", "data='bdd100k' is not at hand"),
     ("run nosuch --help", "chapter 'nosuch' is unknown"),
     ("run engine/wire --out /dev/null/runs", "out='/dev/null/runs' cannot be written"),
-    ("report /nowhere/at/all", "holds no results.json"), ("dance", "invalid choice"), ("", "required")]
+    ("report /nowhere/at/all", "folder='/nowhere/at/all' is not there"), ("dance", "'dance' is no command; choose one of run"),
+    ("rnu", "'rnu' is no command; did you mean run?"), ("run fedavg -p clinets=3", "did you mean clients"),
+    ("run fedavg -p lr = 3", "unrecognized arguments: = 3; a size is changed with -p NAME=VALUE, without spaces"),
+    ("flower-keys keys --host here --nodes 0", "--nodes 0 must be 1 or more"),
+    ("assignment fedavg /dev/null/work", "folder='/dev/null/work' cannot be made (Not a directory)"), ("", "required")]
 
 
 @pytest.mark.parametrize("line, said", MISTAKES)
@@ -201,7 +205,6 @@ def test_help_names_the_rows_of_a_paper_and_a_chapter_without_sizes(capsys):
 
 @pytest.mark.parametrize("typed, meant", [
     ("fedvag", "methods/fedavg"), ("FedAvg", "methods/fedavg"), ("4_fedavg", "methods/fedavg"),
-    ("14", "14_fedgtea"),
     ("klpr", "12_fedklpr or evidence/fedklpr"), ("evidence", "evidence/claims or evidence/fedreplay")])
 def test_a_mistyped_chapter_is_answered_by_the_nearest(capsys, typed, meant):
     assert main(["run", typed]) == 2
@@ -252,6 +255,7 @@ def test_data_lists_every_set(capsys):
 def test_find_takes_notebook_and_module_names():
     assert find("methods/fedavg") == find("fedavg") == find("methods/fedavg.ipynb")
     assert find("engine/wire") == find("wire") and find("wire")["engine/wire"].parent.name == "engine"
+    assert find("14") == find("nbs/14_fedgtea.ipynb") == find("14_fedgtea")
     assert len(find("all")) >= 8
 
 
@@ -322,7 +326,7 @@ def test_a_failed_run_says_which_cell_and_keeps_what_was_done(tmp_path, capsys):
     log = tmp_path / "log"
     path = chapter(tmp_path, ROWS.replace("LOG", str(log)), "1 / 0", "print('never')")
     ran = run_chapter(path, "smoke", out=tmp_path / "runs")
-    assert "cell 5 failed" in ran["error"] and "ZeroDivisionError" in ran["error"]
+    assert "cell [4] failed" in ran["error"] and "ZeroDivisionError" in ran["error"]
     assert ran["measured"] == "FAILED"
     partial = nbformat.read(ran["notebook"], 4)
     assert any(o.output_type == "error" for c in partial.cells for o in c.get("outputs", []))
@@ -336,7 +340,7 @@ def test_too_little_memory_is_one_sentence(tmp_path):
     path = chapter(tmp_path, "#| default_exp methods.fedavg", full)
     ran = run_chapter(path, "smoke", out=tmp_path / "runs", changes={"batch": "12"})
     assert ran["measured"] == "FAILED" and "\n" not in ran["error"]
-    assert "cell 5 failed: UserError: the GPU's memory is too small for this run; lower -p batch=6 (now 12)" \
+    assert "cell [4] failed: UserError: the GPU's memory is too small for this run; lower -p batch=6 (now 12)" \
         in ran["error"] and "-p per_round=1 (now 2)" in ran["error"]
 
 
@@ -355,7 +359,7 @@ def test_exit_code_and_last_line_of_a_failed_run(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(runs, "chapters", lambda: {"99_demo": path})
     assert main(["run", "99_demo", "--profile", "smoke", "--out", str(tmp_path / "runs")]) == 1
     last = capsys.readouterr().err.strip().splitlines()[-1]
-    assert last == "fedbook: 99_demo: cell 4 failed: UserError: lr=-1 must be positive"
+    assert last == "fedbook: 99_demo: cell [3] failed: UserError: lr=-1 must be positive"
 
 
 def test_a_run_means_this_python_whatever_is_called_python3(tmp_path, monkeypatch):
@@ -535,8 +539,8 @@ def test_chapters_side_by_side_are_told_of_when_they_end(tmp_path, monkeypatch, 
     assert code == 1 and lines.keys() == {"97_slow", "98_fast", "99_bad"}
     assert [line.split()[:3] for line in lines.values()] == [[str(n), "of", "3"] for n in (1, 2, 3)]
     assert lines["98_fast"].split()[-1] == "3" and lines["97_slow"].endswith("slow")
-    assert "FAILED: cell 4 failed: ZeroDivisionError" in lines["99_bad"]
-    assert "fedbook: 99_bad: cell 4 failed" in err and "chapters:" not in err
+    assert "FAILED: cell [3] failed: ZeroDivisionError" in lines["99_bad"]
+    assert "fedbook: 99_bad: cell [3] failed" in err and "chapters:" not in err
     assert out.splitlines()[-1].startswith("open next: ") and "97_slow.ipynb" in out.splitlines()[-1]
     assert "make lab" in out.splitlines()[-1]
 

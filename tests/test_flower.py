@@ -1035,7 +1035,7 @@ SETTINGS = {
     "is empty": (dict(folder="EMPTY"), "folder='.*' on this machine is empty"),
     "holds no pictures": (dict(folder="BARE"), "holds no pictures in folders per class"),
     "is not a size": (dict(folder="GOOD", speed=3), "'speed' is not a parameter of this chapter"),
-    "has another type": (dict(folder="GOOD", batch="many"), "batch='many' is not a valid int"),
+    "has another type": (dict(folder="GOOD", batch="many"), "batch='many' must be a whole number"),
     "is no device": (dict(folder="GOOD", device="abacus"), "device='abacus' is unknown"),
 }
 

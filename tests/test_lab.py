@@ -2,6 +2,7 @@ import errno
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from scipy import stats
 from fedbook.engine import devices, files, show
 from fedbook.kit import lab
 from fedbook.kit.runs import out_of_memory
-from fedbook.engine.sizes import Bounds, Count, Profile, Share, choose, whole_number
+from fedbook.engine.sizes import Bounds, Count, Profile, Share, as_printed, choose, whole_number
 from fedbook.engine.show import Table, bytes_text, progress
 from fedbook.engine.errors import UserError
 from fedbook.kit.lab import check, guess, quiz, reveal, same
@@ -116,13 +117,20 @@ def test_choose_reads_texts_as_the_field_has_them():
 
 @pytest.mark.parametrize("profile, changes, why", [
     ("huge", {}, "profile='huge' is unknown; choose one of quick, full"),
-    ("quick", {"speed": 1}, "choose one of seeds, lr"), ("quick", {"lr": "abc"},
-                                                         "lr='abc' is not a valid float"),
-    ("quick", {"rounds": "3.5"}, "valid int"), ("quick", {"rounds": 3.5}, "valid int"),
-    ("quick", {"rounds": True}, "valid int"), ("quick", {"deep": "yes"}, "valid bool"),
-    ("quick", {"alphas": "1,b"}, "valid float")])
+    ("quick", {"colour": 1}, "choose one of seeds, lr"), ("quick", {"speed": 1}, "did you mean seeds?"),
+    ("quick", {"lr": "abc"}, "lr='abc' must be a number, such as"),
+    ("quick", {"rounds": "3.5"}, "must be a whole number"), ("quick", {"rounds": 3.5}, "must be a whole number"),
+    ("quick", {"rounds": True}, "must be a whole number"), ("quick", {"deep": "yes"}, "must be True or False"),
+    ("quick", {"alphas": "1,b"}, "must be a number")])
 def test_choose_says_what_is_wrong(profile, changes, why):
-    with pytest.raises(UserError, match=why.replace("(", r"\(")): choose(SIZES, profile, changes)
+    with pytest.raises(UserError, match=re.escape(why)): choose(SIZES, profile, changes)
+
+
+def test_what_a_text_says_of_figures_need_not_hold_of_a_readers_own_sizes(monkeypatch):
+    assert as_printed("quick") and as_printed("full", {})
+    assert not as_printed("quick", {"data": "photos/"}) and not as_printed("smoke")
+    monkeypatch.setenv("FEDBOOK_DRY", "{}")
+    assert not as_printed("quick")
 
 
 def test_interval_against_scipy():

@@ -76,6 +76,9 @@ def class_folder(path: str | Path, name: str | None = None, licence: str = "", s
                         f"choose one as split, such as {names[0]!r}, or give both to pictures as splits")
     classes, rows = files_by_class(root, PICTURES, "pictures")
     if not rows:
+        if any(file.suffix.lower() in PICTURES for file in visible_files(root)):
+            raise UserError(f"path={str(root)!r} has pictures in it and no folder for each class; give the folder "
+                            "above it, or put them into folders, one for each class")
         raise UserError(f"path={str(root)!r} holds no pictures in folders per class, expected files that end "
                         f"in {', '.join(sorted(PICTURES))}")
     files, labels = zip(*rows)

@@ -60,7 +60,7 @@ def side_of(name: str, side: int = 0) -> int:
     kinds = sorted(set(sizes))
     (low, first), (high, last) = kinds[0], kinds[-1]
     one = len(kinds) == 1 and low == first
-    choice = "" if side else " (another `side` may be asked for)"
+    choice = "" if side else f" (-p side={2 * USUAL} takes larger ones)"
     side = side or (low if one and LEAST <= low <= MOST else USUAL)
     if one and low == side:
         return side

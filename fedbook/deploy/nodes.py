@@ -541,9 +541,9 @@ def join_server(folder: str | Path, data: str = "", patience: float = _HELD) -> 
     the node's key; a node that was killed is let in again after up to `patience` seconds."""
     place = Path(folder).resolve()
     try: told = json.loads((place / "node.json").read_text())
-    except (OSError, ValueError) as error:
-        raise UserError(f"folder={str(folder)!r} is no node's folder, as fedbook flower-keys makes it "
-                        f"({error})") from None
+    except (OSError, ValueError):
+        raise UserError(f"folder={str(folder)!r} has no node.json that can be read; expected a node's folder, as "
+                        "fedbook flower-keys makes it, such as keys/node0") from None
     if data: _note_classes(data)
     ask = partial(check_server, told["host"], told["port"], place / "ca.pem")
     end = None

@@ -8,6 +8,7 @@ import operator
 import os
 import re
 from dataclasses import dataclass, fields, is_dataclass, replace
+from difflib import get_close_matches
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType, UnionType
@@ -220,15 +221,19 @@ def _read(name: str, value: Any, now: Any, hint: Any = None) -> Any:
             pass
     if type(value) is kind:
         return value
-    raise UserError(
-        f"{name}={value!r} is not a valid {type(now).__name__} (a value such as {now!r} was "
-        "expected)"
-    )
+    words = _KINDS[kind][1] if kind in _KINDS else f"a {kind.__name__}"
+    raise UserError(f"{name}={value!r} must be {words}, such as {now!r}")
 
 
 def tiny(profile: str) -> bool:
     "Whether cells without sizes of their own take the least of everything: at smoke, and in a dry run."
     return profile == "smoke" or "FEDBOOK_DRY" in os.environ
+
+
+def as_printed(profile: str, changes: dict | None = None) -> bool:
+    """Whether a run has sizes and data of which its chapter's text speaks, so that what the text says of the
+    figures must hold: not where the reader made `changes`, and not where the run is `tiny`."""
+    return not changes and not tiny(profile)
 
 
 def choose(
@@ -252,8 +257,14 @@ def choose(
     known = [f.name for f in fields(base)]
     for field in changes or {}:
         if field not in known:
+            near = get_close_matches(field.lower(), known, 2, 0.6)
+            choice = (
+                f"did you mean {' or '.join(near)}?"
+                if near
+                else f"choose one of {', '.join(known)}"
+            )
             raise UserError(
-                f"{field!r} is not a parameter of this chapter; choose one of {', '.join(known)}"
+                f"{field!r} is not a parameter of this chapter; {choice}"
             )
     hints = get_type_hints(type(base))
     wanted = {

@@ -427,6 +427,8 @@ def write_assignment(name: str, folder: str | Path, seed: int | None = None, hid
     try: Path(folder).mkdir(parents=True)
     except FileExistsError:
         raise UserError(f"{str(folder)!r} is there already, and stays as it is; choose another") from None
+    except OSError as error:
+        raise UserError(f"folder={str(folder)!r} cannot be made ({error.strerror}); choose another") from None
     seed = secrets.randbits(32) if seed is None else seed
     kept = dict(chapter=chapter, seed=seed, hidden=hidden, students=list(students))
     files = {f"{student}/{path.name}": _student(path, seed, student) for student in students}

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
+from difflib import get_close_matches
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
@@ -154,8 +155,21 @@ _OWN = ("Your own pictures: -p data=PATH, such as fedbook run methods/fedavg -p 
        "train, query and gallery.")
 
 
+def _with_cure(message: str) -> str:
+    "What argparse says: in fewer words for a mistyped command, with the form of `-p` where words are too many."
+    wrong = re.match(r"argument command: invalid choice: '(.*?)' \(choose from (.*)\)", message)
+    if wrong:
+        known = re.findall(r"[\w-]+", wrong[2])
+        near = get_close_matches(wrong[1], known, 2, 0.5)
+        choice = f"did you mean {' or '.join(near)}?" if near else f"choose one of {', '.join(known)}"
+        return f"{wrong[1]!r} is no command; {choice}"
+    if message.startswith("unrecognized arguments"):
+        return f"{message}; a size is changed with -p NAME=VALUE, without spaces, such as -p lr=0.05"
+    return message
+
+
 class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> Any: raise UserError(f"{message}; see {self.prog} --help")
+    def error(self, message: str) -> Any: raise UserError(f"{_with_cure(message)} (see {self.prog} --help)")
 
 
 class _Later(argparse.Action):
@@ -183,7 +197,7 @@ def _print_sizes(name: str) -> None:
     if not profiles: return print(f"\n{name} has no sizes: -p does not apply")
     first, _, *lines = map(row_cells, sizes_table(profiles).splitlines())
     order = ["size", *profiles, "limits", "meaning"]
-    rows = [dict(zip(first, [cell.strip("`") for cell in line])) for line in lines]
+    rows = [dict(zip(first, [cell.replace("`", "") for cell in line])) for line in lines]
     print(f"\nsizes of {name}, to be changed with -p NAME=VALUE:")
     _print_table([{key: row[key] for key in order} for row in rows])
     if settings: print(f"\n-p setting=NAME, a row of the paper's table: {', '.join(settings)}")
@@ -191,7 +205,7 @@ def _print_sizes(name: str) -> None:
 
 def _add_sizes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--profile", default="quick", help="smoke, quick (the default), full or paper")
-    parser.add_argument("--seed", type=int, default=0, help="the (first) seed")
+    parser.add_argument("--seed", type=int, default=0, help="the (first) seed, 0 or more")
     parser.add_argument("-p", dest="changes", action="append", default=[], metavar="NAME=VALUE",
                         help="replace a size of the profile, or the data by a path; fedbook run NAME --help lists them")
 
@@ -225,7 +239,7 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("--readme", help="write the counts of verdicts into this file's table of papers")
     commands.add_parser("data", help="data sets and weights: found, downloadable, or what to put where")
     copy = commands.add_parser("copy", help="copy the chapters into a folder to work in; what is there stays")
-    copy.add_argument("folder", nargs="?", default="course")
+    copy.add_argument("folder", nargs="?", default="course", help="a folder (course)")
     _add_class(commands)
     _add_completion(parser)
     return parser
@@ -257,7 +271,8 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 
 
 def _add_run(commands: Any) -> None:
-    run = commands.add_parser("run", help="execute the path, a chapter, or all", add_help=False, epilog=_OWN)
+    run = commands.add_parser("run", help="execute the path, a chapter, or all", add_help=False,
+                              epilog=f"{_OWN} The chapters: {', '.join(chapters())}.")
     run.add_argument("-h", "--help", action=_Later, nargs=0, help="show this; with the name of a chapter, its sizes too")
     run.add_argument("name", nargs="?", default="path",
                      help="a notebook (methods/fedavg), a module (fedavg), path (the default: the evenings, "
@@ -267,7 +282,7 @@ def _add_run(commands: Any) -> None:
     run.add_argument("--engine", default="local",
                      help="local (the notebook, in this process and its workers), or flower[:N] (its "
                           "training, on Flower's simulation, N clients at once)")
-    run.add_argument("--out", default="runs", help="folder for the runs")
+    run.add_argument("--out", default="runs", help="folder for the runs (runs)")
     run.add_argument("--at-once", type=int, metavar="N",
                      help="chapters that run side by side (path and all, on a CPU of two cores or more: 2)")
     run.add_argument("--fresh", action="store_true",
@@ -296,7 +311,7 @@ def _add_class(commands: Any) -> None:
                       help="a notebook for each, with exercises varied for this student")
     marks = commands.add_parser("grade", help="grade notebooks that students hand in")
     marks.add_argument("folder", help="the folder of the assignment")
-    marks.add_argument("notebooks", nargs="+")
+    marks.add_argument("notebooks", nargs="+", help="what the students handed in")
     marks.add_argument("--patience", type=float, default=30, metavar="SECONDS", help="that one call may take")
     slides = commands.add_parser("slides", help="write a chapter as slides, a page for the browser")
     slides.add_argument("name", help="a notebook (methods/fedavg) or a module (fedavg)")
@@ -422,7 +437,7 @@ def _run(args: argparse.Namespace) -> int:
     refused = {name: _refusal(path, args.profile, changes) for name, path in found.items()}
     if len(found) == 1 and any(refused.values()): raise UserError(*refused.values())
     if args.engine != "local": return _finish(_on_flower(args, found, changes))
-    if args.profile == "full" and not changes: _forecast(found)
+    if args.profile == "full": _forecast(found)
     options = dict(profile=args.profile, device=args.device, seed=args.seed, engine=args.engine, out=args.out,
                    changes=changes, fresh=args.fresh)
     if args.until_decided:
@@ -485,6 +500,7 @@ def _flower_app(args: argparse.Namespace) -> int:
 
 
 def _flower_keys(args: argparse.Namespace) -> int:
+    if args.nodes < 1: raise UserError(f"--nodes {args.nodes} must be 1 or more")
     from fedbook.deploy.nodes import write_keys
 
     print(write_keys(args.folder, args.host, args.nodes, args.days, at=args.at))
@@ -508,6 +524,7 @@ def _flower_node(args: argparse.Namespace) -> int:
 def _report(args: argparse.Namespace) -> int:
     folder = runs_folder(args.folder)
     bodies, failed = collect(folder), failed_runs(folder)
+    if not folder.is_dir(): raise UserError(f"folder={args.folder!r} is not there; run a chapter first")
     if not bodies and not failed:
         raise UserError(f"folder {args.folder!r} holds no results.json; run a chapter first")
     for body in (body for body in bodies if body["claims"]):

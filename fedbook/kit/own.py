@@ -1,6 +1,7 @@
 "Pictures of your own, read before a run starts as its chapter will read them, so that what is wrong comes first."
 
 import math
+import re
 import warnings
 from collections.abc import Collection, Iterable
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 
 from fedbook.datasets.folders import pictures, reid_folder
 from fedbook.datasets.reading import check_pictures
-from fedbook.datasets.split import by_class, by_group, class_stream, dirichlet
+from fedbook.datasets.split import by_group, class_stream, dirichlet
 from fedbook.datasets.squares import side_of
 from fedbook.datasets.streets import own_street
 from fedbook.datasets.world import Pictures, Selected
@@ -23,6 +24,13 @@ def check_own(sizes: Any, offered: Collection[str]) -> list[str]:
     and what is resized. `offered` are the data that the chapter's own profiles name, which tell its kind. Raises
     `UserError` where the chapter cannot take them, and where some cannot be read."""
     path = sizes.data
+    try:
+        return _said_of(path, sizes, offered)
+    except UserError as error:
+        raise UserError(re.sub("^path=", "data=", str(error))) from None
+
+
+def _said_of(path: str, sizes: Any, offered: Collection[str]) -> list[str]:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", UserWarning)
         sets = _read(path, sizes, offered)
@@ -48,6 +56,7 @@ def _read(path: str, sizes: Any, offered: Collection[str]) -> list[Pictures]:
 
 def _check_classes(path: str, sizes: Any, train: Pictures) -> None:
     "Raise `UserError` where `train`, the pictures at `path` to train with, are too few for the `sizes`."
+    _check_counts(path, sizes, len(train.classes))
     for name in ("clients", "farms"):
         asked = getattr(sizes, name, 0)
         counts = asked if isinstance(asked, tuple) else (asked,)
@@ -55,19 +64,30 @@ def _check_classes(path: str, sizes: Any, train: Pictures) -> None:
         if max(counts) > len(train):
             raise UserError(
                 f"{train.name} has {len(train)} pictures to train with, too few for {name}={asked}; "
-                f"choose less, such as -p {name}={','.join(map(str, fitting))}"
+                f"choose fewer, such as -p {name}={','.join(map(str, fitting))}"
             )
     split = getattr(sizes, "split", "")
     if split == "domain":
         by_group(train.domains(), sizes.clients, 0)
     if split == "skew" and math.isfinite(sizes.alpha):
         dirichlet(train.labels, sizes.clients, sizes.alpha, 0)
-    if split == "class":
-        by_class(train.labels, sizes.clients, 0)
     if hasattr(sizes, "tasks"):
         class_stream(len(train.classes), sizes.tasks, sizes.order)
     if hasattr(sizes, "side"):
         side_of(path, sizes.side)
+
+
+def _check_counts(path: str, sizes: Any, classes: int) -> None:
+    "Raise `UserError` where there is one class, or fewer `classes` than clients or tasks that share them out."
+    if classes < 2:
+        raise UserError(f"data={path!r} has one class, expected two or more: a folder for each")
+    shared = ("clients",) if getattr(sizes, "split", "") == "class" else ()
+    for name in (*shared, "tasks"):
+        if getattr(sizes, name, 0) > classes:
+            raise UserError(
+                f"{name}={getattr(sizes, name)} is more than the {classes} classes of data={path!r}, which they "
+                f"share out; choose fewer, such as -p {name}={classes}"
+            )
 
 
 def _files(data: Pictures) -> Iterable[Path]:

@@ -99,12 +99,12 @@ SEVERAL = ("path", "all")
 
 def find(name: str) -> dict[str, Path]:
     """Return the chapters that `name` means, name to path: all of them for `all`, the evenings for `path`,
-    else the one with this name (`14_fedgtea`, `engine/wire`) or short name (`fedgtea`, `wire`). Raises
-    `UserError`, with the choices, if there is none."""
-    known, name = chapters(), name.removesuffix(".ipynb")
+    else the one with this name (`14_fedgtea`, `engine/wire`), short name (`fedgtea`, `wire`) or number (`14`).
+    Raises `UserError`, with the choices, if there is none."""
+    known, name = chapters(), name.removesuffix(".ipynb").removeprefix("nbs/")
     if name == "all": return known
     if name == "path": return {each: path for each, path in known.items() if "/" not in each}
-    for fits in (lambda each: each, module_name):
+    for fits in (lambda each: each, module_name, lambda each: each.partition("_")[0]):
         for each, path in known.items():
             if fits(each) == name: return {each: path}
     near = _nearest(name, known)
@@ -192,8 +192,11 @@ def _check_data(name: str, known: set[str]) -> None:
 
     states = {row["name"]: row["state"] for row in inventory() if not row["name"].endswith("weights")}
     if name not in states and name not in known and not Path(name).expanduser().exists():
+        here = [f"{path.name}/" for path in Path().iterdir() if path.is_dir()]
+        near = get_close_matches(name, [*known, *states, *here], 2, 0.6)
         choices = ", ".join(sorted(known | states.keys()))
-        raise UserError(f"data={name!r} is neither a data set nor a folder; choose one of {choices}")
+        choice = f"did you mean {' or '.join(near)}?" if near else f"choose one of {choices}"
+        raise UserError(f"data={name!r} is neither a data set nor a folder in {Path.cwd()}; {choice}")
     if states.get(name) == "not found": raise UserError(f"data={name!r} is not at hand; {advice(name)}")
     if states.get(name) == "can be downloaded": pictures(name)
 
@@ -414,8 +417,9 @@ def _without_grammar():
 def _cell_error(error: Any, path: Path, parameters: dict) -> str:
     sizes = parameters and sizes_of(path, parameters["profile"], parameters["changes"])
     if error.ename == "OutOfMemoryError": error.ename, error.evalue = "UserError", out_of_memory(sizes)
-    detail = "" if error.ename in ("UserError", "Unfit") else "\n" + "\n".join(error.traceback)
-    return f"cell {error.cell_index + 1} failed: {error.ename}: {error.evalue}{detail}"
+    lines = "" if error.ename in ("UserError", "Unfit") else "\n" + "\n".join(error.traceback)
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", lines)
+    return f"cell [{error.exec_count}] failed: {error.ename}: {error.evalue}{plain}"
 
 
 def _end(log: BinaryIO) -> str:

@@ -328,7 +328,9 @@ def own_sites(path: str | Path) -> list[Path]:
         raise UserError(f"data={str(path)!r} is not a folder of sites, each with train, query and gallery")
     if (path / "query").is_dir(): return [path]
     sites = visible_folders(path)
-    if not sites: raise UserError(f"data={str(path)!r} holds no sites, each with train, query and gallery")
+    if not any(True for site in sites for _ in site.rglob("query")):
+        raise UserError(f"data={str(path)!r} holds no sites; expected folders train, query and gallery in it, or in "
+                        "each of its folders")
     return sites
 
 def real_sites(sizes: SiteSizes) -> Sequence[str | Path]:
