@@ -164,6 +164,8 @@ profiles = {
     "quick": FedReplaySizes(seeds=3, classes=20, largest=50, smallest=20, test_pictures=15, size=96,
                             warm_steps=80, rounds=8, lr=2e-3),
     "full": FedReplaySizes(seeds=5),
+    "open": FedReplaySizes(seeds=3, data="plantvillage", size=256, encoder="efficientnet-lite2", dim=256, heads=8,
+                           ff=1024, batch=64, rounds=100),
     "paper": FedReplaySizes(seeds=3, data="cwd30", size=224, encoder="clip-vit-b32", dim=256, heads=8,
                             ff=1024, batch=64, rounds=100),
 }

@@ -78,7 +78,7 @@ MISTAKES = [
     ("run datasets/world -p lr=3", "has no parameters"),
     ("run all -p lr=1", "-p goes with one chapter, not with all"),
     ("run -p lr=1", "-p goes with one chapter, not with path"),
-    ("run engine/wire --profile huge", "profile='huge' is unknown; choose one of smoke, quick, full, paper"),
+    ("run engine/wire --profile huge", "profile='huge' is unknown; choose one of smoke, quick, full, open, paper"),
     ("run wire --device tpu", "device='tpu' is unknown"), ("run wire --seed x", "invalid int value"),
     *([] if torch.cuda.is_available() else [("run fedavg --device cuda", "PyTorch finds no GPU here; use")]),
     ("run engine/wire --seed -1", "seed=-1 must be"),

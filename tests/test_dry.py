@@ -1,4 +1,4 @@
-"""Every paper's notebook is walked at `paper` and at `full`, on made-up data and the least of everything."""
+"""Every paper's notebook is walked at `paper`, `full` and, where there is one, `open`, on made-up data and the least of everything."""
 import json
 import warnings
 from dataclasses import dataclass, replace
@@ -40,7 +40,8 @@ def walked(name, profile, data, out, whole=()):
 
 
 @pytest.mark.parametrize("name, profile", [
-    pytest.param(*pair, marks=[] if pair in SHORT else AT_NIGHT) for pair in product(PAPERS, ("paper", "full"))])
+    pytest.param(*pair, marks=[] if pair in SHORT else AT_NIGHT)
+    for pair in (*product(PAPERS, ("paper", "full")), ("evidence/fedreplay", "open"))])
 def test_a_paper_is_walked(name, profile, data, tmp_path):
     ran = walked(name, profile, data, tmp_path)
     if ran.loops > LOOPS: warnings.warn(f"the walk of {name} at {profile} takes {ran.loops:.0f} loops")

@@ -56,18 +56,20 @@ def test_a_bound_is_reachable_or_the_word_says_so(path, tmp_path):
         assert (claim["verdict"] == "not testable here") == (best < claim["at_least"])
 
 
-def with_std(level, ours=None):
-    "The leaves, with StdFed at `level` in every round, and FedReplay at `ours`."
+def with_std(level, ours=None, setting=""):
+    "The leaves, with StdFed of `setting` at `level` in every round, and FedReplay at `ours`."
     body = leaves()
     for row in body["rows"]:
-        if row["what"] == "StdFed": row["numbers"]["curve"] = [level] * 20
-        if ours and row["what"] == "FedReplay 1%": row["numbers"]["curve"] = [ours] * 20
+        if row["what"] == setting + "StdFed": row["numbers"]["curve"] = [level] * 20
+        if ours and row["what"] == setting + "FedReplay 1%": row["numbers"]["curve"] = [ours] * 20
     return body
 
 
+def many_farms(level, ours=None): return with_std(level, ours, "30 farms, own rates: ")
+
+
 @pytest.mark.parametrize("body, word", [
-    (leaves(), "not testable here"), (with_std(0.4), "not testable here"), (with_std(0.1), "reproduced"),
-    (with_std(0.1, 0.3), "contradicted")])
+    (many_farms(0.4), "not testable here"), (many_farms(0.05), "reproduced"), (many_farms(0.1, 0.3), "contradicted")])
 def test_four_times_turns_with_the_rows_and_only_where_it_can_be_reached(body, word, tmp_path):
     assert judged(body, tmp_path)[FOUR]["verdict"] == word
 

@@ -204,7 +204,7 @@ def _print_sizes(name: str) -> None:
 
 
 def _add_sizes(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--profile", default="quick", help="smoke, quick (the default), full or paper")
+    parser.add_argument("--profile", default="quick", help="smoke, quick (the default), full, paper; or open, where a chapter has it")
     parser.add_argument("--seed", type=int, default=0, help="the (first) seed, 0 or more")
     parser.add_argument("-p", dest="changes", action="append", default=[], metavar="NAME=VALUE",
                         help="replace a size of the profile, or the data by a path; fedbook run NAME --help lists them")
@@ -407,7 +407,7 @@ def _at_its_length(found: dict[str, Path], profile: str) -> dict[str, Path]:
     "`found`, or in place of one paper's chapter its lab book, where that has the long runs; it is said which."
     name = next(iter(found))
     lab = f"evidence/{module_name(name)}"
-    if len(found) > 1 or "/" in name or profile not in ("full", "paper") or lab not in chapters(): return found
+    if len(found) > 1 or "/" in name or profile not in ("full", "open", "paper") or lab not in chapters(): return found
     if not getattr(chapter_module(chapters()[lab]), "profiles", None): return found
     print(f"fedbook: {name} is for an evening; {lab} has its runs at {profile}, and runs now", flush=True)
     return {lab: chapters()[lab]}

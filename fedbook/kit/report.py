@@ -19,7 +19,7 @@ from fedbook.evidence.claims import (chance_note, claims_table, interval, interv
                                      older_note, OWN_VERDICTS, run_label, verdict_counts, verdict_of, VERDICTS)
 
 
-SIZES = ("smoke", "quick", "full", "paper")
+SIZES = ("smoke", "quick", "full", "open", "paper")
 
 
 def _sound_claim(claim: dict) -> bool:
