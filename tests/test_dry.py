@@ -1,4 +1,4 @@
-"""Every paper's notebook is walked at `paper`, `full` and, where there is one, `open`, on made-up data and the least of everything."""
+"""Papers' notebooks are walked at `paper`, `full` and `open`, on made-up data and the least of everything."""
 import json
 import warnings
 from dataclasses import dataclass, replace

@@ -119,8 +119,10 @@ def test_choose_reads_texts_as_the_field_has_them():
     ("huge", {}, "profile='huge' is unknown; choose one of quick, full"),
     ("quick", {"colour": 1}, "choose one of seeds, lr"), ("quick", {"speed": 1}, "did you mean seeds?"),
     ("quick", {"lr": "abc"}, "lr='abc' must be a number, such as"),
-    ("quick", {"rounds": "3.5"}, "must be a whole number"), ("quick", {"rounds": 3.5}, "must be a whole number"),
-    ("quick", {"rounds": True}, "must be a whole number"), ("quick", {"deep": "yes"}, "must be True or False"),
+    ("quick", {"rounds": "3.5"}, "must be a whole number"),
+    ("quick", {"rounds": 3.5}, "must be a whole number"),
+    ("quick", {"rounds": True}, "must be a whole number"),
+    ("quick", {"deep": "yes"}, "must be True or False"),
     ("quick", {"alphas": "1,b"}, "must be a number")])
 def test_choose_says_what_is_wrong(profile, changes, why):
     with pytest.raises(UserError, match=re.escape(why)): choose(SIZES, profile, changes)

@@ -320,7 +320,8 @@ print(child.pid, flush=True)"""
     assert join_server(fake_node(tmp_path, monkeypatch, code)) == 0
 
 
-@pytest.mark.parametrize("why, said", [("away", "no server answers at 127.0.0.1"), ("folder", "has no node.json that can be read")])
+@pytest.mark.parametrize("why, said", [("away", "no server answers at 127.0.0.1"),
+                                       ("folder", "has no node.json that can be read")])
 def test_a_node_that_cannot_start_says_which_of_three_it_is(why, said, tmp_path):
     write_keys(tmp_path / "keys", "127.0.0.1", 1, port=1)
     with pytest.raises(UserError, match=said): join_server(tmp_path / ("keys/node0" if why == "away" else "keys/desk"))
