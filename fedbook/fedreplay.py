@@ -158,16 +158,16 @@ class FedReplaySizes(HeadSizes):
     kd_rounds: int = 20          # rounds with distillation after a late join
 
 # %% ../nbs/10_fedreplay.ipynb #298e1a23
+_LARGE: dict = dict(seeds=3, dim=256, heads=8, ff=1024, batch=64, rounds=100)
+
 profiles = {
     "smoke": FedReplaySizes(classes=8, largest=3, smallest=2, test_pictures=2, size=32, dim=16, layers=1,
                             ff=32, heads=2, clients=2, warm_steps=2, rounds=1),
     "quick": FedReplaySizes(seeds=3, classes=20, largest=50, smallest=20, test_pictures=15, size=96,
                             warm_steps=80, rounds=8, lr=2e-3),
     "full": FedReplaySizes(seeds=5),
-    "open": FedReplaySizes(seeds=3, data="plantvillage", size=256, encoder="efficientnet-lite2", dim=256, heads=8,
-                           ff=1024, batch=64, rounds=100),
-    "paper": FedReplaySizes(seeds=3, data="cwd30", size=224, encoder="clip-vit-b32", dim=256, heads=8,
-                            ff=1024, batch=64, rounds=100),
+    "open": FedReplaySizes(data="plantvillage", size=256, encoder="efficientnet-lite2", **_LARGE),
+    "paper": FedReplaySizes(data="cwd30", size=224, encoder="clip-vit-b32", **_LARGE),
 }
 
 # %% ../nbs/10_fedreplay.ipynb #0065fe7e

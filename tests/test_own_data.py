@@ -97,7 +97,7 @@ def test_folders_of_people(people):
 
 
 def test_hidden_files_are_no_sites_and_no_boxes(people, streets, tmp_path):
-    for name in ("site0", "__MACOSX", ".trash"): (tmp_path / name / "train").mkdir(parents=True)
+    for name in ("site0", "__MACOSX", ".trash"): (tmp_path / name / "query").mkdir(parents=True)
     assert [site.name for site in own_sites(tmp_path)] == ["site0"]
     for name in ("instances_train.json", "instances_val.json"): (streets / f"._{name}").write_bytes(b"\0\5")
     module, sizes = sizes_of("fedmox", data=streets, server_images=4)
