@@ -269,7 +269,8 @@ def test_class_folder(tmp_path):
     assert data.images[0].dtype == torch.uint8 and int(data.images[0].min()) == 200
     with pytest.raises(UserError, match="choose one as split"): class_folder(tmp_path)
     with pytest.raises(UserError, match="not a folder"): class_folder(tmp_path, split="val")
-    with pytest.raises(UserError, match="no pictures"): class_folder(tmp_path / "train" / "dog")
+    with pytest.raises(UserError, match="has pictures in it and no folder for each class"):
+        class_folder(tmp_path / "train" / "dog")
 
 
 def test_unreadable_picture_is_named(tmp_path):
