@@ -78,7 +78,8 @@ MISTAKES = [
     ("run datasets/world -p lr=3", "has no parameters"),
     ("run all -p lr=1", "-p goes with one chapter, not with all"),
     ("run -p lr=1", "-p goes with one chapter, not with path"),
-    ("run engine/wire --profile huge", "profile='huge' is unknown; choose one of smoke, quick, full, "),
+    ("run engine/wire --profile huge",
+     "profile='huge' is unknown; choose one of smoke, quick, full, open, paper"),
     ("run wire --device tpu", "device='tpu' is unknown"), ("run wire --seed x", "invalid int value"),
     *([] if torch.cuda.is_available() else [("run fedavg --device cuda", "PyTorch finds no GPU here; use")]),
     ("run engine/wire --seed -1", "seed=-1 must be"),
@@ -342,8 +343,8 @@ def test_too_little_memory_is_one_sentence(tmp_path):
     path = chapter(tmp_path, "#| default_exp methods.fedavg", full)
     ran = run_chapter(path, "smoke", out=tmp_path / "runs", changes={"batch": "12"})
     assert ran["measured"] == "FAILED" and "\n" not in ran["error"]
-    assert "cell [4] failed: UserError: the GPU's memory is too small for this run; lower -p batch=6" \
-        in ran["error"] and "-p per_round=1 (now 2)" in ran["error"]
+    assert "cell [4] failed: UserError: the GPU's memory is too small for this run; lower -p batch=6 " \
+           "(now 12)" in ran["error"] and "-p per_round=1 (now 2)" in ran["error"]
 
 
 def test_with_device_cpu_a_gpu_is_hidden(tmp_path, monkeypatch):

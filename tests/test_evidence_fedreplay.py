@@ -69,7 +69,7 @@ def many_farms(level, ours=None): return with_std(level, ours, "30 farms, own ra
 
 
 @pytest.mark.parametrize("body, word", [
-    (many_farms(0.4), "not testable here"), (many_farms(0.05), "reproduced"),
+    (leaves(), "undecided"), (many_farms(0.4), "not testable here"), (many_farms(0.05), "reproduced"),
     (many_farms(0.1, 0.3), "contradicted")])
 def test_four_times_turns_with_the_rows_and_only_where_it_can_be_reached(body, word, tmp_path):
     assert judged(body, tmp_path)[FOUR]["verdict"] == word

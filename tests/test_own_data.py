@@ -185,7 +185,8 @@ def test_what_a_chapter_cannot_take_is_refused_at_once(photos, name, changes, wh
 
 @pytest.mark.parametrize("drawn, why", [
     (("cat/0.png",) * 5, "data='.*mine' has one class, expected two or more"),
-    (("0.png", "1.png"), "data='.*mine' has pictures in it and no folder for each class; give the")])
+    (("0.png", "1.png"), "data='.*mine' has pictures in it and no folder for each class; "
+     "give the folder above it")])
 def test_a_folder_that_is_no_set_of_classes_is_refused_at_once(drawn, why, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(command, "run_chapters", no_run)
     for k, name in enumerate(drawn): save((tmp_path / "mine" / name).with_stem(str(k)), (40, 40), k)

@@ -1,6 +1,7 @@
 """What a user can put right, and what is not installed."""
 
 import importlib
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 
@@ -11,6 +12,13 @@ class UserError(ValueError):
 class Unfit(UserError):
     """Two parts that do not go together: a server and an aggregate, a client and a mod, or what it shall be made
     of."""
+
+
+def choices_text(known: Iterable[str], near: Sequence[str] = ()) -> str:
+    "The cure for a name that is unknown: those `near` it, or where there are none, all that are `known`."
+    if near:
+        return f"did you mean {' or '.join(near)}?"
+    return f"choose one of {', '.join(known)}"
 
 
 EXTRAS = {

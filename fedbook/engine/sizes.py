@@ -22,7 +22,7 @@ from typing import (
     get_type_hints,
 )
 
-from fedbook.engine.errors import UserError
+from fedbook.engine.errors import UserError, choices_text
 
 
 @dataclass(frozen=True)
@@ -258,13 +258,8 @@ def choose(
     for field in changes or {}:
         if field not in known:
             near = get_close_matches(field.lower(), known, 2, 0.6)
-            choice = (
-                f"did you mean {' or '.join(near)}?"
-                if near
-                else f"choose one of {', '.join(known)}"
-            )
             raise UserError(
-                f"{field!r} is not a parameter of this chapter; {choice}"
+                f"{field!r} is not a parameter of this chapter; {choices_text(known, near)}"
             )
     hints = get_type_hints(type(base))
     wanted = {

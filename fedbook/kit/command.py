@@ -19,7 +19,7 @@ from typing import Any
 
 import fedbook
 from fedbook.engine.devices import torch_device
-from fedbook.engine.errors import needs, UserError
+from fedbook.engine.errors import choices_text, needs, UserError
 from fedbook.engine.files import run_dir, runs_folder, write_atomically
 from fedbook.engine.rows import machine_name, results_text
 from fedbook.engine.sizes import is_path
@@ -161,8 +161,7 @@ def _with_cure(message: str) -> str:
     if wrong:
         known = re.findall(r"[\w-]+", wrong[2])
         near = get_close_matches(wrong[1], known, 2, 0.5)
-        choice = f"did you mean {' or '.join(near)}?" if near else f"choose one of {', '.join(known)}"
-        return f"{wrong[1]!r} is no command; {choice}"
+        return f"{wrong[1]!r} is no command; {choices_text(known, near)}"
     if message.startswith("unrecognized arguments"):
         return f"{message}; a size is changed with -p NAME=VALUE, without spaces, such as -p lr=0.05"
     return message

@@ -28,7 +28,7 @@ from types import ModuleType
 from typing import Any, BinaryIO
 
 import fedbook
-from fedbook.engine.errors import needs, UserError
+from fedbook.engine.errors import choices_text, needs, UserError
 from fedbook.engine.files import locked, run_dir, runs_folder, write_atomically
 from fedbook.engine.sizes import choose, meanings, Profile
 
@@ -107,8 +107,7 @@ def find(name: str) -> dict[str, Path]:
     for fits in (lambda each: each, module_name, lambda each: each.partition("_")[0]):
         for each, path in known.items():
             if fits(each) == name: return {each: path}
-    near = _nearest(name, known)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"choose one of {', '.join(known)}, path or all"
+    hint = choices_text([*known, "path or all"], _nearest(name, known))
     raise UserError(f"chapter {name!r} is unknown; {hint}")
 
 
@@ -194,8 +193,7 @@ def _check_data(name: str, known: set[str]) -> None:
     if name not in states and name not in known and not Path(name).expanduser().exists():
         here = [f"{path.name}/" for path in Path().iterdir() if path.is_dir()]
         near = get_close_matches(name, [*known, *states, *here], 2, 0.6)
-        choices = ", ".join(sorted(known | states.keys()))
-        choice = f"did you mean {' or '.join(near)}?" if near else f"choose one of {choices}"
+        choice = choices_text(sorted(known | states.keys()), near)
         raise UserError(f"data={name!r} is neither a data set nor a folder in {Path.cwd()}; {choice}")
     if states.get(name) == "not found": raise UserError(f"data={name!r} is not at hand; {advice(name)}")
     if states.get(name) == "can be downloaded": pictures(name)
