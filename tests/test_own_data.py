@@ -170,9 +170,9 @@ def test_damaged_pictures_are_named_before_anything_starts(photos, name, capsys,
 @pytest.mark.parametrize("name, changes, why", [
     ("fedmox", {}, "data='.*photos' has no boxes: expected a COCO file, a folder with COCO files"),
     ("fedklpr", {}, "data='.*photos' holds no sites; expected folders train, query and gallery in it"),
-    ("fedgtea", dict(tasks=5), "tasks=5 is more than the 3 classes of data='.*', .*such as -p tasks=3\n"),
+    ("fedgtea", dict(tasks=5), "tasks=5 with classes=3 must be .*, so at most tasks=3\n"),
     ("evidence/fedreplay", dict(farms="2,99"), r"has 20 pictures .*too few for farms=\(2, 99\); .*such as -p farms=2\n"),
-    ("fedreplay", dict(clients=4), "clients=4 is more than the 3 classes of .*, such as -p clients=3\n"),
+    ("fedreplay", dict(clients=4), "clients=4 is more than the 3 classes; .*, so at most clients=3\n"),
     ("fedavg", dict(split="domain"), "photos has no domains"),
     ("fedavg", dict(clients=99), "photos has 20 pictures to train with, too few for clients=99"),
     ("fedavg", dict(side=8), "side=8 must be 0, or at least 16")])

@@ -150,7 +150,7 @@ def by_class(labels: ArrayLike, clients: int, seed: _Seed,
     if classes_each is None:
         if clients > len(ids):
             raise UserError(f"clients={clients} is more than the {len(ids)} classes; a class cannot be at "
-                            "two clients in this split")
+                            f"two clients in this split, so at most clients={len(ids)}")
         hands = np.array_split(ids, clients)
     else:
         if not _whole(classes_each) or not 1 <= classes_each <= len(ids) // clients:
@@ -211,7 +211,7 @@ def class_stream(classes: int, tasks: int, order: str = "random", seed: int = 0)
     for an unknown order, or for more tasks than classes."""
     if not _whole(classes) or not _whole(tasks) or not 1 <= tasks <= classes:
         raise UserError(f"tasks={tasks!r} with classes={classes!r} must be whole numbers with at least one "
-                        "class for each task")
+                        f"class for each task, so at most tasks={classes!r}")
     if order == "random": ids = np.random.default_rng(seed).permutation(classes).tolist()
     elif order == "sorted": ids = list(range(classes))
     elif order == "icarl": ids = np.random.RandomState(1993).permutation(classes).tolist()

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedbook.datasets.folders import pictures, reid_folder
 from fedbook.datasets.reading import check_pictures
-from fedbook.datasets.split import by_group, class_stream, dirichlet
+from fedbook.datasets.split import by_class, by_group, class_stream, dirichlet
 from fedbook.datasets.squares import side_of
 from fedbook.datasets.streets import own_street
 from fedbook.datasets.world import Pictures, Selected
@@ -56,7 +56,8 @@ def _read(path: str, sizes: Any, offered: Collection[str]) -> list[Pictures]:
 
 def _check_classes(path: str, sizes: Any, train: Pictures) -> None:
     "Raise `UserError` where `train`, the pictures at `path` to train with, are too few for the `sizes`."
-    _check_counts(path, sizes, len(train.classes))
+    if len(train.classes) < 2:
+        raise UserError(f"data={path!r} has one class, expected two or more: a folder for each")
     for name in ("clients", "farms"):
         asked = getattr(sizes, name, 0)
         counts = asked if isinstance(asked, tuple) else (asked,)
@@ -71,23 +72,12 @@ def _check_classes(path: str, sizes: Any, train: Pictures) -> None:
         by_group(train.domains(), sizes.clients, 0)
     if split == "skew" and math.isfinite(sizes.alpha):
         dirichlet(train.labels, sizes.clients, sizes.alpha, 0)
+    if split == "class":
+        by_class(train.labels, sizes.clients, 0)
     if hasattr(sizes, "tasks"):
         class_stream(len(train.classes), sizes.tasks, sizes.order)
     if hasattr(sizes, "side"):
         side_of(path, sizes.side)
-
-
-def _check_counts(path: str, sizes: Any, classes: int) -> None:
-    "Raise `UserError` where there is one class, or fewer `classes` than clients or tasks that share them out."
-    if classes < 2:
-        raise UserError(f"data={path!r} has one class, expected two or more: a folder for each")
-    shared = ("clients",) if getattr(sizes, "split", "") == "class" else ()
-    for name in (*shared, "tasks"):
-        if getattr(sizes, name, 0) > classes:
-            raise UserError(
-                f"{name}={getattr(sizes, name)} is more than the {classes} classes of data={path!r}, which they "
-                f"share out; choose fewer, such as -p {name}={classes}"
-            )
 
 
 def _files(data: Pictures) -> Iterable[Path]:
