@@ -1,5 +1,5 @@
 """Federated learning, one paper at a time. The names of the front door, each imported when it is first asked for."""
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 from importlib import import_module
 
