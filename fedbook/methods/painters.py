@@ -723,7 +723,7 @@ class FedCILServer(TaskServer):
     likely. A client's generator gives `per_class` pictures of every earlier class and of those of the task
     that the client has. Qi et al. 2023, Sec. 3.2.
 
-    Published: 50 to 100 steps. The rates here, a fifth of the clients', and a `consistency` of 0.2 were
+    Published: 50 to 100 steps. The rates here, a fifth and a tenth of the clients', and a `consistency` of 0.2 were
     chosen on one seed; at the clients' own rates and 1.0 the method does worse than AC-GAN + FedAvg."""
 
     def __init__(self, *args: Any, consolidation: int = 20, per_class: int = 20, batch: int = 32,
