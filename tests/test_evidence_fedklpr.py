@@ -77,7 +77,7 @@ def test_the_gate_is_compared_with_as_much_pruning(tmp_path):
 
 def test_sas_is_not_testable_where_nothing_is_lost(tmp_path):
     "The most that SAS can give is what a plain average has lost."
-    rows = with_numbers(kept(), "dense, FedKLPR's rate", rank1=0.0)
+    rows = with_numbers(kept(), "+ KLL + KLAW", rank1=0.0)
     assert word(judged(rows, tmp_path), SAS) == "not testable here"
     assert word(judged(with_numbers(kept(), "FedKLPR, plain average", rank1=0.1), tmp_path), SAS) == "reproduced"
 
@@ -88,7 +88,7 @@ def test_words_turn_with_made_up_rows(cost, expected, tmp_path):
     same, rows = dict(ratio=0.7, rank1=0.6, shared=0.6, overlap=1.0), []
     for seed in range(4):
         lost = 2 * cost + 0.004 * (seed - 1.5)
-        for what, less in (("dense, FedKLPR's rate", 0.0), ("plain pruning", lost)):
+        for what, less in (("+ KLL + KLAW", 0.0), ("plain pruning", lost)):
             numbers = dict(clients=[0.7, 0.7, 0.6 + seed / 100, 0.5 - less], **same)
             rows.append(dict(what=what, seed=seed, seconds=0.0, numbers=numbers))
     assert word(judged(rows, tmp_path), COSTS) == expected
@@ -97,3 +97,28 @@ def test_words_turn_with_made_up_rows(cost, expected, tmp_path):
 def test_unlike_seeds_are_refused(tmp_path):
     rows = [row for row in kept() if (row["what"], row["seed"]) != ("FedCAPR", 1)]
     with pytest.raises(Exception, match="FedCAPR"): judged(rows, tmp_path)
+
+
+def copied_as(rows, what, new, **numbers):
+    "`rows`, and the rows `what` once more as `new`, with other `numbers`."
+    found = [row for row in rows if row["what"] == what]
+    return rows + [row | dict(what=new, numbers=row["numbers"] | numbers) for row in found]
+
+
+def test_kll_is_not_testable_under_a_low_ceiling(tmp_path):
+    "Where the pictures of all sites together give no more than FedCAPR has, nothing can."
+    text, known = "KLL and KLAW raise Rank-1 over FedCAPR", "pooled"
+    assert word(judged(copied_as(kept(), "FedCAPR", known, rank1=0.1), tmp_path), text) == "not testable here"
+    high = with_numbers(kept(), "+ KLL + KLAW", rank1=0.95)
+    assert word(judged(copied_as(high, "FedCAPR", known, rank1=0.99), tmp_path), text) == "stronger"
+
+
+def test_curves_take_the_rows_of_the_plan(tmp_path):
+    rows = kept()
+    for new in ("gate: 0 since the round before, 2 by the step", "Acc_th: dense run +5 points",
+                "weights: PRAW", "weights: size", "KLL off", "KLL, delta 1.3"):
+        rows = copied_as(rows, "FedKLPR", new)
+    points = {point["setting"] for claim in judged(rows, tmp_path) for point in claim["curve"]}
+    assert {"gate: 0 since the round before, 2 by the step", "Acc_th: dense run +5 points",
+            "PRAW, minus weights by size", "KLPWA, gamma 0.5, minus weights by size",
+            "KLL, delta 1.3, minus none"} <= points

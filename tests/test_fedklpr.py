@@ -24,7 +24,8 @@ from fedbook.engine.local import snapshot
 from fedbook.engine.workers import Checkpoint, prove, trial
 from fedbook.engine.federation import Federation, InProcess, LocalOnly, TooFewReplies, run, weighted_average
 from fedbook.evidence.fedklpr import (DIGIT_SIZES, METHODS, DigitsExperiment, FedKLPRLabExperiment, FedKLPRLabSizes,
-                                      LotteryFLClient, SubFedAvgClient, drop_channels, profiles)
+                                      LabClient, LotteryFLClient, SubFedAvgClient, adapt_norms,
+                                      drop_channels, profiles)
 from fedbook.fedklpr import FedKLPRClient, FedKLPRServer
 from fedbook.methods.recovery import (CrossRoundRecovery, combine_weights, cosine_change, kl_regularization, kl_weight,
                                       last_rounds, make_sites, pace_of, pruning_weight, world_of)
@@ -1027,3 +1028,45 @@ def test_baselines_may_be_texts_and_must_be_numbers_one_for_each_client():
                           (lambda: ReIDNet(nn.Sequential(nn.Conv2d(3, 4, 1)), 4), 0.5)])
 def test_channels_that_cannot_be_dropped(network, share):
     with pytest.raises(UserError): drop_channels(network(), share)
+
+# ---- batch norm at home
+
+def test_adapted_statistics_are_those_of_the_sites_own_pictures():
+    network, pictures = net(), world()[0].data.x
+    adapt_norms(network, pictures)
+    seen = []
+    network.body[0].register_forward_hook(lambda part, given, out: seen.append(out))
+    with torch.no_grad(): network.train()(as_float(pictures))
+    adapt_norms(network, pictures)
+    assert close(network.body[1].running_mean, seen[0].mean((0, 2, 3)), 1e-5)
+    assert not network.training and network.body[1].momentum == 0.1
+
+def test_few_pictures_are_drawn_from_all_and_count_alike():
+    "The first half of the pictures is black, and the last batch is no smaller than the others by more than one."
+    seen, network = [], net()
+    pictures = torch.cat([torch.zeros(100, 3, 32, 16, dtype=torch.uint8), torch.full((100, 3, 32, 16), 255, dtype=torch.uint8)])
+    network.register_forward_pre_hook(lambda part, given: seen.append(given[0]))
+    adapt_norms(network, pictures, most=100)
+    sizes = [len(batch) for batch in seen]
+    assert sum(sizes) == 100 and max(sizes) - min(sizes) <= 1
+    assert 30 < sum(int(batch.flatten(1).mean(1).gt(batch.mean()).sum()) for batch in seen) < 70
+
+def test_a_client_with_adabn_that_learns_nothing_has_no_weight():
+    "Model and reference adapt alike, before training and after it, so that KLAW is 0 where nothing was learned."
+    client = client_of(kind=LabClient, warmup=1, adabn=True, lr=1e-12)
+    reply = client.fit(sent())
+    assert reply.meta["kl"] < 1e-6 and reply.meta["cosine"] < 1e-6
+
+@pytest.mark.parametrize("name", ("FedKLPR", "LotteryFL", "Sub-FedAvg"))
+def test_runs_with_adabn(name):
+    sizes = replace(TINY, rounds=2, margin=queries(1), adabn=True, **METHODS[name])
+    server, history, federation = trial(FedKLPRLabExperiment(sizes, 0))
+    assert not federation.ledger.absent and 0 <= history.last("rank1") <= 1
+
+def test_each_client_may_have_a_target_of_its_own():
+    sizes = replace(TINY, rounds=4, rest=0, warmup=1, step=0.9, **METHODS["+ SAS"])
+    sizes = replace(sizes, targets=tuple(0.1 + 0.4 * k for k in range(sizes.clients)))
+    _, history, _ = trial(FedKLPRLabExperiment(sizes, 0))
+    ratios = [client["ratio"] for client in history.rows[-1]["clients"]]
+    assert ratios == pytest.approx(sizes.targets, abs=0.05)
+    with pytest.raises(UserError, match="targets"): replace(sizes, targets=(0.1,))

@@ -201,13 +201,14 @@ def make_sites(sizes: RoundSizes, seed: int) -> list[Holding]:
 _SITES = ("data", "sets", "clients", "largest", "smallest", "cameras", "per_camera", "test_identities",
           "control_identities", "height", "width", "validation")
 
-@lru_cache(maxsize=2)
-def _world(sizes, seed): return make_sites(sizes, seed)
+_rendered = lru_cache(maxsize=10)(make_sites)   # small, and slow to draw
+_read = lru_cache(maxsize=2)(make_sites)
 
 def world_of(sizes: RoundSizes, seed: int) -> list[Holding]:
     """Return the pictures of each site as `make_sites` does, cached for all `sizes` that differ in training
     alone."""
-    return _world(RoundSizes(**{name: getattr(sizes, name) for name in _SITES}), seed)
+    kept = _rendered if sizes.data == "people" else _read
+    return kept(RoundSizes(**{name: getattr(sizes, name) for name in _SITES}), seed)
 
 # %% ../../nbs/methods/recovery.ipynb #e1200018
 def control_rank1(model: nn.Module, data: ReIDData) -> float:
