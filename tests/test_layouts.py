@@ -64,6 +64,16 @@ def test_voc_is_read_from_zero(tmp_path, lists):
     assert train.boxes[0].labels.tolist() == [1, 0]
 
 
+def test_a_test_of_yolo_has_boxes_and_a_year_is_no_other_part(tmp_path):
+    photo(yolo_folder(tmp_path / "plain") / "images/test/0.jpg")
+    years = yolo_folder(tmp_path / "years")
+    for kind in ("images", "labels"):
+        for part in ("train", "val"): (years / kind / part).rename(years / kind / f"{part}2017")
+    for root in (tmp_path / "plain", years):
+        assert [p.stem for p in pictures(root, "test", "yolo").images.paths] == ["val0", "val1"]
+        assert len(pictures(root, "train", "yolo")) == 4
+
+
 @pytest.mark.parametrize("form", ["images/{}", "{}"])
 @pytest.mark.parametrize("names", ["data.yaml", "classes.txt", None])
 def test_yolo_is_read(tmp_path, form, names):

@@ -1,6 +1,7 @@
 "Three layouts that people bring, and how to tell them: Pascal VOC, YOLO, and LEAF's JSON."
 
 import math
+import re
 import xml.etree.ElementTree as xml
 from pathlib import Path
 from typing import NamedTuple
@@ -82,7 +83,10 @@ _PARTS = {
 def _halves(named, root):
     """`named`, a dict from part to rows, as train and test (test, else val), or all in one where one of them
     is missing."""
-    filled = {name: rows for name, rows in named.items() if rows}
+    boxed = {
+        name: rows for name, rows in named.items() if any(row[2] for row in rows)
+    }
+    filled = boxed or {name: rows for name, rows in named.items() if rows}
     if not filled:
         raise UserError(f"path={str(root)!r} holds no labelled pictures")
     train = next((filled[n] for n in ("train", "training") if n in filled), [])
@@ -178,13 +182,19 @@ def _yolo_images(root):
     inner = [root / part for part in _PARTS if (root / part).is_dir()]
     tops = [f / "images" for f in [root, *inner] if (f / "images").is_dir()]
     for top in tops:
-        parts = [f for f in visible_folders(top) if f.name.lower() in _PARTS]
+        parts = [f for f in visible_folders(top) if _part_named(f.name)]
         yield from parts or [top]
 
 
 def _yolo_part(images, root):
     parts = images.relative_to(root).parts
-    return next((p.lower() for p in parts if p.lower() in _PARTS), "all")
+    return next(filter(None, map(_part_named, parts)), "all")
+
+
+def _part_named(folder):
+    "The part that the name of a folder means, perhaps with a year behind it (train2017), else None."
+    name = re.sub(r"[-_ ]?\d{2,4}$", "", folder.lower())
+    return name if name in _PARTS else None
 
 
 def _yolo_rows(images):

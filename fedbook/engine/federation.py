@@ -21,7 +21,7 @@ from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, lru_cache, partial
 from itertools import chain, islice
-from numbers import Real
+from numbers import Integral, Real
 from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple, Protocol
@@ -515,7 +515,7 @@ def _sides(client):
 def _seed(client):
     "The client's own seed, or that of the client that it wraps; 0 where there is none."
     seeds = (getattr(side, "seed", None) for side in _sides(client))
-    known = (seed for seed in seeds if isinstance(seed, int) and seed >= 0)
+    known = (int(seed) for seed in seeds if isinstance(seed, Integral) and seed >= 0)
     return next(known, 0)
 
 
@@ -900,7 +900,8 @@ class Federation:
                 f"transport={transport!r:.60} does not serve calls; give InProcess(make_client) or the like"
             )
         self.transport = transport
-        self.ids = list(range(ids)) if isinstance(ids, int) else list(ids)
+        several = range(ids) if isinstance(ids, (int, np.integer)) else ids
+        self.ids = [int(id) for id in several]
         self.min_replies = min_replies
         self.faults = faults
         self.most = most

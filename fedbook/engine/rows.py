@@ -8,7 +8,6 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, asdict, fields
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -53,17 +52,29 @@ def _processor() -> str:
     return named[1] if named else platform.processor() or platform.machine()
 
 
+def _line(value):
+    "`value` as JSON in one line, without blanks; numbers of NumPy and PyTorch as plain ones."
+    return json.dumps(value, separators=(",", ":"), default=_plain)
+
+
+def _plain(value):
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(
+        f"{value!r:.60} is a {type(value).__name__}, which JSON cannot hold"
+    )
+
+
 def results_text(body: dict) -> str:
     """The results `body` as the text of a `results.json`: without blanks, and with a line for each fact, row
     and claim."""
-    line = partial(json.dumps, separators=(",", ":"))
     facts = []
     for key, value in body.items():
         if key in ("rows", "claims"):
-            text = "[\n" + ",\n".join(map(line, value)) + "\n]"
+            text = "[\n" + ",\n".join(map(_line, value)) + "\n]"
         else:
-            text = line(value)
-        facts.append(f"{line(key)}:{text}")
+            text = _line(value)
+        facts.append(f"{_line(key)}:{text}")
     return "{\n" + ",\n".join(facts) + "\n}\n"
 
 
@@ -367,7 +378,7 @@ class Rows:
             new = _key(value) if kind == "row" else None
             if not self._goes_on(new):
                 return self._save()
-            line = json.dumps([kind, value], separators=(",", ":"))
+            line = _line([kind, value])
             append_line(journal_of(self.file), self._saved[1], line)
 
     def _goes_on(self, new):
