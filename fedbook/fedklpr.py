@@ -238,14 +238,11 @@ class FedKLPRExperiment(Experiment):
         "Return client number `id`."
         return self.made(FedKLPRClient, id)
 
-    def level(self, id: int) -> float | None:
-        "Return the baseline of the site of client `id`; None where the sizes have none."
-        levels = self.sizes.baselines
-        return levels[self.sites[id] if self.sites else id] if levels else None
-
     def made(self, kind: Callable[..., Any], id: int) -> Any:
         "Return client number `id` of a `kind`."
-        return kind(id, *self.lent, self.world[id].data, self.sizes, self.seed, self.level(id))
+        site = self.sites[id] if self.sites else id
+        level = self.sizes.baselines[site] if self.sizes.baselines else None
+        return kind(id, *self.lent, self.world[id].data, self.sizes, self.seed, level)
 
     def server(self) -> Server:
         "Return the server that the sizes name, with pruned weights if `pruned` is positive."

@@ -484,8 +484,10 @@ class DigitsExperiment(FedKLPRExperiment):
 
     def client(self, id: int) -> DigitsClient:
         "Return client number `id`."
+        site = self.sites[id] if self.sites else id
+        level = self.sizes.baselines[site] if self.sizes.baselines else None
         model, reference = self.lent
-        return DigitsClient(id, model, reference, self.world[id], self.sizes, self.seed, self.level(id))
+        return DigitsClient(id, model, reference, self.world[id], self.sizes, self.seed, level)
 
     def test(self, server: Any) -> dict:
         "Return the `digits_scores` of `server`, and what became of pruning at each client."
