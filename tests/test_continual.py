@@ -104,7 +104,8 @@ def test_a_network_keeps_its_old_logits_to_the_last_bit(classes):
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 28, 36), (1, 21, 16)])
 def test_the_small_cnn_takes_pictures_that_are_not_square(shape):
     net = build(partial(expandable_cnn, 3, shape), 0)
-    assert net(torch.zeros(2, *shape)).shape == (2, 3) and net.features(torch.zeros(2, *shape)).shape == (2, 128)
+    x = torch.zeros(2, *shape)
+    assert net(x).shape == (2, 3) and net.features(x).shape == (2, 128)
 
 
 def test_widening_refuses_to_shrink_and_leaves_the_global_generator():

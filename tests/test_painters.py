@@ -15,8 +15,8 @@ from fedbook.engine.local import snapshot
 from fedbook.engine.errors import UserError
 from fedbook.engine.local import build, generator
 from fedbook.methods.painters import (ACGAN, ACGANClient, ACGANFedAvg, ACGANFedProx, ACGANNoReplay,
-                                      BatchNormStatistics, FedCIL, FedCILServer, Generator, LANDER, ac_gan_losses,
-                                      best_batch, boundary_loss, bounding_loss, mapped, orthogonal_anchors,
+                                      BatchNormStatistics, FedCIL, FedCILServer, Generator, LANDER,
+                                      ac_gan_losses, best_batch, boundary_loss, bounding_loss, mapped, orthogonal_anchors,
                                       profiles)
 from fedbook.engine.wire import Msg, Refused
 
@@ -77,9 +77,10 @@ def test_anchors_are_orthogonal_and_stay():
 
 
 def test_lander_has_room_for_512_classes_and_64_with_the_small_cnn():
-    dims = [mapped(make, 2, (1, 16, 16)).mapping.out_features for make in (expandable_cnn, expandable_resnet18)]
+    made = (mapped(make, 2, (1, 16, 16)) for make in (expandable_cnn, expandable_resnet18))
+    dims = [network.mapping.out_features for network in made]
     assert dims == [64, 512] and mapped(expandable_cnn, 2, (1, 16, 16), 7).mapping.out_features == 7
-    served = lambda *classes: LANDER.server(mapped(expandable_cnn, classes[0], (1, 16, 16)), [*classes], 1)
+    def served(*classes): return LANDER.server(mapped(expandable_cnn, 2, (1, 16, 16)), [*classes], 1)
     assert served(32, 32).classes == [32, 32]
     with pytest.raises(UserError, match=r"classes=\[40, 25\] are 65 .* 64 anchors; network=resnet18 has 512"):
         served(40, 25)

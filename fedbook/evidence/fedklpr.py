@@ -484,8 +484,7 @@ class DigitsExperiment(FedKLPRExperiment):
 
     def client(self, id: int) -> DigitsClient:
         "Return client number `id`."
-        site = self.sites[id] if self.sites else id
-        level = self.sizes.baselines[site] if self.sizes.baselines else None
+        level = self.sizes.baselines[self.sites[id] if self.sites else id] if self.sizes.baselines else None
         model, reference = self.lent
         return DigitsClient(id, model, reference, self.world[id], self.sizes, self.seed, level)
 

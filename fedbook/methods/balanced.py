@@ -399,8 +399,8 @@ def as_sizes(kind: type[S], config: S | dict | None = None, settings: dict[str, 
         if key not in known:
             raise UserError(f"config has the unknown key {key!r}; known are {', '.join(sorted(known))}")
     if settings is None and changes.get("setting"):
-        raise UserError(f"setting={changes['setting']!r} in config is not looked up here; put the fields of that "
-                        "row of the paper's table into config instead")
+        raise UserError(f"setting={changes['setting']!r} in config is not looked up here; put the fields of "
+                        "that row of the paper's table into config instead")
     return cast(S, choose({"config": kind()}, "config", changes, settings))
 
 # %% ../../nbs/methods/balanced.ipynb #d5a44e7c

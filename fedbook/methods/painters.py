@@ -368,8 +368,8 @@ class LANDERServer(PaintingServer):
         super().__init__(model, classes, *args, **options)
         dim = model.mapping.out_features
         if sum(classes) > dim:
-            raise UserError(f"classes={classes} are {sum(classes)} in all, but LANDER's latent space of {dim} "
-                            f"numbers has room for {dim} anchors; network=resnet18 has 512")
+            raise UserError(f"classes={classes} are {sum(classes)} in all, but LANDER's latent space of "
+                            f"{dim} numbers has room for {dim} anchors; network=resnet18 has 512")
 
     def paint(self, teacher: Any, generator: torch.Generator) -> dict[str, torch.Tensor]:
         """Return the generated `images` (n, C, H, W), uint8, and the old model's `logits` (n, C) and `latent`
