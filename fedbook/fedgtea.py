@@ -223,7 +223,8 @@ profiles = {
                           gan_batch=12, server_steps=3, painted=16),
     "full": FedGTEASizes(seeds=5),
     "paper": FedGTEASizes(seeds=3, setting="cifar10-5x2", network="resnet18", alpha=1.0, batch=128, lr=0.01,
-                          gan_batch=64, server_steps=50, server_batch=64, painted=256),
+                          gan_batch=64, server_steps=50, server_batch=64, painted=256,
+                          **settings["cifar10-5x2"]),
 }
 
 # %% ../nbs/14_fedgtea.ipynb #5facf23f
