@@ -484,26 +484,32 @@ from fedbook.engine.federation import TooFewReplies
 from fedbook.engine.wire import Msg
 from pathlib import Path
 from time import sleep
+import torch
 
 honest = flower.train_plan
 
 
 def greedy(plan, federation, out, patience):
-    "Trains as it should. Then it asks client 0, put back, for the other secret of client 2, once per file."
+    "Trains as it should. Then it asks 0 and 1, put back, for the other secret of client 2, once per file."
     exchange, before = federation.exchange, {}
 
     def noting(verb, *rest):
-        if verb == "unmask": before.update(federation.states)
+        if verb == "agree": before.update(federation.states)
         return exchange(verb, *rest)
 
     federation.exchange = noting
-    numbers = honest(plan, federation, out, patience)
+    numbers, both = honest(plan, federation, out, patience), {"there": [0, 1, 2]}
     for what in ("restarted", "forgotten"):
         print("waiting until it is", what, flush=True)
         while not Path(out, what).exists(): sleep(0.1)
         federation.states = dict(before)
-        try: [(_, reply)] = exchange("unmask", Msg({}, {"there": [0, 1, 2]}), [0])
-        except TooFewReplies: print(what, "refused:", federation.ledger.absent[-1]["reason"], flush=True)
+        try:
+            signed = dict(exchange("agree", Msg({}, both), [0, 1]))
+            signatures = torch.stack([signed[id].tensors["signature"] for id in signed])
+            said = Msg({"signatures": signatures}, both | {"agreed": [*signed]})
+            [(_, reply)] = exchange("unmask", said, [0])
+        except TooFewReplies:
+            print(what, "refused:", [miss["reason"] for miss in federation.ledger.absent], flush=True)
         else: print(what, "given:", len(reply.tensors["pieces"]), "pieces", flush=True)
     return numbers
 
@@ -535,7 +541,8 @@ def test_secure_aggregation_on_nodes_of_which_one_dies_and_whose_books_refuse(no
     for i in range(3):
         book = os.listdir(nodes.folder / f"node{i}/book")
         noted = {name.split("-")[1] for name in book if not name.startswith("steps")}
-        assert noted == {"share", "masked", "unmask"} if i < 2 else "share" in noted and "unmask" not in noted
+        whole = {"share", "masked", "answer", "agree", "unmask"}
+        assert noted == whole if i < 2 else "share" in noted and "unmask" not in noted
     server, _ = in_one_process(plan.experiment, ledger.absent)
     plain, _ = in_one_process(plan.experiment.experiment, [{"round": 0, "verb": "fit", "client": 2}])
     found = part(unpack(state).tensors, "inner/weights")
@@ -546,8 +553,8 @@ def test_secure_aggregation_on_nodes_of_which_one_dies_and_whose_books_refuse(no
     nodes.start(0)
     (out / "restarted").touch()
     running.until("waiting until it is forgotten", 600)
-    assert "client 0 has answered another 'unmask' with the same secret" in running.log
-    rmtree(nodes.folder / "node0/book")
+    assert "client 0 has answered another 'agree' with the same secret" in running.log
+    for i in range(2): rmtree(nodes.folder / f"node{i}/book")
     (out / "forgotten").touch()
     assert running.wait() == 0 and "forgotten given: 3 pieces" in running.log, running.log
 
