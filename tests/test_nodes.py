@@ -147,7 +147,9 @@ def test_a_certificate_that_does_not_fit_says_why(tmp_path):
     assert "expired on" in why(days=7.5) and "is not good before" in why(days=-1)
     assert "is foreign" in why(theirs) and "is foreign" in why(shown=theirs.with_name("server.pem"))
     assert "is for link.example, 10.0.0.7, and not for 'other.example'" in why(host="other.example")
-    assert "is not a certificate that can be read" in why(shown=tmp_path / "nothing")
+    assert f"'{tmp_path}/nothing' is not a certificate that can be read" in why(shown=tmp_path / "nothing")
+    check_certificate(shown, ours, "Link.EXAMPLE")
+    assert "renew it where the folder `authority` is kept" in why(days=7.5)
     write_certificate(ours.parent, ["other.example"], 1000)
     end = check_certificate(shown, ours, "other.example")
     assert timedelta(69) < end - now < timedelta(71), "the authority's end"
@@ -200,7 +202,7 @@ def test_an_operator_reads_that_the_certificate_expired_and_renews_it(tmp_path):
         expire(keys)
         code, said = typed("flower-node", keys / "node0")
         assert code == 2 and re.fullmatch(r"fedbook: the certificate expired on \d{4}-\d\d-\d\d at \d\d:\d\d UTC; "
-                                          r"renew it on the server: fedbook flower-renew KEYS, .*\n", said), said
+                                          r"renew it where .*: fedbook flower-renew KEYS; then take .*\n", said), said
         code, said = typed("flower-renew", keys, "--days", 3)
         assert code == 0 and "start flower-superlink again" in said
         end = check_server("127.0.0.1", port, keys / "node0/ca.pem")
@@ -261,6 +263,9 @@ def test_an_operator_is_told_what_to_type_and_each_machine_has_its_own(tmp_path)
     elsewhere = write_keys(tmp_path / "moved", "link.example", 1, at="/opt/farms")
     assert str(tmp_path) not in elsewhere.split("1. The server")[1] and "/opt/farms/node0 --data" in elsewhere
     assert '"/opt/farms/desk/ca.pem"' in (tmp_path / "moved/desk/config.toml").read_text()
+    six = write_keys(tmp_path / "six", "::1", 1)
+    assert 'address = "[::1]:8000"' in (tmp_path / "six/desk/config.toml").read_text() and "--host ::1" in six
+    assert "[::1]:8000" in nodes_module._node_command(tmp_path, {"client": 0, "host": "::1", "port": 8000}, "")
     with pytest.raises(UserError, match="at='farms' must be an absolute"):
         write_keys(tmp_path / "none", "link.example", 1, at="farms")
     with pytest.raises(UserError, match="holds other things"): write_keys(place, "link.example", 2)
