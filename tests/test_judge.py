@@ -64,6 +64,9 @@ def test_the_tool_changes_nothing_that_is_judged(tmp_path, capsys):
     assert judge.main([str(tmp_path)]) == 0
     assert [kept(tmp_path / path.name) for path in FILES[-3:]] == [kept(path) for path in FILES[-3:]]
     assert len(capsys.readouterr().out.splitlines()) == len(copies)
+    (tmp_path / "gpu-H200.json").write_text("{}")
+    assert judge.main([str(tmp_path)]) == 0 and capsys.readouterr().err == ""
+    assert judge.main([str(tmp_path / "nowhere")]) == 2 and "no kept results" in capsys.readouterr().err
     (tmp_path / FILES[-1].name).write_text("{}")
     assert judge.main([str(tmp_path)]) == 2
     assert "is not a results.json of fedbook" in capsys.readouterr().err

@@ -241,11 +241,13 @@ class Rows:
         return body, mark
 
     def _other_facts(self, body):
-        "The facts in which `body` differs; a size that it lacks was not there yet, and counts as its default."
+        """The facts on which rows depend in which `body` differs; a size that it lacks was not there yet, and counts
+        as its default."""
         kept = dict(body)
         if isinstance(body.get("sizes"), dict):
             kept["sizes"] = {**self._defaults, **body["sizes"]}
-        return [k for k, v in self.facts.items() if kept.get(k) != v]
+        facts = (key for key in self.facts if key != "level")
+        return [key for key in facts if kept.get(key) != self.facts[key]]
 
     def _keep_old_rows(self):
         old, _ = self._on_disk()
@@ -335,7 +337,8 @@ class Rows:
         changed since."""
         if not self.facts["stamp"]:
             return None
-        about = json.dumps([what, seed, self.facts])
+        facts = {key: v for key, v in self.facts.items() if key != "level"}
+        about = json.dumps([what, seed, facts])
         digest = hashlib.sha256(about.encode()).hexdigest()[:12]
         name = re.sub(r"[^a-zA-Z0-9]+", "-", what)
         return self.folder / f"{name}-{digest}.safetensors"
