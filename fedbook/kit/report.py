@@ -147,8 +147,8 @@ class Headline(NamedTuple):
 
 def headlines(bodies: Sequence[dict]) -> dict[str, list[Headline]]:
     """Return the claims of each paper in `bodies` (results files as dicts), by the paper's name. One
-    sentence is one claim: the file of the largest profile gives the verdict (of two, the one with fewer changed
-    sizes beside seeds, then with more seeds), and what other files found becomes a part of its curve."""
+    sentence is one claim: the first chapter that has it gives the verdict, by its run of the largest profile (of two,
+    the one with fewer changed sizes beside seeds, then with more seeds); what others found joins its curve."""
     papers = (claim["of"] for body in bodies for claim in body["claims"] if not claim["own"])
     found: dict[str, dict[str, Headline]] = {paper: {} for paper in papers}
     for body in sorted(bodies, key=_place):
@@ -160,10 +160,10 @@ def headlines(bodies: Sequence[dict]) -> dict[str, list[Headline]]:
     return {paper: list(several.values()) for paper, several in found.items()}
 
 
-def _place(body: dict) -> tuple[int, int, int]:
+def _place(body: dict) -> tuple[str, int, int, int]:
     "Where a run stands among those with the same claim: the one that gives the verdict is first."
     changed = len(body["changes"].keys() - {"seeds"})
-    return -SIZES.index(body["profile"]), changed, -body["sizes"].get("seeds", 0)
+    return body["name"], -SIZES.index(body["profile"]), changed, -body["sizes"].get("seeds", 0)
 
 
 def _points(claim: dict, body: dict) -> list[dict]:
