@@ -406,8 +406,8 @@ class SecureClient:
     `threshold` and `how` (an `Additive`) must be the server's; `clear` are the verbs of `client` that travel
     as they are; `book` is a folder for what was answered (None, in a simulation alone: this process remembers
     it); with an `identity` it signs its keys, the round's list, and who is there. It shares its secrets only
-    where all keys on the list are signed, uploads only where all others have signed the list, and gives pieces
-    only where `threshold` clients have signed that the same are there. Raises `Refused` for what it must not
+    where all keys on the list are signed, uploads only where all others have signed the list, and gives
+    pieces only where `threshold` clients have signed that the same are there. Raises `Refused` for what it must not
     answer, and `UserError` for numbers that do not fit."""
     verbs: tuple[str, ...] = ("advertise", "share", "masked", "agree", "unmask")
     keeps: tuple[str, ...] = ("client", "secret", "ids", "keys", "sharers", "held")
@@ -478,7 +478,7 @@ class SecureClient:
         return reply
 
     def agree(self, msg: Msg) -> Msg:
-        """Sign once in a round who shared and who is `there` in `msg`: `signature` (96,), with an identity."""
+        "Sign once in a round who shared and who is `there` in `msg`: `signature` (96,), with an identity."
         (listed, id, _), there = self._secrets(), msg.meta["there"]
         _check_some("there", there, self.sharers, id, self.threshold)
         _promise(self.book, id, self.secret, "agree", msg)
@@ -631,7 +631,8 @@ class SecureServer:
     def steps(self, ids: list[int], r: int) -> list[Step]:
         """Return the exchanges of round `r`: those of the wrapped server, with four (advertise, share,
         masked, unmask) in place of the one under masks, or five where clients sign (agree before unmask)."""
-        found = [self._hidden(step) if step.verb == self.verb else [step] for step in self.server.steps(ids, r)]
+        steps = self.server.steps(ids, r)
+        found = [self._hidden(step) if step.verb == self.verb else [step] for step in steps]
         return [step for some in found for step in some]
 
     def _hidden(self, step):
