@@ -133,7 +133,8 @@ def test_a_copy_is_opened_and_filled_where_one_is(tmp_path, monkeypatch, capsys)
     assert main(["lab", "01"]) == 0
     monkeypatch.chdir(tmp_path / "course" / "engine")
     assert main(["lab", "01"]) == 0 and main(["copy"]) == 0
-    assert opened == [str(Path("course/01_drift.ipynb")), str(tmp_path.resolve() / "course" / "01_drift.ipynb")]
+    name = Path("course") / "01_drift.ipynb"
+    assert opened == [str(name), str(tmp_path.resolve() / name)]
     assert not [*(tmp_path / "course").rglob("course")] and "copied into" in capsys.readouterr().out
 
 
