@@ -246,8 +246,11 @@ class Rows:
         kept = dict(body)
         if isinstance(body.get("sizes"), dict):
             kept["sizes"] = {**self._defaults, **body["sizes"]}
-        facts = (key for key in self.facts if key != "level")
-        return [key for key in facts if kept.get(key) != self.facts[key]]
+        return [k for k, v in self._facts_of_rows().items() if kept.get(k) != v]
+
+    def _facts_of_rows(self):
+        "The facts on which rows depend: all but the level of the claims' intervals."
+        return {k: v for k, v in self.facts.items() if k != "level"}
 
     def _keep_old_rows(self):
         old, _ = self._on_disk()
@@ -337,8 +340,7 @@ class Rows:
         changed since."""
         if not self.facts["stamp"]:
             return None
-        facts = {key: v for key, v in self.facts.items() if key != "level"}
-        about = json.dumps([what, seed, facts])
+        about = json.dumps([what, seed, self._facts_of_rows()])
         digest = hashlib.sha256(about.encode()).hexdigest()[:12]
         name = re.sub(r"[^a-zA-Z0-9]+", "-", what)
         return self.folder / f"{name}-{digest}.safetensors"

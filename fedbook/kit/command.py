@@ -584,13 +584,11 @@ def _open_lab(args: argparse.Namespace) -> int:
 
 
 def _progress(args: argparse.Namespace) -> int:
-    here = None if args.folder else progress_file()
-    folder = args.folder or "course"
-    rows = progress_rows("." if here else folder)
+    folder = _copy_folder(args.folder)
+    rows = progress_rows(folder)
     _print_table(rows)
     solved, all_ = (sum(int(row["solved"].split(" of ")[k]) for row in rows) for k in (0, 1))
-    file = here or Path(folder, PROGRESS)
-    print(f"\n{solved} of {all_} exercises solved; noted in {file}, sent nowhere")
+    print(f"\n{solved} of {all_} exercises solved; noted in {folder / PROGRESS}, sent nowhere")
     return 0
 
 
