@@ -21,7 +21,7 @@ from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, lru_cache, partial
 from itertools import chain, islice
-from numbers import Integral, Real
+from numbers import Real
 from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple, Protocol
@@ -516,7 +516,7 @@ def _sides(client):
 def _seed(client):
     "The client's own seed, or that of the client that it wraps; 0 where there is none."
     seeds = (getattr(side, "seed", None) for side in _sides(client))
-    known = (int(seed) for seed in seeds if isinstance(seed, Integral) and seed >= 0)
+    known = (int(seed) for seed in seeds if isinstance(seed, (int, np.integer)) and seed >= 0)
     return next(known, 0)
 
 
