@@ -159,8 +159,8 @@ def _read(path):
 
     try: return x509.load_pem_x509_certificate(path if isinstance(path, bytes) else Path(path).read_bytes())
     except (OSError, ValueError) as error:
-        shown = path if isinstance(path, bytes) else str(path)
-        raise UserError(f"{shown!r:.80} is not a certificate that can be read ({error})") from None
+        shown = f"{path!r:.80}" if isinstance(path, bytes) else repr(str(path))
+        raise UserError(f"{shown} is not a certificate that can be read ({error})") from None
 
 # %% ../../nbs/deploy/nodes.ipynb #3ac41781
 _DATE = "%Y-%m-%d at %H:%M UTC"
