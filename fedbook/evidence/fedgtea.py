@@ -322,25 +322,23 @@ def _terms(results):
 
 
 def _wasserstein_pull(results):
-    both = zip(_pulls(results, "Wasserstein"), _pulls(results, "distillation"))
-    pairs = [(w, d) for w, d in both if d > 0]
-    if not pairs:
+    ours, kd = (_pulls(results, term) for term in ("Wasserstein", "distillation"))
+    if not ours:
         return ""
-    first, last = (f"{w / d:.1%}" for w, d in (pairs[0], pairs[-1]))
     return (
-        f"pulls, where a step starts, {first} of what the distillation does "
-        f"in task 2, and {last} in the last"
+        f"pulls by {ours[0]:.2g} in task 2 and {ours[-1]:.2g} in the last, "
+        f"where a step starts; the distillation by {kd[0]:.2g} and {kd[-1]:.2g}"
     )
 
 
 def _distillation_pull(results):
-    pulls = _pulls(results, "distillation")
+    pulls = _pulls(results, "together")
     if not pulls:
         return ""
     anchor = results.facts["sizes"]["anchor"]
     return (
-        f"pulls by {min(pulls):.2g} to {max(pulls):.2g} where a step starts, "
-        f"the anchor back by {anchor:g}"
+        f"with the Wasserstein loss pulls by {min(pulls):.2g} to {max(pulls):.2g} "
+        f"where a step starts, the anchor back by {anchor:g}"
     )
 
 
