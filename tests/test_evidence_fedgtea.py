@@ -1,4 +1,4 @@
-"""The claims of FedGTEA's lab book: nine with that of the attack, from rows in any order, and able to turn."""
+"""The claims of FedGTEA's lab book: nine with the attack's, from rows in any order, and able to turn."""
 import copy
 import itertools
 import json
@@ -83,7 +83,8 @@ def test_words_turn_with_the_rows(tmp_path):
 def test_the_part_that_lowers_forgetting_least_decides(tmp_path):
     text = "Each of its parts lowers forgetting: the one that lowers it least"
     body = read(fedgtea_claims)
-    for part in ("without Wasserstein", "without CATE and Wasserstein", "without anchor", "without distillation"):
+    parts = "without Wasserstein", "without CATE and Wasserstein", "without anchor", "without distillation"
+    for part in parts:
         body = apart(body, part, "late forgetting", -0.2 if part != "without anchor" else 0.05)
     claim = judged(body, tmp_path)[text]
     assert claim["verdict"] == "contradicted" and claim["note"].startswith("without anchor")
@@ -92,9 +93,10 @@ def test_the_part_that_lowers_forgetting_least_decides(tmp_path):
 
 def test_rows_of_question_streams_are_paired_by_seed(tmp_path):
     body = read(fedgtea_claims)
-    named = {row["seed"]: row["numbers"] for row in body["rows"] if row["what"] == "questions, FedGTEA, real replay"}
-    alone = {row["seed"]: row["numbers"] for row in body["rows"]
-             if row["what"] == "questions, without tasks, real replay"}
+    def of(method):
+        what = f"questions, {method}, real replay"
+        return {row["seed"]: row["numbers"] for row in body["rows"] if row["what"] == what}
+    named, alone = of("FedGTEA"), of("without tasks")
     gains = [named[s]["in company"] - alone[s]["in company"] for s in sorted(named.keys() & alone.keys())]
     claim = judged(body, tmp_path)["Task embeddings with the Wasserstein loss raise accuracy"]
     [point] = [point for point in claim["curve"] if "question" in point["setting"]]
