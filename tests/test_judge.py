@@ -42,10 +42,10 @@ def test_another_value_gives_another_claim(tmp_path):
     assert json.loads(json.dumps(results.claims)) != kept(path)
 
 
-def test_a_paper_has_at_most_eight_claims_and_all_have_about_forty():
+def test_a_paper_has_at_most_nine_claims_and_all_have_about_forty():
     counts = Counter(claim["of"] for claim in {(c["of"], c["claim"]): c for c in PAPERS}.values())
     assert set(counts) == {"FedReplay", "FedMox", "FedKLPR", "FedCBDR", "FedGTEA"}
-    assert max(counts.values()) <= 8 and sum(counts.values()) <= 40
+    assert max(counts.values()) <= 9 and sum(counts.values()) <= 40
 
 
 @pytest.mark.parametrize("claim", PAPERS, ids=lambda claim: f"{claim['of']}: {claim['claim']}")
