@@ -83,6 +83,20 @@ def test_yolo_is_read(tmp_path, form, names):
     assert torch.allclose(train.boxes[1].xyxy, torch.tensor([[10., 5, 30, 15], [4, 4, 12, 12]]))
 
 
+def renamed(root, *names):
+    for old, new in names: (root / old).rename(root / new)
+    return root
+
+
+def test_folders_of_yolo_in_capitals_and_parts_with_a_year(tmp_path):
+    capitals = renamed(yolo_folder(tmp_path / "capitals"), ("images", "Images"), ("labels", "Labels"))
+    years = renamed(yolo_folder(tmp_path / "years", "{}"), ("train", "train2017"), ("val", "Val2017"))
+    for root in (capitals, years):
+        assert layout_of(root) == "yolo"
+        train, test = (pictures(root, split, "yolo") for split in ("train", "test"))
+        assert (len(train), len(test)) == (4, 2) and train.boxes[1].labels.tolist() == [1, 0]
+
+
 def test_a_turned_photo_of_voc(tmp_path):
     voc_folder(tmp_path, lists=False)
     for k in range(6): photo(tmp_path / "JPEGImages" / f"{k}.jpg", 6)

@@ -356,7 +356,7 @@ def _part_folder(path, part):
     "The folder of `part` (train, query or gallery) in `path`; raises `UserError` if there is none."
     for name in _PARTS[part]:
         below = [f for f in path.rglob(name) if f.is_dir() and is_visible(f, path)]
-        found = [path] if path.name == name else below
+        found = below or [path] * (path.name == name)
         if found: return min(found, key=lambda f: (len(f.parts), str(f)))
     raise UserError(f"path={str(path)!r} holds no folder {' or '.join(_PARTS[part])} for part={part!r}")
 

@@ -41,7 +41,7 @@ def layout_of(root: Path) -> str | None:
     names = _folder_names(root)
     if {"annotations", "jpegimages"} <= names:
         return "voc"
-    inner = [_folder_names(root / name) for name in names & set(_PARTS)]
+    inner = map(_folder_names, _folders_of_parts(root))
     if any({"images", "labels"} <= each for each in [names, *inner]):
         return "yolo"
     if _leaf_files(root, "train"):
@@ -50,9 +50,18 @@ def layout_of(root: Path) -> str | None:
 
 
 def _folder_names(root):
+    return set(_folders_by_name(root))
+
+
+def _folders_by_name(root):
+    "The visible folders in `root` by their names in small letters."
     if not root.is_dir():
-        return set()
-    return {folder.name.lower() for folder in visible_folders(root)}
+        return {}
+    return {folder.name.lower(): folder for folder in visible_folders(root)}
+
+
+def _folders_of_parts(root):
+    return [f for name, f in _folders_by_name(root).items() if _part_named(name)]
 
 
 def refuse_layout(root: Path) -> None:
@@ -103,7 +112,7 @@ def _halves(named, root):
 def voc(root: Path) -> Labelled:
     """Return the set in the folder `root` with Annotations (XML) and JPEGImages. Its parts are those of
     ImageSets/Main, where there are such lists. Pixels are counted from 1 in VOC, and from 0 here."""
-    folders = {f.name.lower(): f for f in visible_folders(root)}
+    folders = _folders_by_name(root)
     files = visible_files(folders["annotations"], {".xml"})
     if not files:
         raise UserError(f"path={str(root)!r} has no Annotations/*.xml")
@@ -179,11 +188,10 @@ def yolo(root: Path) -> Labelled:
 
 def _yolo_images(root):
     "The folders with pictures, each with labels of the same place."
-    inner = [root / part for part in _PARTS if (root / part).is_dir()]
-    tops = [f / "images" for f in [root, *inner] if (f / "images").is_dir()]
-    for top in tops:
-        parts = [f for f in visible_folders(top) if _part_named(f.name)]
-        yield from parts or [top]
+    for folder in [root, *_folders_of_parts(root)]:
+        top = _folders_by_name(folder).get("images")
+        if top:
+            yield from _folders_of_parts(top) or [top]
 
 
 def _yolo_part(images, root):
@@ -197,10 +205,14 @@ def _part_named(folder):
     return name if name in _PARTS else None
 
 
+def _labels_in(folder):
+    return _folders_by_name(folder).get("labels", folder / "labels")
+
+
 def _yolo_rows(images):
     "(picture, (height, width), boxes) of each picture below the folder `images`."
-    top = images if images.name == "images" else images.parent
-    labels = top.parent / "labels" / images.relative_to(top)
+    top = images if images.name.lower() == "images" else images.parent
+    labels = _labels_in(top.parent) / images.relative_to(top)
     found = []
     for place in visible_files(images, PICTURES):
         file = labels / place.relative_to(images).with_suffix(".txt")
@@ -235,7 +247,7 @@ def _yolo_box(line, size, file):
 def _yolo_names(root, count):
     "The names of the classes, for labels up to `count`."
     listed = [*sorted(root.glob("*.yaml")), *sorted(root.glob("*.yml"))]
-    lists = [root / "classes.txt", root / "labels" / "classes.txt"]
+    lists = [root / "classes.txt", _labels_in(root) / "classes.txt"]
     names = next(filter(None, map(_yaml_names, listed)), None)
     if names is None:
         file = next((f for f in lists if f.is_file()), None)
