@@ -445,8 +445,7 @@ def _with_rivals(profile: str, **more: Any) -> FedGTEALabSizes:
 profiles = {
     "smoke": _with_rivals("smoke", memory=12, consolidation=1, proxy_steps=1, tries=1, shorter=2),
     "quick": _with_rivals("quick", seeds=1, consolidation=6, others=0),
-    "full": _with_rivals("full", seeds=6, pictures=700, test_pictures=150, iterations=50, shorter=15, others=3,
-                         tries=3),
+    "full": _with_rivals("full", shorter=15, others=3, tries=3),
     "paper": _with_rivals("paper", others=3, tries=3, memory=300, consolidation=50),
 }
 
