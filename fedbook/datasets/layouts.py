@@ -38,10 +38,10 @@ LAYOUTS = {
 
 def layout_of(root: Path) -> str | None:
     "Return `voc`, `yolo` or `leaf` where the folder `root` is laid out so, else None."
-    names = _folder_names(root)
+    names = _folders_by_name(root).keys()
     if {"annotations", "jpegimages"} <= names:
         return "voc"
-    inner = map(_folder_names, _folders_of_parts(root))
+    inner = [_folders_by_name(part).keys() for part in _folders_of_parts(root)]
     if any({"images", "labels"} <= each for each in [names, *inner]):
         return "yolo"
     if _leaf_files(root, "train"):
@@ -49,19 +49,17 @@ def layout_of(root: Path) -> str | None:
     return None
 
 
-def _folder_names(root):
-    return set(_folders_by_name(root))
+def _folders(root):
+    return visible_folders(root) if root.is_dir() else []
 
 
 def _folders_by_name(root):
     "The visible folders in `root` by their names in small letters."
-    if not root.is_dir():
-        return {}
-    return {folder.name.lower(): folder for folder in visible_folders(root)}
+    return {folder.name.lower(): folder for folder in _folders(root)}
 
 
 def _folders_of_parts(root):
-    return [f for name, f in _folders_by_name(root).items() if _part_named(name)]
+    return [folder for folder in _folders(root) if _part_named(folder.name)]
 
 
 def refuse_layout(root: Path) -> None:
