@@ -163,6 +163,30 @@ def weather_source(n_train: int, n_test: int) -> Source:
         return Pictures(data.images, labels, kinds, "streets", data.licence, data.source)
     return Source(part(n_train, "train"), part(n_test, "test"))
 
+# %% ../../nbs/evidence/streams.ipynb #59s00002
+def pair_source(n_train: int, n_test: int) -> Source:
+    """Return pictures, 56 x 56 pixels, of a garment with a digit in the corner as a `Source` of 100 classes,
+    one for each pair of the two, with `n_train` and `n_test` pictures each. Garments and digits that are
+    tested on are in no picture to train on."""
+    things, digits = _named_source("fashion_mnist_small", 1000, 200), digit_source(150, 50)
+    return Source(_paired_part(things.train, digits.train, n_train, 0),
+                  _paired_part(things.test, digits.test, n_test, 1))
+
+def _paired_part(things: Pictures, digits: Pictures, n: int, seed: int) -> Pictures:
+    "The pairs of one part, `n` of each class; `seed` draws which garment meets which digit."
+    g, found = generator(seed, 32), []
+    large, small = (F.interpolate(torch.as_tensor(data.images).float(), (side, side), mode="bilinear")
+                    for data, side in ((things, 40), (digits, 24)))
+    for a in range(len(things.classes)):
+        for b in range(len(digits.classes)):
+            one, other = (own[torch.randint(len(own), (n,), generator=g)]
+                          for own in (large[things.labels == a], small[digits.labels == b]))
+            found.append(F.pad(one, (0, 16, 0, 16)).maximum(F.pad(other, (32, 0, 32, 0))))
+    classes = [f"{thing} and {digit}" for thing in things.classes for digit in digits.classes]
+    labels = torch.arange(len(classes)).repeat_interleave(n)
+    return Pictures(torch.cat(found).round().to(torch.uint8), labels, classes, "garments with digits",
+                    f"{things.licence}; {digits.licence}", f"{things.source}; {digits.source}")
+
 # %% ../../nbs/evidence/streams.ipynb #29a00018
 def known_sources(sizes: SourceSizes) -> dict[str, Callable[[], Source]]:
     """Return a dict, name to a function that makes the `Source`, of the `sizes.sources` whose data are on
@@ -172,6 +196,7 @@ def known_sources(sizes: SourceSizes) -> dict[str, Callable[[], Source]]:
     makers: dict[str, Callable[[], Source]] = {
         "fashion": partial(_named_source, "fashion_mnist_small", *n), "digits": partial(digit_source, *n),
         "leaves": partial(leaf_source, *n, sizes.conditions), "weather": partial(weather_source, *n),
+        "pairs": partial(pair_source, *n),
         **{name: partial(_named_source, name, *n) for name in ("cifar10", "fruits360")}}
     strange = next((name for name in sizes.sources if name not in makers), None)
     if strange:
@@ -291,10 +316,10 @@ def _of_group(x: Tensor, labels: Tensor, group: list[int]) -> tuple[Tensor, Tens
     own = torch.isin(labels, torch.tensor(group))
     return x[own], (labels[own][:, None] == torch.tensor(group)).int().argmax(1)
 
-def _tasks_of(name: str, sizes: SourceSizes, seed: int) -> list[StreamTask]:
-    "The tasks of a source, their pictures and their order drawn by `seed`."
+def _tasks_of(name: str, sizes: SourceSizes, seed: int, each: int = 2) -> list[StreamTask]:
+    "The tasks of a source, of `each` classes where it has none; `seed` draws pictures and order."
     source, *grids = _grids(name, _pool_of(sizes), sizes.width)
-    groups = source.groups or class_stream(len(source.train.classes), max(1, len(source.train.classes) // 2),
+    groups = source.groups or class_stream(len(source.train.classes), max(1, len(source.train.classes) // each),
                                            "random", seed)
     def drawn(x: Tensor, y: Tensor, most: int, stage: int) -> tuple[Tensor, Tensor]:
         own = _drawn_of_each(y, most, [seed, 21, stage])
@@ -334,6 +359,14 @@ def mixed_stream(sizes: SourceSizes, seed: int, tuning: bool = False) -> Stream:
     `sizes.alpha`, all drawn by `seed`; for `tuning`, each task is tested on a part of its training inputs
     (`held_out`)."""
     tasks = mixed_tasks(sizes, seed)
+    return stream_of([*map(held_out, tasks)] if tuning else tasks, sizes.clients, sizes.alpha, seed)
+
+# %% ../../nbs/evidence/streams.ipynb #59s00003
+@lru_cache(maxsize=4)
+def tens_stream(sizes: SourceSizes, seed: int, tuning: bool = False) -> Stream:
+    """Return the `Stream` of the hundred classes of `pair_source`, ten in a task, at most `sizes.tasks` tasks;
+    all else as `mixed_stream`."""
+    tasks = _tasks_of("pairs", sizes, seed, 10)[:sizes.tasks]
     return stream_of([*map(held_out, tasks)] if tuning else tasks, sizes.clients, sizes.alpha, seed)
 
 # %% ../../nbs/evidence/streams.ipynb #29a0002b
