@@ -109,10 +109,11 @@ profiles = {
 # %% ../../nbs/evidence/streams.ipynb #29a00011
 class Source(NamedTuple):
     """A data set that tasks are made of: `train` and `test` pictures of equal classes; `groups` lists the
-    classes (positions) of each task, None: two at a time, dealt by a seed."""
+    classes (positions) of each task, None: `each` at a time, dealt by a seed."""
     train: Pictures
     test: Pictures
     groups: list[list[int]] | None = None
+    each: int = 2
 
 def _first_of_each(data: Pictures, most: int) -> Pictures:
     "At most `most` pictures of each class of `data`, the first ones, sorted by class."
@@ -166,11 +167,11 @@ def weather_source(n_train: int, n_test: int) -> Source:
 # %% ../../nbs/evidence/streams.ipynb #59s00002
 def pair_source(n_train: int, n_test: int) -> Source:
     """Return pictures, 56 x 56 pixels, of a garment with a digit in the corner as a `Source` of 100 classes,
-    one for each pair of the two, with `n_train` and `n_test` pictures each. Garments and digits that are
-    tested on are in no picture to train on."""
+    one for each pair of the two, ten in a task, with `n_train` and `n_test` pictures each. Garments and
+    digits that are tested on are in no picture to train on."""
     things, digits = _named_source("fashion_mnist_small", 1000, 200), digit_source(150, 50)
     return Source(_paired_part(things.train, digits.train, n_train, 0),
-                  _paired_part(things.test, digits.test, n_test, 1))
+                  _paired_part(things.test, digits.test, n_test, 1), each=10)
 
 def _paired_part(things: Pictures, digits: Pictures, n: int, seed: int) -> Pictures:
     "The pairs of one part, `n` of each class; `seed` draws which garment meets which digit."
@@ -316,11 +317,11 @@ def _of_group(x: Tensor, labels: Tensor, group: list[int]) -> tuple[Tensor, Tens
     own = torch.isin(labels, torch.tensor(group))
     return x[own], (labels[own][:, None] == torch.tensor(group)).int().argmax(1)
 
-def _tasks_of(name: str, sizes: SourceSizes, seed: int, each: int = 2) -> list[StreamTask]:
-    "The tasks of a source, of `each` classes where it has none; `seed` draws pictures and order."
+def _tasks_of(name: str, sizes: SourceSizes, seed: int) -> list[StreamTask]:
+    "The tasks of a source, their pictures and their order drawn by `seed`."
     source, *grids = _grids(name, _pool_of(sizes), sizes.width)
-    groups = source.groups or class_stream(len(source.train.classes), max(1, len(source.train.classes) // each),
-                                           "random", seed)
+    count = len(source.train.classes)
+    groups = source.groups or class_stream(count, max(1, count // source.each), "random", seed)
     def drawn(x: Tensor, y: Tensor, most: int, stage: int) -> tuple[Tensor, Tensor]:
         own = _drawn_of_each(y, most, [seed, 21, stage])
         return x[own], y[own]
@@ -359,14 +360,6 @@ def mixed_stream(sizes: SourceSizes, seed: int, tuning: bool = False) -> Stream:
     `sizes.alpha`, all drawn by `seed`; for `tuning`, each task is tested on a part of its training inputs
     (`held_out`)."""
     tasks = mixed_tasks(sizes, seed)
-    return stream_of([*map(held_out, tasks)] if tuning else tasks, sizes.clients, sizes.alpha, seed)
-
-# %% ../../nbs/evidence/streams.ipynb #59s00003
-@lru_cache(maxsize=4)
-def tens_stream(sizes: SourceSizes, seed: int, tuning: bool = False) -> Stream:
-    """Return the `Stream` of the hundred classes of `pair_source`, ten in a task, at most `sizes.tasks` tasks;
-    all else as `mixed_stream`."""
-    tasks = _tasks_of("pairs", sizes, seed, 10)[:sizes.tasks]
     return stream_of([*map(held_out, tasks)] if tuning else tasks, sizes.clients, sizes.alpha, seed)
 
 # %% ../../nbs/evidence/streams.ipynb #29a0002b
