@@ -24,8 +24,8 @@ from ..engine.local import State, as_float, build, generator, outputs, snapshot
 from ..engine.sizes import Count, Precision
 from .claims import Results, judge
 from ..fedklpr import FedKLPRClient, FedKLPRExperiment, FedKLPRSizes, profiles as of_the_chapter
-from ..methods.pruning import (DigitsData, MaskedClient, digits_net, digits_scores, digits_world, mask_distance,
-                                     masked, prunable)
+from ..methods.pruning import (DigitsData, MaskedClient, digits_net, digits_scores, digits_world,
+                                     mask_distance, masked, prunable)
 from ..methods.recovery import CrossRoundRecovery
 from ..methods.reid import Residual, retrieve
 from ..methods.score import accuracy
@@ -425,8 +425,8 @@ class FedKLPRLabSizes(FedKLPRSizes):
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.targets) not in (0, self.clients):
-            raise UserError(f"targets has {len(self.targets)} numbers; none, or one for each of {self.clients} "
-                            "clients, was expected")
+            raise UserError(f"targets has {len(self.targets)} numbers; none, or one for each of "
+                            f"{self.clients} clients, was expected")
 
 def _of_the_lab(profile: str, **more: Any) -> FedKLPRLabSizes:
     "The sizes of the chapter's `profile`, with `more` of the lab book's."
@@ -440,7 +440,8 @@ _OTHERS = dict.fromkeys(("weight_seeds", "kll_seeds", "tolerance_seeds", "thresh
 _ONCE = dict(known_seeds=1, part_seeds=1, crowd_seeds=1, transfer_seeds=1, cut_seeds=1)
 
 profiles = {
-    "smoke": _of_the_lab("smoke", digits_seeds=1, digits_rounds=3, crowd=2, crowd_images=16, rival_seeds=1, **_ONCE),
+    "smoke": _of_the_lab("smoke", digits_seeds=1, digits_rounds=3, crowd=2, crowd_images=16, rival_seeds=1,
+                         net_seeds=1, **_ONCE),
     "quick": _of_the_lab("quick", seeds=1, digits_seeds=2, digits_rounds=12, crowd=6, **_ONCE),
     "full": _of_the_lab("full", tuning=2, known_seeds=3, part_seeds=8, length_seeds=4, longer_seeds=2,
                         plain_norm_seeds=2, cut_seeds=1, digits_seeds=10, **_WORLD, **_OTHERS),
@@ -468,8 +469,8 @@ def adapt_norms(network: nn.Module, pictures: torch.Tensor, most: int = 512) -> 
 _READ = 3    # last rounds whose control accuracy is read of a dense run
 
 class LabClient(FedKLPRClient):
-    """A `FedKLPRClient` that can do AdaBN (`sizes.adabn`): when a model comes, and before a model is scored or
-    compared, with or without a new mask."""
+    """A `FedKLPRClient` that can do AdaBN (`sizes.adabn`): when a model comes, and before a model is scored
+    or compared, with or without a new mask."""
 
     def receive(self, msg: Any) -> State:
         "Load what came; with AdaBN into the model and the reference alike."
@@ -571,7 +572,7 @@ class FedKLPRLabExperiment(FedKLPRExperiment):
         return retrieve(model, snapshot(model), holding)["rank1"]
 
 def _apart(server):
-    "How far the clients' own weights lie from the average, as a share of its length: their mean; 0 before any."
+    "How far the clients' own weights lie from the average, over its length: their mean; 0 before any."
     names = prunable(server.weights)
     def length(state): return math.sqrt(sum(float(state[name].square().sum()) for name in names))
     gaps = [length({name: own[name] - server.weights[name] for name in names}) for own in server.own.values()]
