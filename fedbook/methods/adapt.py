@@ -30,7 +30,7 @@ from ..engine.local import build, generator, proximal
 from ..engine.sizes import Bounds, Count, Positive, Profile, Share, whole_number
 from ..engine.wire import Msg
 from ..engine.workers import Checkpoint
-from .detect import (PAPER_LIMITS, SMALL_LIMITS, faster_rcnn, head_state, load_head,
+from .detect import (FEW_LIMITS, PAPER_LIMITS, SMALL_LIMITS, faster_rcnn, head_state, load_head,
                                     score_domains, street_for, supervised_epoch, trainable)
 from .experts import (Gate, RoIMoE, SpatialMoE, SpatialRouter, balance_loss, check_experts,
                                      heard, small_start)
@@ -52,7 +52,7 @@ class AdaptSizes(Profile):
     channels: Count = 64  # channels of the feature pyramid
     box_dim: Count = 128  # units of a hidden layer of the box head
     anchors: tuple[Count, ...] = (8, 16, 32, 64, 128)  # side of the anchors on five levels, pixels
-    limits: Literal["small", "paper"] = "small"  # how many proposals are looked at
+    limits: Literal["few", "small", "paper"] = "small"  # how many proposals are looked at
     experts: Count = 3  # experts of each mixture
     mixed: Literal["both", "proposals"] = "both"  # which heads are mixtures
     gate: Gate = "ste"  # how the router's choice becomes a mask
@@ -68,6 +68,7 @@ class AdaptSizes(Profile):
     client_lr: float = 1e-4  # learning rate of the clients
     decay: float = 0.05  # weight decay
     momentum: Share = 0.999  # of the teacher's moving average
+    lasting: bool = False  # whether the teacher has this momentum from a round's first step on
     weight: float = 4.0  # weight of the loss without labels
     keep: Share = 0.5  # lowest score of a teacher's box
     rpn: Share = 0.7  # lowest score of one that trains proposals
@@ -77,6 +78,7 @@ class AdaptSizes(Profile):
     jitter: float = 0.06  # by how much, as a share of the box
     penalty: Literal["none", "proximal", "orthogonal"] = "none"  # what a method adds to its losses
     mu: float = 0.001  # weight of the penalty
+    views: int = 0  # views of a picture that come back, their features kept (0: always new ones)
     iou: Share = 0.5  # overlap of the mean average precision (0: COCO's mean over .5 to .95)
 
     def __post_init__(self) -> None:
@@ -221,11 +223,13 @@ def encoder_of(sizes: AdaptSizes, device: str | torch.device = "cpu") -> ImageEn
 
 def make_detector(sizes: AdaptSizes, seed: int, device: str | torch.device = "cpu") -> nn.Module:
     "Return the detector with the dimensions in `sizes`, on `device`, with initial weights by `seed`."
-    limits = PAPER_LIMITS if sizes.limits == "paper" else SMALL_LIMITS
+    limits = {"few": FEW_LIMITS, "small": SMALL_LIMITS, "paper": PAPER_LIMITS}[sizes.limits]
     classes = make_street(sizes, seed).classes
-    return detector(encoder_of(sizes, device), len(classes), sizes.experts, sizes.channels, sizes.box_dim,
+    made = detector(encoder_of(sizes, device), len(classes), sizes.experts, sizes.channels, sizes.box_dim,
                     sizes.gate, sizes.sparse, sizes.anchors, limits, seed, True, sizes.detach, sizes.mixed,
                     sizes.centred)
+    made.backbone.recalls = bool(sizes.views)
+    return made
 
 # %% ../../nbs/methods/adapt.ipynb #54e4cb25
 def cosine_rate(step: int, steps: int, rise: int = 0) -> float:
@@ -359,18 +363,22 @@ def learn_with_labels(model: nn.Module, generator: torch.Generator, rate: float,
     listening: Any = heard(model) if sizes.balance else nullcontext([])
     with listening as notes:
         supervised_epoch(model, data, generator, sizes.batch, optimiser, rate * sizes.lr, decay=sizes.decay,
-                         penalty=balanced if sizes.balance else extra, scales=sizes.scales)
+                         penalty=balanced if sizes.balance else extra, scales=sizes.scales, few=sizes.views)
 
 # %% ../../nbs/methods/adapt.ipynb #3bb2ec00
+_SETTLED = 10 ** 6  # steps after which a teacher has its whole momentum
+
 def learn_without_labels(model: nn.Module, teacher: nn.Module, generator: torch.Generator, rate: float,
                          step: int, data: Pictures, sizes: AdaptSizes) -> None:
     """Train `model` in place for one epoch of Soft Teacher on `data`, whose boxes are not read, with
     pseudo-labels of `teacher`: the client's part of FedMox, at the rate `rate` x `sizes.client_lr`. `step`:
-    how many steps the teacher has followed already."""
+    how many steps the teacher has followed already; with `sizes.lasting` it counts as one that has followed
+    for long, which moves at its momentum from the first step on."""
     names = ("batch", "weight", "momentum", "decay", "keep", "rpn", "classes", "variance", "jitters",
              "jitter")
-    self_training_epoch(model, teacher, data, generator, lr=rate * sizes.client_lr, step=step,
-                        penalty=penalty_of(sizes.penalty, sizes.mu, model),
+    self_training_epoch(model, teacher, data, generator, lr=rate * sizes.client_lr,
+                        step=_SETTLED if sizes.lasting else step,
+                        penalty=penalty_of(sizes.penalty, sizes.mu, model), few=sizes.views,
                         **{name: getattr(sizes, name) for name in names})
 
 # %% ../../nbs/methods/adapt.ipynb #11c0a002
