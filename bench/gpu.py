@@ -155,8 +155,9 @@ def six_rows():
 
 SERIES = {
     "fedcbdr embedded": Series(
-        ROOT / "nbs/evidence/fedcbdr.ipynb", dict(setting="", data="fashion_mnist_small"), six_rows(), 3,
-        replay_cost, "FedCBDR's claims with ResNet-18 and 100 rounds a task"),
+        ROOT / "nbs/evidence/fedcbdr.ipynb", dict(
+            setting="", data="fashion_mnist_small", buffer_size=60, pictures=1000, test_pictures=200),
+        six_rows(), 3, replay_cost, "FedCBDR's claims with ResNet-18 and 100 rounds a task"),
     "fedcbdr half cifar10": Series(
         ROOT / "nbs/evidence/fedcbdr.ipynb", dict(setting="cifar10-5", buffer_size=150, **HALF), six_rows(), 3,
         replay_cost, "FedCBDR's claims by the paper's protocol: 5 tasks, 100 rounds each",

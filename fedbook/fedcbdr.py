@@ -86,7 +86,7 @@ profiles = {
                           buffer_size=20),
     "full": FedCBDRSizes(pictures=500, buffer_size=30, seeds=8),
     "paper": FedCBDRSizes(seeds=3, setting="cifar10-5", network="resnet18", rounds=100, batch=128,
-                          mask_block=2000),
+                          mask_block=2000, **settings["cifar10-5"]),
 }
 
 # %% ../nbs/13_fedcbdr.ipynb #13b00015
@@ -162,7 +162,7 @@ def stream_server(model: Any, classes: Sequence[int], rounds: int, seed: int, **
     task; `config`: fields of `FedCBDRSizes`."""
     ends = np.cumsum([0, *classes]).tolist()
     names = [list(range(first, end)) for first, end in zip(ends, ends[1:])]
-    return ReplayServer(model, names, as_sizes(FedCBDRSizes, config | {"rounds": rounds}), seed)
+    return ReplayServer(model, names, as_sizes(FedCBDRSizes, config | {"rounds": rounds}, settings), seed)
 
 # %% ../nbs/13_fedcbdr.ipynb #13d0002a
 def variant(name: str, **fixed: Any) -> Method:

@@ -221,9 +221,10 @@ profiles = {
                           gan_batch=2, server_steps=1, server_batch=4, painted=4),
     "quick": FedGTEASizes(seeds=3, pictures=250, test_pictures=80, clients=2, rounds=2, iterations=10,
                           gan_batch=12, server_steps=3, painted=16),
-    "full": FedGTEASizes(seeds=5),
+    "full": FedGTEASizes(seeds=6, pictures=700, test_pictures=150, iterations=50),
     "paper": FedGTEASizes(seeds=3, setting="cifar10-5x2", network="resnet18", alpha=1.0, batch=128, lr=0.01,
-                          gan_batch=64, server_steps=50, server_batch=64, painted=256),
+                          gan_batch=64, server_steps=50, server_batch=64, painted=256,
+                          **settings["cifar10-5x2"]),
 }
 
 # %% ../nbs/14_fedgtea.ipynb #5facf23f

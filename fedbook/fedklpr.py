@@ -240,7 +240,7 @@ class FedKLPRExperiment(Experiment):
 
     def made(self, kind: Callable[..., Any], id: int) -> Any:
         "Return client number `id` of a `kind`."
-        level = self.sizes.baselines[id] if self.sizes.baselines else None
+        level = self.sizes.baselines[self.sites[id] if self.sites else id] if self.sizes.baselines else None
         return kind(id, *self.lent, self.world[id].data, self.sizes, self.seed, level)
 
     def server(self) -> Server:

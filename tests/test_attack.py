@@ -18,17 +18,18 @@ from fedbook.privacy.attack import (AttackSizes, Decoder, FewPictures, Gallery, 
                                     embeddings_in, guess_counts, guess_labels, holding_of, imprinted,
                                     inputs_from_moves, invert_update, likeness_of_masks, linked_answers,
                                     lira_scores, log_odds, membership_auc, noised, outside_span, own_rows,
-                                    guess_shares, known_holdings, read_classes, read_pictures, recorded,
+                                    guess_shares, known_holdings, read_classes, read_pictures, read_shares, recorded,
                                     seen_by, share_read,
                                     simulated_update, thin_spans, total_variation, train_decoder,
                                     true_positive_rate, unique_lengths, unknown_rows)
 from fedbook.engine.workers import prove, trial
-from fedbook.engine.federation import Call, InProcess, Server, WrappedClient
+from fedbook.engine.federation import Call, InProcess, Server, Wrapped, WrappedClient
 from fedbook.engine.errors import UserError
 from fedbook.methods.leverage import BlockDiagonal, mask, random_orthogonal
 from fedbook.engine.local import build, generator
 from fedbook.methods.fedavg import FedAvgExperiment, FedAvgSizes
 from fedbook.privacy.dp import DPClient, norm_of
+from fedbook.privacy.secagg import SecureExperiment
 from fedbook.methods.wasserstein import Gaussian
 from fedbook.engine.wire import Ledger, Msg, pack
 from fedbook.engine.local import as_float
@@ -363,6 +364,17 @@ def test_members_are_known_where_a_model_has_seen_little():
     x, y = record.experiment.pictures("test").tensors()
     assert membership_auc(record, (x, y)) > 0.6
     assert holding_of(object()) is None and holding_of(record.experiment.client(0))[1].numel() == 4
+
+
+def test_a_network_is_found_in_an_experiment_that_is_wrapped():
+    inside = FewPictures(replace(SIZES, rounds=1), 0, count=4)
+    strangers = tuple(t[:20] for t in inside.pictures("test").tensors())
+    plain = recorded(inside)
+    wrapped = recorded(Wrapped(Wrapped(inside)))
+    pairs = known_holdings(plain)
+    assert read_shares(wrapped, pairs, strangers) == read_shares(plain, pairs, strangers) is not None
+    masked = recorded(SecureExperiment(inside, 2))
+    assert membership_auc(masked, strangers) == pytest.approx(membership_auc(plain, strangers), abs=0.02)
 
 
 def test_a_client_with_tasks_holds_what_the_message_names():

@@ -11,12 +11,13 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import AT_NIGHT
+from conftest import AT_NIGHT, Strike
 from fedbook.deploy.buffered import (Buffered, BufferedServer, TimedSizes, OnNodes, Speeds, Synchronous,
                                      TimedExperiment, Updates, first_to_come, staleness_weight, stepped)
 from fedbook.engine.workers import Checkpoint, Faults, prove, trial
 from fedbook.engine.federation import Answer, Call, Client, Failure, Federation, InProcess, run
-from fedbook.engine.errors import UserError
+from fedbook.engine.errors import Unfit, UserError
+from fedbook.privacy.compress import Int8
 from fedbook.engine.wire import Msg, pack, unpack
 
 SIZES = TimedSizes(clients=10, per_round=6, pictures=100, tests=40, rounds=6, times=3.0)
@@ -208,6 +209,23 @@ def test_who_is_picked():
     server.out = {id: 6 for id in range(4)}
     assert server.pick(list(range(9)), 6) == [] and server.pick([0, 1], 6) == []
     assert len({id for r in range(40) for id in server.pick([0, 1, 2], r + 99)}) == 3
+
+
+def test_an_answer_that_is_known_to_be_lost_holds_no_place():
+    server = BufferedServer(nn.Linear(1, 1), 2)
+    server.out = {0: 1, 1: 4, 2: 4}
+    server.unheard([{"client": 0, "round": 1}, {"client": 1, "round": 2}])
+    assert server.out == {1: 4, 2: 4}, "client 1 was asked again since"
+    broken = TimedExperiment(replace(SIZES, rounds=5), 0, way=partial(Buffered, size=2), every=5)
+    ended = trial(broken, workers=1, faults=Strike({(r, "fit", id): "silent" for r in range(2) for id in range(20)}),
+                  min_replies=0)
+    assert ended.federation.ledger.messages(way="up") and len(ended.server.out) <= SIZES.per_round
+    assert {row["client"] for row in ended.federation.ledger.absent}
+
+
+def test_no_mod_takes_an_update_for_weights():
+    with pytest.raises(Unfit, match="mods=.* BufferedServer: its clients answer updates"):
+        TimedExperiment(SIZES, 0, mods=(Int8(),)).built_server()
 
 
 def test_updates_are_what_training_changed():

@@ -545,7 +545,19 @@ def test_chapters_side_by_side_are_told_of_when_they_end(tmp_path, monkeypatch, 
     assert "FAILED: cell [3] failed: ZeroDivisionError" in lines["99_bad"]
     assert "fedbook: 99_bad: cell [3] failed" in err and "chapters:" not in err
     assert out.splitlines()[-1].startswith("open next: ") and "97_slow.ipynb" in out.splitlines()[-1]
-    assert "make lab" in out.splitlines()[-1]
+    assert out.splitlines()[-1].endswith(f": {command._lab()}")
+
+
+def test_the_next_line_to_type_works_where_it_is_typed(tmp_path, monkeypatch):
+    (tmp_path / "nbs").mkdir()
+    monkeypatch.setattr(command, "notebooks_folder", lambda: tmp_path / "nbs")
+    monkeypatch.chdir(tmp_path)
+    assert command._lab() == "fedbook lab", "nothing was made here"
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv" / "installed").touch()
+    assert command._lab() == "make lab"
+    monkeypatch.chdir(tmp_path / "nbs")
+    assert command._lab() == "fedbook lab"
 
 
 def test_without_a_terminal_no_bars_are_drawn(tmp_path, capsys):
@@ -661,6 +673,25 @@ def test_looks_end_with_the_budget_or_with_the_seeds(tmp_path):
     assert "exceed the budget" in ran["measured"]
     *_, ran = command.until_decided(path, 3600, 5, "smoke", out=out, device="cpu")
     assert ran["measured"].startswith("5 seeds") and "1 claims undecided, no more seeds" in ran["measured"]
+
+
+@pytest.mark.usefixtures("in_process")
+def test_looks_end_where_more_seeds_add_nothing_to_what_is_undecided(tmp_path):
+    path = chapter(tmp_path, GROWS.replace("LOG", str(tmp_path / "log")).replace("SHIFT", "0").replace(
+        'results.values("gain", "gain")', 'results.values("gain", "gain")[:2]'), 'results.finish("done")')
+    [ran] = command.until_decided(path, 3600, 16, "smoke", out=tmp_path / "runs", device="cpu")
+    assert "1 claims undecided, their rows have a number of seeds of their own" in ran["measured"]
+
+
+def test_pictures_that_change_at_their_place_are_other_data(tmp_path):
+    path, photos = next(iter(find("methods/fedavg").values())), tmp_path / "photos"
+    photos.mkdir()
+    (photos / "a.jpg").write_bytes(b"1")
+    def stamp(): return runs.data_stamp(path, {"data": str(photos)})
+    before = stamp()
+    assert before == stamp() and before.startswith(run_stamp(path))
+    (photos / "a.jpg").write_bytes(b"12")
+    assert stamp() != before and runs.data_stamp(path) == run_stamp(path)
 
 
 def test_a_look_that_fails_is_the_last_one(tmp_path):

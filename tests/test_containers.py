@@ -241,5 +241,5 @@ def test_two_farms_learn_under_secure_aggregation(tmp_path):
         assert desk.wait(6 * PATIENCE) == 0, desk.log_tail()
     *_, ledger, _, results = left_in(file.parent / "superlink/state")
     assert not ledger.absent and json.loads(results.read_text())["rows"][0]["numbers"]["rounds"] == PLAN["rounds"]
-    assert {"advertise", "share", "masked", "unmask"} <= {entry.verb for entry in ledger.entries}
+    assert {"advertise", "share", "masked", "agree", "unmask"} <= {entry.verb for entry in ledger.entries}
     assert all([*(file.parent / f"node{i}/state/book").rglob("*")] for i in range(2)), "what was answered is noted"

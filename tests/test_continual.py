@@ -101,6 +101,13 @@ def test_a_network_keeps_its_old_logits_to_the_last_bit(classes):
     assert torch.equal(net(x)[:, :classes], before)
 
 
+@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 28, 36), (1, 21, 16)])
+def test_the_small_cnn_takes_pictures_that_are_not_square(shape):
+    net = build(partial(expandable_cnn, 3, shape), 0)
+    x = torch.zeros(2, *shape)
+    assert net(x).shape == (2, 3) and net.features(x).shape == (2, 128)
+
+
 def test_widening_refuses_to_shrink_and_leaves_the_global_generator():
     state = torch.get_rng_state()
     with pytest.raises(UserError, match="n_new=-1"): widen(nn.utils.skip_init(nn.Linear, 2, 2), -1)
@@ -237,6 +244,15 @@ def test_tasks_may_have_one_class_or_seven(method):
     uneven = Stream(names, clients, joined(groups, whole.test), "uneven")
     outcome = run_stream(method, uneven, narrow, 0, workers=1)
     assert uneven.classes == [1, 2, 7] and np.isfinite(outcome.accuracy)
+
+
+def test_a_stream_that_was_given_is_named_and_travels(stream, monkeypatch):
+    seen = []
+    monkeypatch.setattr(continual, "trial", lambda experiment, **_: seen.append(experiment))
+    monkeypatch.setattr(StreamExperiment, "outcome", lambda self, ended: ended)
+    run_stream(FedAvg, stream, SMOKE, 0)
+    assert seen[0].streams.keywords["stream"] is stream and seen[0].stream is stream
+    assert pickle.loads(pickle.dumps(seen[0])).stream.tasks == stream.tasks
 
 
 def test_sizes_need_only_what_their_method_takes():

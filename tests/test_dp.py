@@ -23,7 +23,7 @@ pytest.importorskip("opacus")
 
 from fedbook.methods.continual import TaskClient
 from fedbook.privacy.dp import (AdaptiveClient, AdaptiveServer, Budget, BudgetSpent, BudgetedExperiment,
-                                DPClient, DPServer, Epsilon, InTurnServer, NarrowExperiment, Noise, NoisyMean,
+                                Clip, DPClient, DPServer, Epsilon, InTurnServer, NarrowExperiment, Noise, NoisyMean,
                                 RecordClient, RecordExperiment, SecretNoise, TreeServer, TurnServer, account,
                                 audited_epsilon, budgeted, clip_update, count_noise_for, default_delta,
                                 dp_experiment, in_turn, least_noise,
@@ -32,15 +32,18 @@ from fedbook.privacy.dp import (AdaptiveClient, AdaptiveServer, Budget, BudgetSp
                                 secret_normal, spent,
                                 split_noise, tree_event, tree_nodes, tree_noise)
 from fedbook.engine.workers import Checkpoint, prove, trial
-from fedbook.engine.federation import Client, Experiment, FedProxClient, TooFewReplies
+from fedbook.engine.federation import Client, Experiment, FedProxClient, TooFewReplies, WrappedClient
 from fedbook.fedcbdr import FedCBDRClient
 from fedbook.methods.heads import ReplayHead
 from fedbook.fedreplay import FedReplayClient, FedReplaySizes
-from fedbook.engine.errors import UserError, how_to_install
+from fedbook.engine.errors import Unfit, UserError, how_to_install
 from fedbook.engine.sizes import choose
 from fedbook.engine.local import build
 from fedbook.methods.fedavg import FedAvgSizes
 from fedbook.engine.wire import Msg, Refused, pack
+from fedbook.privacy.compress import Int8
+from fedbook.privacy.robust import Median
+from fedbook.privacy.secagg import SecureExperiment
 
 
 # An epsilon and its unit
@@ -192,6 +195,13 @@ def of(kind, rounds=4):
 
 
 # DP-FedAvg
+
+
+@pytest.mark.parametrize("kind", [Tiny, Adaptive, Tree])
+@pytest.mark.parametrize("changes, word", [(dict(aggregate=Median()), "aggregate=.*clipped updates"),
+                                           (dict(mods=(Int8(),)), "mods=.*updates")])
+def test_a_server_of_clipped_updates_takes_no_other_aggregate_and_no_mod(kind, changes, word):
+    with pytest.raises(Unfit, match=word): replace(of(kind), **changes).built_server()
 
 
 def test_clipped_by_hand():
@@ -787,6 +797,43 @@ def test_mods_and_means_draw_from_the_system_where_they_are_told_to():
     pairs = [({"w": torch.zeros(2000)}, 1.0)] * 2
     one, two = (NoisyMean(1.0, 1.0, None)(pairs, change)["w"] for _ in range(2))
     assert float(one.std()) == pytest.approx(0.5, rel=0.08) and not torch.equal(one, two)
+
+
+def test_local_noise_on_a_machine_of_its_own_is_not_of_the_seed():
+    plain, mods = of(Plain), (Clip(1.0), Noise(0.5))
+    experiment = replace(plain, mods=mods, aggregate=NoisyMean(1.0, 0.5))
+    here, own = experiment.at(), experiment.own_client(1)
+    assert here.mods == own.mods == (Clip(1.0), Noise(0.5, secure=True)) and here.at() is here
+    assert here.built_server().aggregate == NoisyMean(1.0, 0.5, seed=None)
+    assert experiment.built_client(1).mods == mods and experiment.built_server().aggregate.seed == 0
+    assert plain.at() is plain and SecureExperiment(experiment, 3).at().mods == here.mods
+
+
+def test_noise_is_drawn_by_the_client_inside_a_wrapped_one():
+    change, client = {"w": torch.zeros(50)}, small(Client)
+    client.mods = (Noise(0.5),)
+    expected = client.mods[0].leave(change, small(Client))
+    outer = WrappedClient(WrappedClient(client))
+    assert torch.equal(outer.mods[0].leave(change, outer)["w"], expected["w"])
+
+
+def test_mods_act_on_what_a_record_client_answers(one_process):
+    pytest.importorskip("opacus")
+    inside = of(Plain, rounds=1)
+    coded = RecordExperiment(replace(inside, mods=(Int8(),)), 1.0)
+    assert coded.built_client(0).mods == (Int8(),)
+    one, other = (trial(each).server.weights for each in (RecordExperiment(inside, 1.0), coded))
+    moved = norm_of({name: t - start().tensors[name] for name, t in one.items()})
+    assert 0 < norm_of({name: t - one[name] for name, t in other.items()}) < 0.02 * moved
+
+
+def test_secret_noise_finds_the_server_that_adds_it():
+    inside = of(Tiny)
+    wrapped = SecretNoise(SecureExperiment(inside, 2), secure=True).built_server()
+    assert wrapped.server.secure and not hasattr(wrapped, "secure")
+    budgeted = BudgetedExperiment(inside, Epsilon(1.0, 1e-3, "client"), len)
+    assert SecretNoise(budgeted, secure=True).built_server().secure
+    with pytest.raises(Unfit, match="SecretNoise does not fit TurnServer"): SecretNoise(of(Plain)).built_server()
 
 
 # Audits

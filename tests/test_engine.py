@@ -2,10 +2,12 @@
 import copy
 import gc
 import multiprocessing
+import os
 import pickle
 import random
 import tempfile
 import warnings
+from collections import deque
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
@@ -25,6 +27,7 @@ from fedbook.methods.fedavg import FedAvgExperiment, FedAvgSizes
 from fedbook.evidence.claims import Results
 from fedbook.engine.errors import UserError
 from fedbook.engine.local import build
+from fedbook.privacy.dp import Clip, Noise
 from fedbook.engine.wire import Msg, Refused, Undeclared, accept_count, expect, labelled, pack, part, unpack
 from test_fedavg import WORKERS, data, equal, net, several
 
@@ -118,6 +121,7 @@ class Keeper(Client):
         super().__init__(*args, **options)
         self.count, self.table, self.names, self.seen = 0, {"a": torch.zeros(2)}, [], {1}
         self.noise, self.array = np.random.default_rng(0), np.zeros(2)
+        self.queue, self.dice, self.old_noise = deque(), random.Random(0), np.random.RandomState(0)
 
     def fit(self, msg):
         type(self).how(self)
@@ -131,6 +135,9 @@ def entry(client): client.table["b"] = 2
 def append(client): client.names.append("x")
 def draw(client): client.noise.random()
 def array(client): client.array[0] += 1
+def queue(client): client.queue.append(1)
+def dice(client): client.dice.random()
+def old_noise(client): client.old_noise.rand()
 def see(client): client.seen.add(2)
 def own_data(client): client.x.mul_(1.01)
 def other_data(client): client.y = client.y.clone()
@@ -138,7 +145,8 @@ def head(client): client.head = nn.Linear(2, 2)
 
 
 CHANGES = {grow: "extra", count: "count", in_place: "table", entry: "table", append: "names", draw: "noise",
-           array: "array", see: "seen", own_data: "x", other_data: "y", head: "head"}
+           array: "array", queue: "queue", dice: "dice", old_noise: "old_noise", see: "seen", own_data: "x",
+           other_data: "y", head: "head"}
 
 
 @pytest.mark.parametrize("how, name", CHANGES.items(), ids=lambda v: v if isinstance(v, str) else v.__name__)
@@ -589,6 +597,20 @@ def test_a_checkpoint_of_another_experiment_is_not_continued(tmp_path, change, s
 
 
 @dataclass(frozen=True)
+class Given(Tiny):
+    given: object = None
+
+
+@pytest.mark.parametrize("one, other", [
+    (partial(pow, 2), partial(pow, 3)), ((partial(pow, 2),), (partial(pow, 3),)), (abs, (abs,)),
+    (tuple(range(100)), (*range(99), 5)), ({"f": abs, "n": 1}, {"f": abs, "n": 2}),
+    (torch.zeros(2000), torch.cat([torch.zeros(1000), torch.ones(1), torch.zeros(999)]))])
+def test_a_checkpoint_tells_experiments_apart_by_all_that_they_are_given(one, other):
+    facts = [engine.facts_of(Given(tiny().sizes, 3, given=given)) for given in (one, other, copy.deepcopy(one))]
+    assert facts[0] != facts[1] and facts[0] == facts[2]
+
+
+@dataclass(frozen=True)
 class Listed(Tiny):
     hidden: list = field(default_factory=lambda: [64, 32])
 
@@ -596,6 +618,51 @@ class Listed(Tiny):
 def test_an_experiment_with_a_list_travels():
     experiment = Listed(tiny().sizes, 3)
     for again in (pickle.loads(pickle.dumps(experiment)), copy.deepcopy(experiment)): assert again == experiment
+
+
+@pytest.mark.parametrize("mods", [(), (Noise(0.01),), (Clip(1.0), Noise(0.01))], ids=str)
+@pytest.mark.parametrize("name, t", [("bias", torch.zeros(5)), ("x/bias", torch.zeros(3)), ("weight", torch.ones(4))])
+def test_a_reply_of_another_form_is_refused_with_mods_as_without(mods, name, t):
+    class Odd(Client):
+        def fit(self, msg):
+            reply = super().fit(msg)
+            return reply if self.id != 1 else Msg({**reply.tensors, name: t}, reply.meta)
+
+    small, x, y = lambda: build(partial(nn.Linear, 4, 3), 0), torch.randn(9, 4), torch.arange(9) % 3
+
+    def client(id):
+        made = Odd(id, small(), x, y)
+        made.mods = mods if id != 1 else ()
+        return made
+
+    with Federation(InProcess(client), 3, mods=mods) as federation, pytest.warns(UserWarning, match="2 of 3 clients"):
+        federated.run(Server(small()), federation, 1)
+
+
+def test_ids_and_seeds_of_numpy_are_whole_numbers(tmp_path):
+    class Dropping(Client):
+        def fit(self, msg): return Msg(msg.tensors, {"n": 1, "drawn": float(torch.rand(()))})
+
+    small, x, y = lambda: build(partial(nn.Linear, 4, 3), 0), torch.randn(9, 4), torch.arange(9) % 3
+    drawn = []
+    for seed in (1, np.int64(1), np.int64(2)):
+        client = lambda id: Dropping(id, small(), x, y, seed=seed)
+        with Federation(InProcess(client), np.int64(2)) as federation:
+            drawn += [msg.meta["drawn"] for id, msg in federation.exchange("fit", Msg(small().state_dict()), [0])]
+    assert drawn[0] == drawn[1] != drawn[2]
+    with Federation(InProcess(lambda id: Client(id, small(), x, y)), np.arange(2)) as federation:
+        federated.run(Server(small()), federation, 1, Checkpoint(tmp_path / "c"))
+    assert federation.ids == [0, 1]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that fork")
+def test_clients_that_move_into_this_process_are_made_from_the_same_draws():
+    many = Workers(lambda id: None, 2)
+    thrifty = engine.Thrifty(many)
+    torch.rand(1)
+    thrifty._choose([0.0, 0.0], 5e-3)
+    assert thrifty.one.pool.starts == many.starts
+    thrifty.close()
 
 
 @pytest.mark.parametrize("seed", [-1, 1.5, "0", None])

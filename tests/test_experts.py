@@ -19,7 +19,7 @@ from fedbook.methods.experts import (GATES, MOSAIC_WEATHERS, ExpertsSizes, Mosai
                                      mixtures, mosaic, mosaic_head, on_pixels, patch_rows, plain_head,
                                      prune_experts, routing_agreement, score_mosaic, upcycled, usage)
 from fedbook.engine.errors import UserError
-from fedbook.engine.local import build, generator
+from fedbook.engine.local import build, generator, precise
 
 pytestmark = pytest.mark.usefixtures("one_process")
 
@@ -104,6 +104,15 @@ def test_each_place_goes_through_the_expert_with_the_largest_logit(kind, sparse,
     wanted = picked([expert(x) for expert in moe.experts], logits.argmax(1))
     assert torch.equal(moe.routing(x), logits.argmax(1)) and len(moe.routing(x).unique()) == 3
     assert (torch.allclose(moe(x), wanted, atol=1e-5) if sparse or training else torch.equal(moe(x), wanted))
+
+def test_sparse_experts_train_in_bf16_as_dense_ones_do():
+    x, outputs = MIXED["spatial"][1](), []
+    for sparse in (False, True):
+        moe = spatial(sparse=sparse, outside=120)
+        with precise("bf16"): outputs.append(moe(x))
+        outputs[-1].sum().backward()
+        assert all(expert.weight.grad.any() for expert in moe.experts)
+    assert close(*outputs, 0.05)
 
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("kind", MIXED)

@@ -20,9 +20,10 @@ from fedbook.engine.wire import Msg, Refused, labelled, pack, unpack
 from fedbook.engine.workers import Faults, transport_for, prove
 from fedbook.engine.federation import Federation, InProcess
 from fedbook.evidence.fedcbdr import by_hand, configured, profiles, settings as settings_of
+from fedbook.fedcbdr import profiles as of_the_chapter
 from fedbook.fedcbdr import FedCBDR, FedCBDRClient, FedCBDRSizes, variant
-from fedbook.methods.balanced import (FedCBDRAggregator, FedCBDRTrainer, default_network, mixed_batches, tempered,
-                                      tts_loss)
+from fedbook.methods.balanced import (FedCBDRAggregator, FedCBDRTrainer, as_sizes, default_network, mixed_batches,
+                                      tempered, tts_loss)
 from fedbook.engine.errors import UserError
 from fedbook.engine.sizes import choose
 from fedbook.methods.leverage import draw_samples, features, leverage_scores, sampling_probabilities
@@ -288,6 +289,18 @@ def test_changes_win_over_the_setting():
     assert set(settings_of) == {"cifar10-3", "cifar10-5", "cifar100-5", "cifar100-10", "tiny-10", "tiny-20"}
     with pytest.raises(UserError, match="setting='cifar10-2'.*cifar10-5"):
         sizes_of("paper", {"setting": "cifar10-2"})
+
+def test_the_profile_paper_has_the_fields_of_its_setting():
+    for own in (of_the_chapter["paper"], profiles["paper"]):
+        assert {name: getattr(own, name) for name in settings_of["cifar10-5"]} == settings_of["cifar10-5"]
+    assert sizes_of("paper") == profiles["paper"].completed
+
+def test_a_setting_in_a_configuration_counts_or_is_refused():
+    c = configured({"setting": "cifar100-10", "pictures": 7})
+    assert (c.setting, c.data, c.tasks, c.buffer_size, c.pictures) == ("cifar100-10", "cifar100", 10, 500, 7)
+    with pytest.raises(UserError, match="setting='cifar10-2'.*cifar10-5"): configured({"setting": "cifar10-2"})
+    with pytest.raises(UserError, match="setting='cifar10-5' in config is not looked up"):
+        as_sizes(FedCBDRSizes, {"setting": "cifar10-5"})
 
 @pytest.mark.parametrize("name", profiles)
 def test_every_profile_is_sound(name):

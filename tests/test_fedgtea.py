@@ -151,6 +151,12 @@ def test_changes_win_over_the_setting():
     assert sizes_of("paper", {"setting": ""}) == replace(profiles["paper"], setting="")
 
 
+def test_the_profile_paper_has_the_fields_of_its_setting():
+    for own in (fedgtea.profiles["paper"], profiles["paper"]):
+        assert {name: getattr(own, name) for name in settings["cifar10-5x2"]} == settings["cifar10-5x2"]
+    assert sizes_of("paper") == profiles["paper"]
+
+
 @pytest.mark.parametrize("profile, changes, said",
                          [("paper", {"setting": "cifar10-2x5"}, "setting='cifar10-2x5'.*cifar100-20x5"),
                           ("paper", {"alfa": 1}, "'alfa'"), ("tiny", {}, "profile='tiny'"),

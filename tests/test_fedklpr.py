@@ -1,6 +1,7 @@
 """FedKLPR: its equations against slow versions, recovery bit for bit, what crosses the wire, runs that lose
 replies, and the paper's profile on folders."""
 import copy
+import itertools
 import math
 import pickle
 from collections import Counter
@@ -27,7 +28,7 @@ from fedbook.evidence.fedklpr import (DIGIT_SIZES, METHODS, DigitsExperiment, Fe
                                       LotteryFLClient, SubFedAvgClient, drop_channels, profiles)
 from fedbook.fedklpr import FedKLPRClient, FedKLPRServer
 from fedbook.methods.recovery import (CrossRoundRecovery, combine_weights, cosine_change, kl_regularization, kl_weight,
-                                      last_rounds, make_sites, pace_of, pruning_weight, world_of)
+                                      last_rounds, make_sites, may_prune, pace_of, pruning_weight, world_of)
 from fedbook.engine.errors import UserError
 from fedbook.engine.local import build, outputs
 from fedbook.methods.pruning import (compress, magnitude_prune, masked, prunable, pruning_ratio, restore,
@@ -231,6 +232,12 @@ def test_the_three_readings_of_the_inequalities(mode, collapse, jump, gain, drop
     got = [attempted(*case, mode=mode)
            for case in ((0.9, 0.9, 0.01), (0.9, 0.6, 0.9), (0.9, 0.9, 0.99), (0.6, 0.9, 0.6))]
     assert got == [collapse, jump, gain, drop]
+
+def test_an_accuracy_right_at_the_threshold_may_prune():
+    "Two queries of n below the best: in floats a share of n may lie a hair below the difference of two shares."
+    for n, right in itertools.product((20, 40, 53), range(2, 20)):
+        assert may_prune((right - 2) / n, (right - 2) / n, right / n - 2.0 * (1 / n), 0)
+    assert not may_prune(0.3 - 1e-6, 0.3, 0.3, 0.1)
 
 @pytest.mark.parametrize("mode", ["drop", "abs", "printed"])
 def test_below_the_threshold_or_in_the_first_round_nothing_is_tried(mode):
@@ -784,6 +791,15 @@ def test_an_experiment_travels_and_may_be_on_some_sites_only():
     assert other == experiment and other.ids == [0, 1]
     assert all(torch.equal(other.world[id].data.x, world(3)[site].data.x) for id, site in ((0, 0), (1, 2)))
     assert ended(trial(other)) == ended(trial(experiment))
+
+@pytest.mark.parametrize("kind, sizes", [(FedKLPRLabExperiment, replace(TINY, clients=3)),
+                                         (DigitsExperiment, replace(DIGIT_SIZES, clients=3))])
+def test_on_some_sites_a_client_has_its_own_sites_baseline(kind, sizes):
+    sizes = replace(sizes, baselines=(0.9, 0.5, 0.1))
+    some, every = kind(sizes, 0, sites=(1, 2)), kind(sizes, 0)
+    assert [some.client(id).baseline for id in some.ids] == [0.5, 0.1]
+    assert [every.client(id).baseline for id in every.ids] == [0.9, 0.5, 0.1]
+    for id, site in ((0, 1), (1, 2)): assert torch.equal(some.client(id).data.x, every.client(site).data.x)
 
 def on_digits(**changes): return trial(DigitsExperiment(replace(DIGIT_SIZES, rounds=3, **changes), 0))
 

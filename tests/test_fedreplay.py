@@ -173,6 +173,11 @@ def test_donate_at_the_edges():
         with pytest.raises(UserError, match="rate="): donate(z, y, rate, seeded())
     with pytest.raises(UserError, match="empty"): donate(z[:0], y[:0], 0.1, seeded())
 
+def test_a_client_without_pictures_says_so_before_it_trains():
+    client = FedReplayClient(3, head(), *(t[:0] for t in holdings(3)), BASE)
+    with pytest.raises(UserError, match="^y of client 3 is empty; a client needs at least one picture to train on$"):
+        client.fit(Msg(snapshot(head())))
+
 def test_donate_repeats_with_its_generator():
     z, y = some([0, 1], 40)
     a, b, c = (donate(z, y, 0.2, seeded(s))[0] for s in (1, 1, 2))

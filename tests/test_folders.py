@@ -496,6 +496,9 @@ def test_a_market_folder(market):
     assert isinstance(train.images,
                       Files) and gallery.split == ["gallery"] * 2 and gallery.images[1][0, 0, 0] == 100
     assert reid_folder(market / "query", "query").identity.tolist() == [3] and check_cameras(train) == 1
+    (market / "bounding_box_train").rename(market / "train")
+    whole = market.rename(market.with_name("train"))
+    assert reid_folder(whole, "train").identity.tolist() == [2, 2, 7]
     with pytest.raises(UserError, match="one camera only"): check_cameras(query)
 
 

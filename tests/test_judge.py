@@ -42,10 +42,10 @@ def test_another_value_gives_another_claim(tmp_path):
     assert json.loads(json.dumps(results.claims)) != kept(path)
 
 
-def test_a_paper_has_at_most_eight_claims_and_all_have_about_forty():
+def test_a_paper_has_at_most_nine_claims_and_all_have_about_forty():
     counts = Counter(claim["of"] for claim in {(c["of"], c["claim"]): c for c in PAPERS}.values())
     assert set(counts) == {"FedReplay", "FedMox", "FedKLPR", "FedCBDR", "FedGTEA"}
-    assert max(counts.values()) <= 8 and sum(counts.values()) <= 40
+    assert max(counts.values()) <= 9 and sum(counts.values()) <= 40
 
 
 @pytest.mark.parametrize("claim", PAPERS, ids=lambda claim: f"{claim['of']}: {claim['claim']}")
@@ -64,17 +64,19 @@ def test_the_tool_changes_nothing_that_is_judged(tmp_path, capsys):
     assert judge.main([str(tmp_path)]) == 0
     assert [kept(tmp_path / path.name) for path in FILES[-3:]] == [kept(path) for path in FILES[-3:]]
     assert len(capsys.readouterr().out.splitlines()) == len(copies)
+    (tmp_path / "gpu-H200.json").write_text("{}")
+    assert judge.main([str(tmp_path)]) == 0 and capsys.readouterr().err == ""
+    assert judge.main([str(tmp_path / "nowhere")]) == 2 and "no kept results" in capsys.readouterr().err
     (tmp_path / FILES[-1].name).write_text("{}")
     assert judge.main([str(tmp_path)]) == 2
     assert "is not a results.json of fedbook" in capsys.readouterr().err
 
 
-def test_two_differences_that_were_taken_by_the_order_of_rows():
-    "By the order in the file they had [16.5, 41.3] and [7.2, 36.9]."
+def test_a_difference_that_was_taken_by_the_order_of_rows():
+    "By the order in the file it had [16.5, 41.3]."
     claims = {claim["claim"]: claim for path in FILES for claim in kept(path)}
-    for text, ends in (("FedCAPR (dense) minus the start, Rank-1, at least 10 points", (22.5, 35.2)),
-                       ("stream of questions, real replay: FedGTEA minus without tasks, in company", (11.4, 32.6))):
-        assert [100 * claims[text][end] for end in ("low", "high")] == pytest.approx(ends, abs=0.05)
+    found = claims["FedCAPR (dense) minus the start, Rank-1, at least 10 points"]
+    assert [100 * found[end] for end in ("low", "high")] == pytest.approx((22.5, 35.2), abs=0.05)
 
 
 def test_the_start_is_taken_from_the_same_seed(tmp_path):

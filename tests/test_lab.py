@@ -113,6 +113,8 @@ def test_choose_reads_texts_as_the_field_has_them():
     assert choose(SIZES, "quick", {"lr": 2, "rounds": 4, "deep": True,
                                    "alphas": [1.0]}) == Sizes(1, 2.0, 4, "x", True, (1.0,))
     assert choose(SIZES, "quick") is not choose(SIZES, "full")
+    numbers = {"lr": np.float64(2), "rounds": np.int64(4), "deep": np.bool_(True), "alphas": np.ones(1)}
+    assert choose(SIZES, "quick", numbers) == Sizes(1, 2.0, 4, "x", True, (1.0,))
 
 
 @pytest.mark.parametrize("profile, changes, why", [
@@ -593,6 +595,7 @@ def test_flow_draws_one_arrow_per_verb_and_way():
 
 def test_small_things():
     assert [bytes_text(n) for n in (12, 1500, 3.2e6, 2e9)] == ["12 B", "1.5 kB", "3.2 MB", "2 GB"]
+    assert [bytes_text(n) for n in (999_400, 999_600)] == ["999 kB", "1 MB"]
     assert Table([{"a": 1, "b": 0.123456}])._repr_markdown_() == "| a | b |\n| --- | --- |\n| 1 | 0.1235 |"
     wild = Table([{"a|b": "<script>", "c": "1|2\n3"}])._repr_markdown_()
     assert wild == "| a\\|b | c |\n| --- | --- |\n| &lt;script> | 1\\|2 3 |"

@@ -64,6 +64,16 @@ def test_voc_is_read_from_zero(tmp_path, lists):
     assert train.boxes[0].labels.tolist() == [1, 0]
 
 
+def test_a_test_of_yolo_has_boxes_and_a_year_is_no_other_part(tmp_path):
+    photo(yolo_folder(tmp_path / "plain") / "images/test/0.jpg")
+    years = yolo_folder(tmp_path / "years")
+    for kind in ("images", "labels"):
+        for part in ("train", "val"): (years / kind / part).rename(years / kind / f"{part}2017")
+    for root in (tmp_path / "plain", years):
+        assert [p.stem for p in pictures(root, "test", "yolo").images.paths] == ["val0", "val1"]
+        assert len(pictures(root, "train", "yolo")) == 4
+
+
 @pytest.mark.parametrize("form", ["images/{}", "{}"])
 @pytest.mark.parametrize("names", ["data.yaml", "classes.txt", None])
 def test_yolo_is_read(tmp_path, form, names):
@@ -71,6 +81,20 @@ def test_yolo_is_read(tmp_path, form, names):
     assert train.classes == (["can", "cup"] if names else ["0", "1"]) and (len(train), len(test)) == (4, 2)
     assert train.boxes[1].labels.tolist() == [1, 0] and len(train.boxes[0].labels) == 0
     assert torch.allclose(train.boxes[1].xyxy, torch.tensor([[10., 5, 30, 15], [4, 4, 12, 12]]))
+
+
+def renamed(root, *names):
+    for old, new in names: (root / old).rename(root / new)
+    return root
+
+
+def test_folders_of_yolo_in_capitals_and_parts_with_a_year(tmp_path):
+    capitals = renamed(yolo_folder(tmp_path / "capitals"), ("images", "Images"), ("labels", "Labels"))
+    years = renamed(yolo_folder(tmp_path / "years", "{}"), ("train", "train2017"), ("val", "Val2017"))
+    for root in (capitals, years):
+        assert layout_of(root) == "yolo"
+        train, test = (pictures(root, split, "yolo") for split in ("train", "test"))
+        assert (len(train), len(test)) == (4, 2) and train.boxes[1].labels.tolist() == [1, 0]
 
 
 def test_a_turned_photo_of_voc(tmp_path):

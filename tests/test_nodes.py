@@ -147,7 +147,9 @@ def test_a_certificate_that_does_not_fit_says_why(tmp_path):
     assert "expired on" in why(days=7.5) and "is not good before" in why(days=-1)
     assert "is foreign" in why(theirs) and "is foreign" in why(shown=theirs.with_name("server.pem"))
     assert "is for link.example, 10.0.0.7, and not for 'other.example'" in why(host="other.example")
-    assert "is not a certificate that can be read" in why(shown=tmp_path / "nothing")
+    assert f"'{tmp_path}/nothing' is not a certificate that can be read" in why(shown=tmp_path / "nothing")
+    check_certificate(shown, ours, "Link.EXAMPLE")
+    assert "renew it where the folder `authority` is kept" in why(days=7.5)
     write_certificate(ours.parent, ["other.example"], 1000)
     end = check_certificate(shown, ours, "other.example")
     assert timedelta(69) < end - now < timedelta(71), "the authority's end"
@@ -200,7 +202,7 @@ def test_an_operator_reads_that_the_certificate_expired_and_renews_it(tmp_path):
         expire(keys)
         code, said = typed("flower-node", keys / "node0")
         assert code == 2 and re.fullmatch(r"fedbook: the certificate expired on \d{4}-\d\d-\d\d at \d\d:\d\d UTC; "
-                                          r"renew it on the server: fedbook flower-renew KEYS, .*\n", said), said
+                                          r"renew it where .*: fedbook flower-renew KEYS; then take .*\n", said), said
         code, said = typed("flower-renew", keys, "--days", 3)
         assert code == 0 and "start flower-superlink again" in said
         end = check_server("127.0.0.1", port, keys / "node0/ca.pem")
@@ -261,6 +263,9 @@ def test_an_operator_is_told_what_to_type_and_each_machine_has_its_own(tmp_path)
     elsewhere = write_keys(tmp_path / "moved", "link.example", 1, at="/opt/farms")
     assert str(tmp_path) not in elsewhere.split("1. The server")[1] and "/opt/farms/node0 --data" in elsewhere
     assert '"/opt/farms/desk/ca.pem"' in (tmp_path / "moved/desk/config.toml").read_text()
+    six = write_keys(tmp_path / "six", "::1", 1)
+    assert 'address = "[::1]:8000"' in (tmp_path / "six/desk/config.toml").read_text() and "--host ::1" in six
+    assert "[::1]:8000" in nodes_module._node_command(tmp_path, {"client": 0, "host": "::1", "port": 8000}, "")
     with pytest.raises(UserError, match="at='farms' must be an absolute"):
         write_keys(tmp_path / "none", "link.example", 1, at="farms")
     with pytest.raises(UserError, match="holds other things"): write_keys(place, "link.example", 2)
@@ -484,26 +489,32 @@ from fedbook.engine.federation import TooFewReplies
 from fedbook.engine.wire import Msg
 from pathlib import Path
 from time import sleep
+import torch
 
 honest = flower.train_plan
 
 
 def greedy(plan, federation, out, patience):
-    "Trains as it should. Then it asks client 0, put back, for the other secret of client 2, once per file."
+    "Trains as it should. Then it asks 0 and 1, put back, for the other secret of client 2, once per file."
     exchange, before = federation.exchange, {}
 
     def noting(verb, *rest):
-        if verb == "unmask": before.update(federation.states)
+        if verb == "agree": before.update(federation.states)
         return exchange(verb, *rest)
 
     federation.exchange = noting
-    numbers = honest(plan, federation, out, patience)
+    numbers, both = honest(plan, federation, out, patience), {"there": [0, 1, 2]}
     for what in ("restarted", "forgotten"):
         print("waiting until it is", what, flush=True)
         while not Path(out, what).exists(): sleep(0.1)
         federation.states = dict(before)
-        try: [(_, reply)] = exchange("unmask", Msg({}, {"there": [0, 1, 2]}), [0])
-        except TooFewReplies: print(what, "refused:", federation.ledger.absent[-1]["reason"], flush=True)
+        try:
+            signed = dict(exchange("agree", Msg({}, both), [0, 1]))
+            signatures = torch.stack([signed[id].tensors["signature"] for id in signed])
+            said = Msg({"signatures": signatures}, both | {"agreed": [*signed]})
+            [(_, reply)] = exchange("unmask", said, [0])
+        except TooFewReplies:
+            print(what, "refused:", [miss["reason"] for miss in federation.ledger.absent], flush=True)
         else: print(what, "given:", len(reply.tensors["pieces"]), "pieces", flush=True)
     return numbers
 
@@ -535,7 +546,8 @@ def test_secure_aggregation_on_nodes_of_which_one_dies_and_whose_books_refuse(no
     for i in range(3):
         book = os.listdir(nodes.folder / f"node{i}/book")
         noted = {name.split("-")[1] for name in book if not name.startswith("steps")}
-        assert noted == {"share", "masked", "unmask"} if i < 2 else "share" in noted and "unmask" not in noted
+        whole = {"share", "masked", "answer", "agree", "unmask"}
+        assert noted == whole if i < 2 else "share" in noted and "unmask" not in noted
     server, _ = in_one_process(plan.experiment, ledger.absent)
     plain, _ = in_one_process(plan.experiment.experiment, [{"round": 0, "verb": "fit", "client": 2}])
     found = part(unpack(state).tensors, "inner/weights")
@@ -546,8 +558,8 @@ def test_secure_aggregation_on_nodes_of_which_one_dies_and_whose_books_refuse(no
     nodes.start(0)
     (out / "restarted").touch()
     running.until("waiting until it is forgotten", 600)
-    assert "client 0 has answered another 'unmask' with the same secret" in running.log
-    rmtree(nodes.folder / "node0/book")
+    assert "client 0 has answered another 'agree' with the same secret" in running.log
+    for i in range(2): rmtree(nodes.folder / f"node{i}/book")
     (out / "forgotten").touch()
     assert running.wait() == 0 and "forgotten given: 3 pieces" in running.log, running.log
 

@@ -11,6 +11,7 @@ from fedbook.kit.runs import check_needs, chapter_module, find
 from fedbook.kit import command
 from fedbook.kit.command import main, plan_of
 from fedbook.datasets.folders import class_folder
+from fedbook.datasets.streets import own_street
 from fedbook.methods.reid import own_sites
 from fedbook.engine.errors import UserError
 from fedbook.engine.sizes import choose
@@ -46,6 +47,13 @@ def streets(tmp_path_factory):
     coco(root / "instances_train.json", 14)
     coco(root / "instances_val.json", 4, 100)
     return root
+
+
+def test_a_file_of_training_pictures_is_no_test(tmp_path):
+    coco(tmp_path / "instances_trainval.json", 14)
+    coco(tmp_path / "instances_test.json", 4, 100)
+    *_, tests = own_street(tmp_path, 2, 4, np.random.default_rng(0))
+    assert sum(map(len, tests.values())) == 4
 
 
 @pytest.fixture(scope="module")

@@ -9,13 +9,15 @@ from torch import nn
 
 from conftest import equal
 
-from fedbook.methods.continual import StreamExperiment, make_stream, run_stream
+from fedbook.methods.continual import (StreamExperiment, expandable_cnn, expandable_resnet18, make_stream,
+                                       run_stream)
 from fedbook.engine.local import snapshot
 from fedbook.engine.errors import UserError
 from fedbook.engine.local import build, generator
 from fedbook.methods.painters import (ACGAN, ACGANClient, ACGANFedAvg, ACGANFedProx, ACGANNoReplay,
-                                      BatchNormStatistics, FedCIL, FedCILServer, Generator, ac_gan_losses,
-                                      best_batch, boundary_loss, bounding_loss, orthogonal_anchors, profiles)
+                                      BatchNormStatistics, FedCIL, FedCILServer, Generator, LANDER,
+                                      ac_gan_losses, best_batch, boundary_loss, bounding_loss, mapped, orthogonal_anchors,
+                                      profiles)
 from fedbook.engine.wire import Msg, Refused
 
 SMOKE = replace(profiles["smoke"], tasks=3, pictures=40, test_pictures=20, clients=3, iterations=2,
@@ -72,6 +74,16 @@ def test_anchors_are_orthogonal_and_stay():
     assert torch.equal(orthogonal_anchors(4, 64, 3), a[:4])
     assert not torch.equal(orthogonal_anchors(4, 64, 4), a[:4])
     with pytest.raises(UserError, match="classes=9"): orthogonal_anchors(9, 8, 0)
+
+
+def test_lander_has_room_for_512_classes_and_64_with_the_small_cnn():
+    made = (mapped(make, 2, (1, 16, 16)) for make in (expandable_cnn, expandable_resnet18))
+    dims = [network.mapping.out_features for network in made]
+    assert dims == [64, 512] and mapped(expandable_cnn, 2, (1, 16, 16), 7).mapping.out_features == 7
+    def served(*classes): return LANDER.server(mapped(expandable_cnn, 2, (1, 16, 16)), [*classes], 1)
+    assert served(32, 32).classes == [32, 32]
+    with pytest.raises(UserError, match=r"classes=\[40, 25\] are 65 .* 64 anchors; network=resnet18 has 512"):
+        served(40, 25)
 
 
 def test_bounding_and_boundary_losses_by_hand():

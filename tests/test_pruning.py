@@ -365,6 +365,13 @@ def test_distance_of_masks():
     mask = magnitude_prune(layers(), {}, 0.5, 1)
     assert mask_distance(mask, mask) == 0 and mask_distance(mask, {name: ~m for name, m in mask.items()}) == 1
 
+def test_a_mask_that_lacks_a_layer_has_nothing_pruned_there():
+    mask = magnitude_prune(layers(), {}, 0.5, 1)
+    assert mask_distance({}, {}) == 0
+    assert mask_distance({}, mask) == mask_distance(mask, {}) == pruning_ratio(mask) > 0
+    first, *_ = mask
+    assert 0 < mask_distance({first: mask[first]}, mask) < pruning_ratio(mask)
+
 MISFITS = {"another shape": {"a.weight": torch.ones(6, 8, dtype=torch.bool)},
            "no bool": {"a.weight": torch.ones(8, 6)},
            "another name": {"c.weight": torch.ones(8, 6, dtype=torch.bool)}}

@@ -1,5 +1,6 @@
 """The gates for files as people have them: pictures, folders of classes, texts, JSON, tables."""
 import json
+import os
 import unicodedata
 import warnings
 
@@ -9,7 +10,7 @@ import torch
 from PIL import Image
 
 from fedbook.datasets.folders import class_folder, coco_boxes, pictures, reid_folder
-from fedbook.datasets.reading import json_body, picture, picture_size, table, text, upright_boxes
+from fedbook.datasets.reading import json_body, picture, picture_size, shown, table, text, upright_boxes
 from fedbook.datasets.sensors import series_folder
 from fedbook.datasets.streets import resized
 from fedbook.engine.errors import UserError
@@ -203,6 +204,15 @@ def test_a_class_that_no_category_has(tmp_path):
 
 # ---- texts and tables
 
+@pytest.mark.parametrize("home, path, told", [
+    ("/home/al", "/home/al/x", "~/x"), ("/home/al", "/home/alice/x", "/home/alice/x"), ("/", "/data/x", "~/data/x"),
+    ("/root", "/mnt/root/x", "/mnt/root/x"), ("/home/al", "photos", "photos")])
+@pytest.mark.skipif(os.name != "posix", reason="paths of Linux and macOS")
+def test_a_path_is_shown_as_one_that_is_there(monkeypatch, home, path, told):
+    monkeypatch.setenv("HOME", home)
+    assert shown(path) == told
+
+
 def test_texts_by_their_marks(tmp_path):
     for code in ("utf-8", "utf-8-sig", "utf-16"):
         (tmp_path / "a.json").write_text('"p\u00eache"', code)
@@ -216,6 +226,7 @@ def test_texts_by_their_marks(tmp_path):
     ("ax,ay\n1.5,2\n3,\n", ["ax", "ay"]), ("ax;ay\n1,5;2\n3;NA\n", ["ax", "ay"]),
     ("sep=;\nax;ay\n1,5;2\n3;\n", ["ax", "ay"]), ("ax\tay\r\n1,5\t2\r\n3\tnan\r\n", ["ax", "ay"]),
     ("1.5,2\n3,nan\n", ["column 1", "column 2"]), ("1.5 2\n3   nan\n", ["column 1", "column 2"]),
+    ("0,1\n1.5,2\n3,\n", ["0", "1"]), (",0,1\n0,1.5,2\n1,3,\n", ["0", "1"]),
     (',ax,ay\n0,1.5,2\n1,3,\n', ["ax", "ay"]), ('"ax","ay"\n"1.5","2"\n\n3,""\n', ["ax", "ay"])])
 def test_tables_of_many_countries(tmp_path, lines, names):
     (tmp_path / "a.csv").write_text(lines, "utf-8-sig")

@@ -151,6 +151,18 @@ def test_one_sentence_is_one_claim_and_what_other_runs_found_is_its_curve():
     assert SURE["curve"] == [], "the file's own claim stays as it is"
 
 
+def test_the_largest_run_gives_the_verdict():
+    small = result(SURE, data="small") | dict(profile="smoke")
+    few, many = (result(ELSEWHERE) | dict(changes={"seeds": str(n)}, sizes=dict(seeds=n, data=f"{n}"))
+                 for n in (3, 12))
+    plain = result(SURE, data="plain") | dict(sizes=dict(seeds=5, data="plain"))
+    other = result(SURE, data="other") | dict(changes={"data": "other"}, sizes=dict(seeds=99, data="other"))
+    (first,) = headlines([few, small, other, plain, many])["FedDemo"]
+    assert first.claim["values"] == ELSEWHERE["values"]
+    settings = [point["setting"] for point in first.claim["curve"]]
+    assert [name for name in settings if "long" not in name] == ["plain", "3", "other", "small"]
+
+
 def test_the_overview_has_one_row_a_paper_on_the_papers_scale():
     ratio = judged_claim("d has 4 times of a", [1.9, 2.0, 2.1], at_least=4, unit="times", of="FedTimes")
     far = OPPOSITE | dict(of="FedFar")

@@ -12,7 +12,7 @@ from torch import nn
 from conftest import by_day
 from fedbook.engine.workers import prove, trial
 from fedbook.engine.federation import Client, Federation, InProcess, Server, TooFewReplies, run
-from fedbook.engine.errors import UserError
+from fedbook.engine.errors import Unfit, UserError
 from fedbook.engine.local import generator
 from fedbook.privacy.robust import (Capped, ClippedMean, GeometricMedian, Krum, LyingExperiment, Median,
                                     RobustSizes, TrimmedMean, TrustServer, alie_attack, alie_z, backdoor,
@@ -194,6 +194,12 @@ def test_marks():
 def trust(experiment):
     x, y = experiment.pictures("test").take(np.arange(40)).tensors()
     return partial(TrustServer, root=Client(99, experiment.network(), x, y, 0, 1, 16, 0.2))
+
+
+def test_a_server_with_a_root_takes_no_other_aggregate():
+    experiment = LyingExperiment(SIZES, 0, aggregate=Median())
+    with pytest.raises(Unfit, match="aggregate=.* TrustServer: FLTrust is its aggregate"):
+        replace(experiment, server_kind=trust(experiment)).built_server()
 
 
 KINDS = {"cap": Capped(), "clipping": ClippedMean(), "median": Median(), "trimmed": TrimmedMean(2),

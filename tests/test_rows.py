@@ -4,7 +4,9 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from fedbook.engine.errors import UserError
 from fedbook.engine.rows import Rows, journal_of, results_body, results_mark
@@ -20,6 +22,24 @@ def opened(out, kind=Rows, **more):
 
 def measured(rows, what, n):
     for s in range(n): rows.row(what, s, lambda: {"v": s, "curve": [0.5] * 20})
+
+
+def test_rows_stay_under_another_level(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDBOOK_STAMP", "this code")
+    monkeypatch.setenv("FEDBOOK_LEVEL", "0.982")
+    rows = opened(tmp_path)
+    measured(rows, "a", 2)
+    monkeypatch.delenv("FEDBOOK_LEVEL")
+    again = opened(tmp_path)
+    assert [row["seed"] for row in again.rows] == [0, 1] and again.facts["level"] == 0.95
+
+
+@pytest.mark.parametrize("odd", [np.float32(0.5), torch.tensor(0.5), np.array([0.5])])
+def test_numbers_of_other_libraries_are_written(tmp_path, odd):
+    rows = opened(tmp_path)
+    rows.row("a", 0, lambda: {"v": odd})
+    rows.save()
+    assert results_body(rows.file)["rows"][0]["numbers"] == {"v": odd.tolist()}
 
 
 def keys(file):

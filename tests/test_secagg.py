@@ -332,6 +332,21 @@ def test_a_server_that_asks_for_both_is_refused(booked, tmp_path, monkeypatch):
     assert all(torch.equal(again[id].tensors["pieces"], first[id].tensors["pieces"]) for id in everybody)
 
 
+@pytest.mark.parametrize("booked", [False, True])
+def test_two_answers_are_not_sent_under_the_same_masks(booked, tmp_path):
+    "A client that is not put back answers otherwise, and the difference would stand in the clear."
+    experiment = secure(book=str(tmp_path / "book") if booked else None)
+    server, federation = upto(experiment, "masked")
+    letter, client = server.steps(federation.ids, 0)[2].say(3), experiment.client(3)
+    answers = []
+    for _ in range(2):
+        client.load(unpack(federation.states[3]))
+        answers.append(client.masked(letter).tensors["masked"])
+    assert torch.equal(*answers), "put back, it answers the same"
+    with pytest.raises(Refused, match="client 3 has given another answer with the same secret"):
+        client.masked(letter)
+
+
 def test_a_client_gives_one_piece_of_each():
     server, federation = upto(secure(), "unmask")
     held = {id: unpack(federation.states[id]).tensors["round/held"] for id in range(5)}
@@ -413,7 +428,8 @@ def test_keys_on_which_everybody_agrees_cost_their_client_only():
 
 def test_nothing_is_reached_around_the_masks():
     client = secure().client(0)
-    assert not hasattr(client, "fit") and client.verbs == ("advertise", "share", "masked", "unmask")
+    assert not hasattr(client, "fit")
+    assert client.verbs == ("advertise", "share", "masked", "agree", "unmask")
     with pytest.raises(AttributeError): client.fit
     named = SecureClient(SimpleNamespace(id=0, donate=len, fit=len), 3, clear=("donate",))
     assert named.donate is len and "donate" in named.verbs and not hasattr(named, "fit")
@@ -576,6 +592,64 @@ def test_signed_lists_give_the_same_sum():
     for step in server.steps(federation.ids, 0): take(step, federation, server)
     plain = trial(secure(), workers=1).server.server.weights
     assert all(torch.equal(t, plain[name]) for name, t in server.server.weights.items())
+
+
+def signed_upto(verb, gone=()):
+    "A signing server and its federation as they are before `verb`; clients `gone` fall silent at `masked`."
+    server, federation = signing(named())
+    federation.faults = Strike({(0, "masked", id): "silent" for id in gone})
+    server.begin(federation.ids, 0)
+    for step in server.steps(federation.ids, 0):
+        if step.verb == verb: return server, federation, step
+        take(step, federation, server)
+
+
+def crowd(there, agreed, signatures):
+    return Msg({"signatures": torch.stack([signatures[id] for id in agreed])},
+               {"there": there, "agreed": agreed})
+
+
+def test_who_leaves_at_agree_is_in_the_sum():
+    server, federation, step = signed_upto("agree")
+    federation.faults = Strike({(0, "agree", 3): "silent"})
+    take(step, federation, server)
+    assert server.here == [0, 1, 2, 4] and server.there == [0, 1, 2, 3, 4]
+    take(server.steps(federation.ids, 0)[-1], federation, server)
+    plain = trial(secure(), workers=1).server.server.weights
+    assert all(torch.equal(t, plain[name]) for name, t in server.server.weights.items())
+
+
+def test_no_client_opens_a_crowd_that_others_were_not_told():
+    "Each would be a good crowd, and together they open the masks of client 0 with everybody."
+    server, federation, _ = signed_upto("agree")
+    told = {0: [0, 1, 2], 1: [0, 1, 3], 2: [0, 2, 3], 3: [0, 3, 4], 4: [0, 3, 4]}
+    answers = ask(federation, "agree", lambda id: there(told[id]), list(told))
+    signatures = {id: msg.tensors["signature"] for id, msg in answers.items()}
+    with pytest.raises(TooFewReplies, match="known as client . has not signed who is there"):
+        ask(federation, "unmask", lambda id: crowd(told[id], told[id], signatures), list(told))
+    with pytest.raises(TooFewReplies, match=r"agreed=\[3, 4\] must be 3 or more"):
+        ask(federation, "unmask", crowd([0, 3, 4], [3, 4], signatures), [3, 4])
+    with pytest.raises(TooFewReplies, match="agreed="): ask(federation, "unmask", there(told[3]), [3])
+
+
+def test_a_client_signs_one_crowd_in_a_round():
+    server, federation, _ = signed_upto("agree")
+    before, everybody = dict(federation.states), list(range(5))
+    ask(federation, "agree", there(everybody), everybody)
+    federation.states = dict(before)
+    with pytest.raises(TooFewReplies, match="another 'agree'"):
+        ask(federation, "agree", there([0, 1, 2]), [0, 1, 2])
+
+
+def test_a_server_that_dies_before_unmask_asks_again_with_new_signatures():
+    server, federation, step = signed_upto("agree", gone=[4])
+    before = dict(federation.states)
+    for _ in range(2):
+        federation.states = dict(before)
+        server.here[:] = server.there
+        take(step, federation, server)
+        answers = ask(federation, "unmask", server._agreed(0), server.here)
+        assert sorted(answers) == [0, 1, 2, 3]
 
 
 def test_nobody_answers_beside_one_who_is_made_up():

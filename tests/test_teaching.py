@@ -126,9 +126,23 @@ def test_an_assignment_that_is_there_stays_as_it_is(work, capsys):
     assert before == {path: path.read_bytes() for path in work.rglob("*") if path.is_file()}
 
 
+def test_a_copy_is_opened_and_filled_where_one_is(tmp_path, monkeypatch, capsys):
+    opened = []
+    monkeypatch.setattr(command.subprocess, "call", lambda line: opened.append(line[-1]) or 0)
+    monkeypatch.chdir(tmp_path)
+    assert main(["lab", "01"]) == 0
+    monkeypatch.chdir(tmp_path / "course" / "engine")
+    assert main(["lab", "01"]) == 0 and main(["copy"]) == 0
+    name = Path("course") / "01_drift.ipynb"
+    assert opened == [str(name), str(tmp_path.resolve() / name)]
+    assert not [*(tmp_path / "course").rglob("course")] and "copied into" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("line, said", [
     ("assignment nosuch x", "chapter 'nosuch' is unknown"), ("assignment all x", "of one chapter, not"),
     ("assignment wire x --hidden 0", "--hidden 0 must be 1 or more"),
+    ("assignment wire x --seed -1", "--seed -1 must be 0 or more"),
+    ("assignment evidence/left_open x", "has no exercises"),
     ("grade nowhere a.ipynb", "holds no assignment"),
     ("grade WORK nowhere.ipynb", "is not a notebook"), ("grade WORK x --patience 0", "must be above 0"),
     ("slides nosuch", "chapter 'nosuch' is unknown"), ("slides all", "of one chapter, not of all"),
@@ -447,6 +461,8 @@ def test_what_is_solved_is_noted_in_a_readers_copy_alone(tmp_path, monkeypatch, 
     solve()
     assert solved_in(progress_file()) == {"stacked": ["heights"]}
     assert capsys.readouterr().out == "correct on 2 cases\ncorrect on 2 cases, noted in progress.json\n"
+    assert main(["progress", "--folder", "elsewhere"]) == 2
+    assert "'elsewhere' is no copy" in capsys.readouterr().err
     assert main(["progress"]) == 0
     out = capsys.readouterr().out
     assert re.search(r"engine/stacked +1 of 3 +own_means, groups", out) and "\n1 of " in out

@@ -272,6 +272,7 @@ def test_ledger_counts_every_byte():
                 ledger.record(r, way, client, "fit", data)
     assert ledger.total() == sum(n for *_, n in sent) == sum(ledger.so_far.values())
     assert ledger.total(way="up", round=2) == sum(n for r, way, _, n in sent if (r, way) == (2, "up"))
+    assert ledger.total(round=(0, 1)) == ledger.total(round=[0, 1])
     assert ledger.total(round=[0, 1], client=1) == sum(n for r, _, c, n in sent if r < 2 and c == 1)
     assert ledger.payload(round=0, way="up", client=0) == 10 * 4 + 2
     assert {row["tensor"]: row["bytes"] for row in ledger.table("tensor")} == {"w": 4 * 4 * (10 + 11 + 12),

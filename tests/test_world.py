@@ -248,6 +248,13 @@ def test_damaged_idx_is_refused(tmp_path, data):
     with pytest.raises(UserError, match="damaged"): world.read_idx(tmp_path, "torn")
 
 
+def test_a_packed_file_with_a_wrong_byte_is_damaged(tmp_path):
+    packed = bytearray(gzip.compress(bytes(range(250)) * 4))
+    packed[12] ^= 0xff
+    (tmp_path / "odd.gz").write_bytes(packed)
+    with pytest.raises(UserError, match="damaged"): world.read_idx(tmp_path, "odd")
+
+
 def test_the_table_of_sets():
     kinds = [known.kind for known in SETS.values()]
     counts = {kind: kinds.count(kind) for kind in kinds}

@@ -13,7 +13,7 @@ from fedbook.evidence.fedgtea import fedgtea_attack_claims, fedgtea_claims, fedg
 from fedbook.evidence.fedklpr import fedklpr_claims
 from fedbook.evidence.fedmox import fedmox_claims
 from fedbook.evidence.fedreplay import fedreplay_attack_claims, fedreplay_claims
-from fedbook.kit.report import read_results
+from fedbook.kit.report import read_results, results_files
 
 HEADLINES: dict[str, Sequence[Callable[[Results], object]]] = {
     "evidence/fedreplay": [fedreplay_claims],
@@ -38,7 +38,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     "Judge every results file of a folder, write it, say how its claims came out, and return the exit code."
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", nargs="?", default="results")
-    for path in sorted(Path(parser.parse_args(argv).folder).glob("*.json")):
+    folder = Path(parser.parse_args(argv).folder)
+    files = results_files(folder)
+    if not files:
+        print(f"judge: {folder} holds no kept results", file=sys.stderr)
+        return 2
+    for path in files:
         try:
             read_results(path)
             results = Results.read(path)

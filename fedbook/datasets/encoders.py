@@ -281,6 +281,7 @@ def local_weights(name: str) -> Path | None:
     if path or "package" in facts: return path
     if "url" in facts: cached = _hub_file(facts["url"])
     else:
+        needs("huggingface_hub")
         from huggingface_hub import try_to_load_from_cache
 
         cached = try_to_load_from_cache(*facts["hub"])

@@ -15,6 +15,7 @@ import re
 import socket
 import warnings
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -143,7 +144,7 @@ def _jpeg_names(path):
     "The sorted names of the .jpg files in the zip file at `path`. `UserError` if it is no zip file."
     try:
         with zipfile.ZipFile(path) as file: return sorted(n for n in file.namelist() if n.endswith(".jpg"))
-    except (zipfile.BadZipFile, OSError) as error:
+    except (zipfile.BadZipFile, zlib.error, OSError) as error:
         raise UserError(f"{path} is damaged ({error}); copy it again") from None
 
 def _jpegs(path, names):
@@ -155,7 +156,7 @@ def _jpegs(path, names):
         with zipfile.ZipFile(path) as file:
             decoded = [np.asarray(Image.open(io.BytesIO(file.read(n))).convert("RGB"))
                        for n in progress(names, path.name)]
-    except (zipfile.BadZipFile, OSError) as error:
+    except (zipfile.BadZipFile, zlib.error, OSError) as error:
         raise UserError(f"{path} is damaged ({error}); copy it again") from None
     return torch.from_numpy(np.stack(decoded)).permute(0, 3, 1, 2).contiguous()
 
@@ -355,7 +356,7 @@ def _part_folder(path, part):
     "The folder of `part` (train, query or gallery) in `path`; raises `UserError` if there is none."
     for name in _PARTS[part]:
         below = [f for f in path.rglob(name) if f.is_dir() and is_visible(f, path)]
-        found = [path] if path.name == name else below
+        found = below or [path] * (path.name == name)
         if found: return min(found, key=lambda f: (len(f.parts), str(f)))
     raise UserError(f"path={str(path)!r} holds no folder {' or '.join(_PARTS[part])} for part={part!r}")
 

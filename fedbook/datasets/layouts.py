@@ -1,6 +1,7 @@
 "Three layouts that people bring, and how to tell them: Pascal VOC, YOLO, and LEAF's JSON."
 
 import math
+import re
 import xml.etree.ElementTree as xml
 from pathlib import Path
 from typing import NamedTuple
@@ -37,10 +38,10 @@ LAYOUTS = {
 
 def layout_of(root: Path) -> str | None:
     "Return `voc`, `yolo` or `leaf` where the folder `root` is laid out so, else None."
-    names = _folder_names(root)
+    names = _folders_by_name(root).keys()
     if {"annotations", "jpegimages"} <= names:
         return "voc"
-    inner = [_folder_names(root / name) for name in names & set(_PARTS)]
+    inner = [_folders_by_name(part).keys() for part in _folders_of_parts(root)]
     if any({"images", "labels"} <= each for each in [names, *inner]):
         return "yolo"
     if _leaf_files(root, "train"):
@@ -48,10 +49,17 @@ def layout_of(root: Path) -> str | None:
     return None
 
 
-def _folder_names(root):
-    if not root.is_dir():
-        return set()
-    return {folder.name.lower() for folder in visible_folders(root)}
+def _folders(root):
+    return visible_folders(root) if root.is_dir() else []
+
+
+def _folders_by_name(root):
+    "The visible folders in `root` by their names in small letters."
+    return {folder.name.lower(): folder for folder in _folders(root)}
+
+
+def _folders_of_parts(root):
+    return [folder for folder in _folders(root) if _part_named(folder.name)]
 
 
 def refuse_layout(root: Path) -> None:
@@ -82,7 +90,10 @@ _PARTS = {
 def _halves(named, root):
     """`named`, a dict from part to rows, as train and test (test, else val), or all in one where one of them
     is missing."""
-    filled = {name: rows for name, rows in named.items() if rows}
+    boxed = {
+        name: rows for name, rows in named.items() if any(row[2] for row in rows)
+    }
+    filled = boxed or {name: rows for name, rows in named.items() if rows}
     if not filled:
         raise UserError(f"path={str(root)!r} holds no labelled pictures")
     train = next((filled[n] for n in ("train", "training") if n in filled), [])
@@ -99,7 +110,7 @@ def _halves(named, root):
 def voc(root: Path) -> Labelled:
     """Return the set in the folder `root` with Annotations (XML) and JPEGImages. Its parts are those of
     ImageSets/Main, where there are such lists. Pixels are counted from 1 in VOC, and from 0 here."""
-    folders = {f.name.lower(): f for f in visible_folders(root)}
+    folders = _folders_by_name(root)
     files = visible_files(folders["annotations"], {".xml"})
     if not files:
         raise UserError(f"path={str(root)!r} has no Annotations/*.xml")
@@ -175,22 +186,31 @@ def yolo(root: Path) -> Labelled:
 
 def _yolo_images(root):
     "The folders with pictures, each with labels of the same place."
-    inner = [root / part for part in _PARTS if (root / part).is_dir()]
-    tops = [f / "images" for f in [root, *inner] if (f / "images").is_dir()]
-    for top in tops:
-        parts = [f for f in visible_folders(top) if f.name.lower() in _PARTS]
-        yield from parts or [top]
+    for folder in [root, *_folders_of_parts(root)]:
+        top = _folders_by_name(folder).get("images")
+        if top:
+            yield from _folders_of_parts(top) or [top]
 
 
 def _yolo_part(images, root):
     parts = images.relative_to(root).parts
-    return next((p.lower() for p in parts if p.lower() in _PARTS), "all")
+    return next(filter(None, map(_part_named, parts)), "all")
+
+
+def _part_named(folder):
+    "The part that the name of a folder means, perhaps with a year behind it (train2017), else None."
+    name = re.sub(r"[-_ ]?\d{2,4}$", "", folder.lower())
+    return name if name in _PARTS else None
+
+
+def _labels_in(folder):
+    return _folders_by_name(folder).get("labels", folder / "labels")
 
 
 def _yolo_rows(images):
     "(picture, (height, width), boxes) of each picture below the folder `images`."
-    top = images if images.name == "images" else images.parent
-    labels = top.parent / "labels" / images.relative_to(top)
+    top = images if images.name.lower() == "images" else images.parent
+    labels = _labels_in(top.parent) / images.relative_to(top)
     found = []
     for place in visible_files(images, PICTURES):
         file = labels / place.relative_to(images).with_suffix(".txt")
@@ -225,7 +245,7 @@ def _yolo_box(line, size, file):
 def _yolo_names(root, count):
     "The names of the classes, for labels up to `count`."
     listed = [*sorted(root.glob("*.yaml")), *sorted(root.glob("*.yml"))]
-    lists = [root / "classes.txt", root / "labels" / "classes.txt"]
+    lists = [root / "classes.txt", _labels_in(root) / "classes.txt"]
     names = next(filter(None, map(_yaml_names, listed)), None)
     if names is None:
         file = next((f for f in lists if f.is_file()), None)

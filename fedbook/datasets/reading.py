@@ -25,7 +25,10 @@ TABLES = frozenset({".csv", ".tsv"})
 
 def shown(path: str | Path) -> str:
     "Return `path` as text for a reader, with `~` for the home folder."
-    return str(path).replace(str(Path.home()), "~", 1)
+    try:
+        return str("~" / Path(path).relative_to(Path.home()))
+    except ValueError:
+        return str(path)
 
 
 # ---- pictures
@@ -362,13 +365,20 @@ def table(path: Path) -> tuple[list[str], np.ndarray]:
     else:
         rows = [line.split() for line in lines]
     first = [_number(field, mark) for field in rows[0]]
-    if None in first:
+    if None in first or _are_counted(first):
         names, rows = [name.strip() for name in rows[0]], rows[1:]
     else:
         names = [f"column {k}" for k in range(1, len(first) + 1)]
     return _without_line_numbers(
         names, _numbers(names, rows, mark, path), path
     )
+
+
+def _are_counted(first):
+    "Whether the fields of a table's first line are 0, 1, 2 and so on, as pandas calls columns without names."
+    numbers = [v for v in first if v is not None and not np.isnan(v)]
+    blank = len(first) - len(numbers)
+    return len(numbers) > 1 and blank <= 1 and numbers == [*range(len(numbers))]
 
 
 def _number(field, mark):

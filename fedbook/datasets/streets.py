@@ -603,7 +603,8 @@ def _coco_halves(path):
     def first(*halves):
         patterns = [f"{depth}{kind}{half}*.json" for kind in ("*instances*", "*") for half in halves
                     for depth in ("", "*/")]
-        found = (f for p in patterns for f in sorted(path.glob(p)) if is_visible(f, path))
+        found = (f for p in patterns for f in sorted(path.glob(p)) if is_visible(f, path)
+                 and (halves == ("train",) or "train" not in f.name.lower()))
         return next((str(f.relative_to(path)) for f in found), None)
     train, test = first("train"), first("val", "test")
     if not (train and test):

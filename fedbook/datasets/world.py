@@ -13,6 +13,7 @@ import gzip
 import hashlib
 import math
 import os
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -473,7 +474,7 @@ def read_idx(folder: Path, name: str) -> np.ndarray:
     there is neither, and `UserError` if it is damaged."""
     plain, packed = folder / name, folder / f"{name}.gz"
     try: data = plain.read_bytes() if plain.is_file() else gzip.decompress(packed.read_bytes())
-    except (gzip.BadGzipFile, EOFError): raise UserError(f"{packed} is damaged; fetch it again") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error): raise UserError(f"{packed} is damaged; fetch it again") from None
     shape = [int.from_bytes(data[4 + 4 * d:8 + 4 * d], "big") for d in range(data[3] if len(data) > 3 else 0)]
     if data[:3] != b"\0\0\x08" or len(data) != 4 + 4 * len(shape) + math.prod(shape):
         raise UserError(f"{folder / name} is not a whole idx file of bytes")

@@ -265,13 +265,15 @@ class BufferedServer(Server):
     """FedBuff's server (Nguyen et al. 2022, Algorithm 1): keeps `per_round` clients at work (None: all), and
     adds to the weights `step` times the sum of (1 + age) ** -`exponent` * update over the updates that came,
     divided by their number (equation (3)). `model` gives the first weights, `seed` draws clients. A client
-    that has not answered after `patience` rounds may be asked again; with 1, rounds are synchronous."""
+    that has not answered after `patience` rounds may be asked again, one whose answer is known to be lost at
+    once; with a patience of 1, rounds are synchronous."""
     keeps = ("weights", "out")
+    refuses = {"aggregate": "its step weighs each answer by its age",
+               "mods": "its clients answer updates, and a mod would take them for weights"}
 
     def __init__(self, model: nn.Module, per_round: int | None = None, seed: int = 0, step: float = 1.0,
                  exponent: float = 0.5, patience: int = 10**9) -> None:
         super().__init__(model, per_round, seed)
-        self.refuses = {"aggregate": "its step weighs each answer by its age"}
         self.step, self.exponent, self.patience = step, exponent, patience
         self.out: dict[int, int] = {}
 
@@ -298,6 +300,11 @@ class BufferedServer(Server):
             landed += 1
         self.out = out
         if landed: self.weights = stepped(self.weights, mean.value(), self.step * mean.weight / landed)
+
+    def unheard(self, rows: list[dict]) -> None:
+        "Free the clients in `rows` (`round` in which it was asked, `client`): their answers will not come."
+        lost = {(row["client"], row["round"]) for row in rows}
+        self.out = {id: asked for id, asked in self.out.items() if (id, asked) not in lost}
 
 # %% ../../nbs/deploy/buffered.ipynb #23a00040
 @dataclass(frozen=True)

@@ -159,7 +159,8 @@ def _read(path):
 
     try: return x509.load_pem_x509_certificate(path if isinstance(path, bytes) else Path(path).read_bytes())
     except (OSError, ValueError) as error:
-        raise UserError(f"{path!r:.80} is not a certificate that can be read ({error})") from None
+        shown = f"{path!r:.80}" if isinstance(path, bytes) else repr(str(path))
+        raise UserError(f"{shown} is not a certificate that can be read ({error})") from None
 
 # %% ../../nbs/deploy/nodes.ipynb #3ac41781
 _DATE = "%Y-%m-%d at %H:%M UTC"
@@ -180,13 +181,14 @@ def check_certificate(shown: str | Path | bytes, authority: str | Path, host: st
     except (ValueError, TypeError, InvalidSignature):
         raise UserError(f"the certificate is foreign: not the authority in {str(authority)!r} has signed it, "
                         "but another; is ca.pem that of this federation?") from None
-    if now > end: raise UserError(f"the certificate expired on {end:{_DATE}}; renew it on the server: "
-                        "fedbook flower-renew KEYS, and start flower-superlink again")
+    if now > end: raise UserError(f"the certificate expired on {end:{_DATE}}; renew it where the "
+                        "folder `authority` is kept: fedbook flower-renew KEYS; then take KEYS/server to the "
+                        "server and start flower-superlink there again")
     if now < server.not_valid_before_utc:
         raise UserError(f"the certificate is not good before {server.not_valid_before_utc:{_DATE}}; this "
                         f"machine's clock says {now:{_DATE}}")
     names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    if _named(host) not in names:
+    if str(_named(host).value).lower() not in {str(name.value).lower() for name in names}:
         raise UserError(f"the certificate is for {', '.join(str(name.value) for name in names)}, and not for "
                         f"{host!r}; certify it for that name, or call the server by one of these")
     return end
@@ -477,6 +479,8 @@ def _hand_over(authority, server):
     "Move the server's certificate and key from the folder of the authority to that of the server."
     for file in ("server.pem", "server.key"): (authority / file).replace(server / file)
 
+def _address(host, port): return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
 def _known(public):
     "The file that says which of the keys `public` is which client's."
     return "".join(f"{i} {key}\n" for i, key in enumerate(public))
@@ -505,12 +509,12 @@ def write_keys(folder: str | Path, host: str, count: int, days: float = 90.0, po
         (machine / "node.json").write_text(json.dumps({"client": i, "host": host, "port": port}))
         shutil.copy(machine / "key.pub", place / f"desk/node{i}.pub")
     for machine in (place / "server", *machines[2:]): (machine / "known.txt").write_text(known)
-    link = f'[superlink.nodes]\naddress = "{host}:{port}"\nroot-certificates = "{at}/desk/ca.pem"\n'
+    link = f'[superlink.nodes]\naddress = "{_address(host, port)}"\nroot-certificates = "{at}/desk/ca.pem"\n'
     (place / "desk/config.toml").write_text(link)
     register = [f"   flwr supernode register {at}/desk/node{i}.pub nodes" for i in range(count)]
-    here = host in ("127.0.0.1", "localhost")
+    here, everywhere = host in ("127.0.0.1", "localhost", "::1"), "::" if ":" in host else "0.0.0.0"
     others = f"node0 to node{count - 1}" if count > 1 else "the only one"
-    return _LINES.format(folder=place, at=at, days=days, port=port, address=host if here else "0.0.0.0",
+    return _LINES.format(folder=place, at=at, days=days, port=port, address=host if here else everywhere,
                          count=count, register="\n".join(register), others=others)
 
 # %% ../../nbs/deploy/nodes.ipynb #6c0a9e16
@@ -577,7 +581,7 @@ def _node_command(place, told, data):
              "key": f"{place}/key", "known": f"{place}/known.txt"}
     if data: words["folder"] = str(Path(data).resolve())
     config = " ".join(f"{name}={json.dumps(value)}" for name, value in words.items())
-    program, server = Path(sys.executable).parent / "flower-supernode", f"{told['host']}:{told['port']}"
+    program, server = Path(sys.executable).parent / "flower-supernode", _address(told["host"], told["port"])
     return [str(program), "--superlink", server, "--port", str(_free_port()), "--root-certificates",
             f"{place}/ca.pem", "--auth-supernode-private-key", f"{place}/key", "--node-config", config]
 

@@ -37,7 +37,14 @@ EXTRAS = {
         "sklearn",
         "yaml",
     ),
-    "vision": ("PIL", "open_clip", "timm", "torchmetrics", "torchvision"),
+    "vision": (
+        "PIL",
+        "huggingface_hub",
+        "open_clip",
+        "timm",
+        "torchmetrics",
+        "torchvision",
+    ),
     "flower": ("cryptography", "flwr"),
     "dp": ("dp_accounting", "opacus"),
 }

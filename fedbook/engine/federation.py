@@ -288,7 +288,8 @@ class Server:
     decides which. `keeps` names the attributes that a checkpoint must hold. `begin(ids, r)` is called when
     round `r` with clients `ids` begins, or goes on after a stop. `aggregate` makes one state of many, in
     every merge; `refuses` says, under `aggregate` or `mods`, why a server can take no other than the mean, or
-    no mods that lose something."""
+    no mods that lose something. A server with a method `unheard(rows)` is given, after an exchange, the rows of
+    the ledger's `absent` that are new."""
 
     keeps: tuple[str, ...] = ("weights",)
     refuses: dict[str, str] = {}
@@ -515,7 +516,7 @@ def _sides(client):
 def _seed(client):
     "The client's own seed, or that of the client that it wraps; 0 where there is none."
     seeds = (getattr(side, "seed", None) for side in _sides(client))
-    known = (seed for seed in seeds if isinstance(seed, int) and seed >= 0)
+    known = (int(seed) for seed in seeds if isinstance(seed, (int, np.integer)) and seed >= 0)
     return next(known, 0)
 
 
@@ -900,7 +901,8 @@ class Federation:
                 f"transport={transport!r:.60} does not serve calls; give InProcess(make_client) or the like"
             )
         self.transport = transport
-        self.ids = list(range(ids)) if isinstance(ids, int) else list(ids)
+        several = range(ids) if isinstance(ids, (int, np.integer)) else ids
+        self.ids = [int(id) for id in several]
         self.min_replies = min_replies
         self.faults = faults
         self.most = most
@@ -1083,10 +1085,14 @@ def run(
             exchange = federation.exchange(
                 step.verb, step.say, step.to, server.accept
             )
+            before = federation.ledger.missed
             with closing(exchange) as replies:
                 step.merge(replies)
                 for _ in replies:
                     pass
+            new = federation.ledger.missed - before
+            if new and hasattr(server, "unheard"):
+                server.unheard(federation.ledger.absent[-new:])
             place = Position(r, i + 1, ids)
         note = getattr(federation.transport, "note", "")
         bar.set_postfix_str(note, refresh=False)
@@ -1219,15 +1225,24 @@ class Experiment:
         self, folder: str = "", device: str = "", **sizes: Any
     ) -> "Experiment":
         """The experiment on a machine of its own: with the data in `folder` in place of `sizes.data`, on
-        `device`, with other `sizes`, such as batch=8. Raises `UserError` for a folder that is missing or
-        empty, and for what `lab.choose` and `lab.torch_device` refuse."""
+        `device`, with other `sizes`, such as batch=8. An aggregate, or a mod, that has `at_home()` becomes
+        what this answers: its noise comes from the system there. Raises `UserError` for a folder that is
+        missing or empty, and for what `lab.choose` and `lab.torch_device` refuse."""
         if folder:
             sizes["data"] = _own_folder(folder)
-        if not device and not sizes:
+        mine = (self.aggregate, *self.mods)
+        aggregate, *mods = map(_at_home, mine)
+        if not device and not sizes and (aggregate, *mods) == mine:
             return self
         chosen = choose({"here": self.sizes}, "here", sizes)
         place = str(torch_device(device)) if device else self.device
-        return replace(self, sizes=chosen, device=place)
+        return replace(
+            self,
+            sizes=chosen,
+            device=place,
+            aggregate=aggregate,
+            mods=tuple(mods),
+        )
 
     def own_client(
         self,
@@ -1259,6 +1274,10 @@ class Experiment:
             (field.name, getattr(self, field.name)) for field in fields(self)
         )
         return _revive, (type(self), named)
+
+
+def _at_home(part):
+    return part.at_home() if hasattr(part, "at_home") else part
 
 
 def _own_folder(folder):
@@ -1357,13 +1376,14 @@ class Wrapped:
 
 class WrappedClient:
     """A client around another, `client`: a subclass says in `fit` what becomes of
-    its answer. The private state is that of the client inside."""
+    its answer. The private state is that of the client inside, and so are the mods."""
 
     verbs: tuple[str, ...] = ("fit",)
     keeps: tuple[str, ...] = ("client",)
 
     def __init__(self, client: Any) -> None:
         self.client = client
+        self.mods = getattr(client, "mods", ())
 
     def state(self) -> Msg:
         return self.client.state()

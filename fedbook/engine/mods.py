@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from fedbook.engine.errors import Unfit
 from fedbook.engine.local import State
-from fedbook.engine.wire import Msg
+from fedbook.engine.wire import Msg, Refused
 
 
 class Mod(Protocol):
@@ -76,6 +76,15 @@ def arriving(mods: Sequence[Mod], sent: Msg, reply: Msg) -> Msg:
         return reply
     for mod in reversed(mods):
         written = mod.arrive(written, start)
+    odd = [
+        name
+        for name, t in written.items()
+        if name not in start or t.shape != start[name].shape
+    ]
+    if odd:
+        raise Refused(
+            f"{odd[:3]} are no changes of the weights that were sent"
+        )
     whole = {name: start[name] + change for name, change in written.items()}
     return Msg({**whole, **beside}, reply.meta)
 

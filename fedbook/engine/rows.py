@@ -8,7 +8,6 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, asdict, fields
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -53,17 +52,29 @@ def _processor() -> str:
     return named[1] if named else platform.processor() or platform.machine()
 
 
+def _line(value):
+    "`value` as JSON in one line, without blanks; numbers of NumPy and PyTorch as plain ones."
+    return json.dumps(value, separators=(",", ":"), default=_plain)
+
+
+def _plain(value):
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(
+        f"{value!r:.60} is a {type(value).__name__}, which JSON cannot hold"
+    )
+
+
 def results_text(body: dict) -> str:
     """The results `body` as the text of a `results.json`: without blanks, and with a line for each fact, row
     and claim."""
-    line = partial(json.dumps, separators=(",", ":"))
     facts = []
     for key, value in body.items():
         if key in ("rows", "claims"):
-            text = "[\n" + ",\n".join(map(line, value)) + "\n]"
+            text = "[\n" + ",\n".join(map(_line, value)) + "\n]"
         else:
-            text = line(value)
-        facts.append(f"{line(key)}:{text}")
+            text = _line(value)
+        facts.append(f"{_line(key)}:{text}")
     return "{\n" + ",\n".join(facts) + "\n}\n"
 
 
@@ -230,11 +241,16 @@ class Rows:
         return body, mark
 
     def _other_facts(self, body):
-        "The facts in which `body` differs; a size that it lacks was not there yet, and counts as its default."
+        """The facts on which rows depend in which `body` differs; a size that it lacks was not there yet, and counts
+        as its default."""
         kept = dict(body)
         if isinstance(body.get("sizes"), dict):
             kept["sizes"] = {**self._defaults, **body["sizes"]}
-        return [k for k, v in self.facts.items() if kept.get(k) != v]
+        return [k for k, v in self._facts_of_rows().items() if kept.get(k) != v]
+
+    def _facts_of_rows(self):
+        "The facts on which rows depend: all but the level of the claims' intervals."
+        return {k: v for k, v in self.facts.items() if k != "level"}
 
     def _keep_old_rows(self):
         old, _ = self._on_disk()
@@ -324,7 +340,7 @@ class Rows:
         changed since."""
         if not self.facts["stamp"]:
             return None
-        about = json.dumps([what, seed, self.facts])
+        about = json.dumps([what, seed, self._facts_of_rows()])
         digest = hashlib.sha256(about.encode()).hexdigest()[:12]
         name = re.sub(r"[^a-zA-Z0-9]+", "-", what)
         return self.folder / f"{name}-{digest}.safetensors"
@@ -367,7 +383,7 @@ class Rows:
             new = _key(value) if kind == "row" else None
             if not self._goes_on(new):
                 return self._save()
-            line = json.dumps([kind, value], separators=(",", ":"))
+            line = _line([kind, value])
             append_line(journal_of(self.file), self._saved[1], line)
 
     def _goes_on(self, new):

@@ -147,7 +147,7 @@ def progress(
 def bytes_text(n: float) -> str:
     "`n` bytes for a reader: 512 B, 1.5 kB, 3.2 MB (powers of 1000)."
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if n >= size:
+        if n >= 0.9995 * size:
             return f"{n / size:.3g} {unit}"
     return f"{n:.0f} B"
 

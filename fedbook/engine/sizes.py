@@ -199,6 +199,8 @@ def _check_value(name, value, known):
 
 def _read(name: str, value: Any, now: Any, hint: Any = None) -> Any:
     "`value` (perhaps a text) as the type of the field's present value `now`; an empty tuple has it from `hint`."
+    if hasattr(value, "tolist"):
+        value = value.tolist()
     kind = type(now)
     if kind is tuple and isinstance(value, (str, list, tuple)):
         parts = value

@@ -11,9 +11,10 @@ __all__ = ['Refused', 'Msg', 'part', 'labelled', 'as_integers', 'to_bits', 'from
 # %% ../../nbs/engine/wire.ipynb #606a14ee
 import json
 import math
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -507,7 +508,7 @@ def _fingerprint(value, deep=4):
         return value.get_state().numpy().tobytes()
     if isinstance(value, dict):
         return {key: _fingerprint(v, deep) for key, v in value.items()}
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple, deque)):
         return [_fingerprint(v, deep) for v in value]
     if isinstance(value, (set, frozenset)):
         return set(value)
@@ -515,6 +516,12 @@ def _fingerprint(value, deep=4):
         return value.shape, value.tobytes()
     if isinstance(value, np.random.Generator):
         return repr(value.bit_generator.state)
+    if isinstance(value, np.random.RandomState):
+        return repr(value.get_state(legacy=False))
+    if isinstance(value, Random):
+        return value.getstate()
+    if isinstance(value, bytearray):
+        return bytes(value)
     if value is None or isinstance(value, (int, float, str, bytes)):
         return repr(value)
     if (
@@ -699,7 +706,7 @@ def _fits(values, wanted):
     for name, want in wanted.items():
         if name not in values:
             continue
-        several = isinstance(want, (list, set, range))
+        several = isinstance(want, (list, tuple, set, range))
         value = values[name]
         fits = value in want if several else value == want
         if not fits:

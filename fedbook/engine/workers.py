@@ -24,6 +24,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
 from itertools import islice
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -425,6 +426,7 @@ class Thrifty:
         if short and self.one is None:
             many.close()
             self.one = InProcess(many.make_client, many.threads, many.patience)
+            self.one.pool.starts = many.starts
         elif self.one and not short:
             self.one.close()
             self.one = None
@@ -635,14 +637,34 @@ class Checkpoint:
 _MAY_CHANGE = ("rounds", "total", "seeds", "device")
 
 
+def _named(value):
+    "`value` as a text without addresses: a function by its name, a tensor by its bytes, the rest by its parts."
+    if isinstance(value, partial):
+        value = value.func, value.args, value.keywords
+    if isinstance(value, torch.Tensor):
+        raw = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        return f"{value.dtype} {tuple(value.shape)} {hashlib.sha256(raw.numpy()).hexdigest()}"
+    if isinstance(value, dict):
+        value = tuple(value.items())
+    if isinstance(value, (tuple, list)):
+        return f"({', '.join(map(_named, value))})"
+    if is_dataclass(value) and not isinstance(value, type):
+        parts = [getattr(value, field.name) for field in fields(value)]
+        return f"{type(value).__qualname__}{_named(parts)}"
+    text = repr(value)
+    if " at 0x" in text:
+        return getattr(value, "__qualname__", type(value).__qualname__)
+    return text
+
+
 def facts_of(experiment: Any, name: str = "") -> dict[str, str]:
     """What a run of `experiment` is a function of, as texts by name: its kind, and its fields with those of
     its sizes. A run may go on for more rounds, with a larger budget (`total`), and on another device."""
     if not is_dataclass(experiment) or isinstance(experiment, type):
-        text = repr(experiment)
-        if " at 0x" in text:
-            text = getattr(experiment, "__qualname__", type(experiment).__qualname__)
-        return {name or "experiment": text[:200]}
+        text = _named(experiment)
+        if len(text) > 200:
+            text = text[:200] + hashlib.sha256(text.encode()).hexdigest()
+        return {name or "experiment": text}
     found = {name or "experiment": type(experiment).__qualname__}
     for field in fields(experiment):
         if field.name not in _MAY_CHANGE:

@@ -548,7 +548,7 @@ profiles = {
 }
 
 # %% ../../nbs/evidence/fedcbdr.ipynb #13f00005
-configured = partial(as_sizes, FedCBDRSizes)
+configured = partial(as_sizes, FedCBDRSizes, settings=sequences)
 
 def by_hand(clients: Any, test_data: Any, config: FedCBDRSizes | dict | None = None,
             model: nn.Module | None = None, seed: int = 0) -> TaskByTask:

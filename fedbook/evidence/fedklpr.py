@@ -470,7 +470,8 @@ class DigitsExperiment(FedKLPRExperiment):
     @cached_property
     def world(self) -> list[DigitsData]:
         "The digits of each client."
-        return digits_world(self.seed, self.sizes.clients)
+        every = digits_world(self.seed, self.sizes.clients)
+        return [every[k] for k in self.sites or range(len(every))]
 
     @cached_property
     def lent(self) -> list:
@@ -483,7 +484,7 @@ class DigitsExperiment(FedKLPRExperiment):
 
     def client(self, id: int) -> DigitsClient:
         "Return client number `id`."
-        level = self.sizes.baselines[id] if self.sizes.baselines else None
+        level = self.sizes.baselines[self.sites[id] if self.sites else id] if self.sizes.baselines else None
         model, reference = self.lent
         return DigitsClient(id, model, reference, self.world[id], self.sizes, self.seed, level)
 

@@ -416,11 +416,13 @@ def write_assignment(name: str, folder: str | Path, seed: int | None = None, hid
     paths, that one last. Each exercise that has variations is asked for in one of them, drawn by `seed`
     (None: a random seed); with `students`, names, each has own ones, in a notebook in the folder of this name.
     Grading will add `hidden` random test cases to each exercise, drawn by `seed`. Raises `UserError` for an
-    unknown chapter, for `hidden` below 1, for a name of a student that is no name of a folder or comes twice,
+    unknown chapter and one without exercises, for `hidden` below 1 and `seed` below 0, for a name of a student that is no name of a folder or comes twice,
     and if `folder` exists."""
     chapter, path = next(iter(find(name).items()))
     if name in SEVERAL: raise UserError(f"an assignment is of one chapter, not of {name}")
+    if not tasks(path): raise UserError(f"chapter {chapter} has no exercises, so there is nothing to hand out")
     if hidden < 1: raise UserError(f"--hidden {hidden} must be 1 or more")
+    if seed is not None and seed < 0: raise UserError(f"--seed {seed} must be 0 or more")
     for student in students:
         if not re.fullmatch(r"\w[\w.-]*", student) or list(students).count(student) > 1:
             raise UserError(f"--students: {student!r} must be letters, digits, '.', '-' and '_', and come once")
@@ -1128,5 +1130,6 @@ def write_slides(name: str, target: str | Path = "", reveal: str = "") -> Path:
     file = Path(target or f"slides-{chapter.replace('/', '.')}.html")
     for mathjax in (r"<!-- Load mathjax -->.*?<!-- End of mathjax configuration -->", r"if\s*\(MathJax\.Hub.*?\}"):
         body = re.sub(mathjax, "", body, flags=re.S)
+    file.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, body.replace("</head>", f"<style>{_SLIDE_STYLE}</style>\n</head>", 1))
     return file

@@ -35,8 +35,8 @@ from fedbook.kit.questions import kept_results
 from fedbook.kit.report import (collect, failed_runs, fill, keep, read_results, result_name,
                                 row_cells, SIZES, write_report)
 from fedbook.kit.runs import (DRY, chapter_module, chapter_name, chapters, check_needs, code_cells, cores,
-                              encoders_of, find, made_up, module_name, notebooks_folder, offered,
-                              read_changes, run_chapter, run_chapters, run_stamp, SEVERAL, sizes_of,
+                              data_stamp, encoders_of, find, made_up, module_name, notebooks_folder, offered,
+                              read_changes, run_chapter, run_chapters, SEVERAL, sizes_of,
                               walk_chapter)
 from fedbook.kit.sandbox import held
 
@@ -99,7 +99,8 @@ def until_decided(path: Path, budget: float, most: int = 32, profile: str = "ful
                   out: str | Path = "runs", changes: dict | None = None, device: str = "auto",
                   **options: Any) -> Iterator[dict]:
     """Run the chapter at `path` with more and more seeds, as many as `looks(most)` plans for each
-    step, until no claim is `undecided` or the next step would exceed `budget` seconds in all. Yield
+    step, until no claim is `undecided`, `seeds` no longer adds to those that are, or the next step would
+    exceed `budget` seconds in all. Yield
     the dict of `run_chapter` after each step; its `measured` also counts the undecided claims. The other
     arguments, and `options`, are those of `run_chapter`.
 
@@ -120,7 +121,9 @@ def until_decided(path: Path, budget: float, most: int = 32, profile: str = "ful
             body = read_results(file)
             rows, lacking = body["rows"], undecided(body["claims"])
             more = sum(row["seconds"] for row in rows) / n * (following - n)
+            held = all(len(claim["values"]) < n for claim in lacking)
             end = "decided" if not lacking else "no more seeds" if n == most else \
+                "their rows have a number of seeds of their own, -p others=N or the like (see --help)" if held else \
                 f"{more / 60:.0f} more minutes exceed the budget" if spent + more > budget else ""
             said = f"{n} seeds at {level:.1%}, {len(lacking)} claims undecided{end and ', '}{end}"
             ran |= dict(measured=f"{said}: {ran['measured']}")
@@ -132,7 +135,7 @@ def _facts(path: Path, profile: str, seed: int, device: str, changes: dict, leve
     "What `Results` will hold true of such a run, but for its scale in words."
     sizes = json.loads(json.dumps(asdict(sizes_of(path, profile, changes))))  # type: ignore[arg-type]
     return dict(name=chapter_name(path), profile=profile, seed=seed, device=machine_name(torch_device(device)),
-                changes=changes, sizes=sizes, stamp=run_stamp(path), level=level)
+                changes=changes, sizes=sizes, stamp=data_stamp(path, changes), level=level)
 
 
 def copy_chapters(folder: str | Path) -> tuple[int, int]:
@@ -162,7 +165,7 @@ def _with_cure(message: str) -> str:
         known = re.findall(r"[\w-]+", wrong[2])
         near = get_close_matches(wrong[1], known, 2, 0.5)
         return f"{wrong[1]!r} is no command; {choices_text(known, near)}"
-    if message.startswith("unrecognized arguments"):
+    if message.startswith("unrecognized arguments") and "=" in message:
         return f"{message}; a size is changed with -p NAME=VALUE, without spaces, such as -p lr=0.05"
     return message
 
@@ -238,7 +241,7 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("--readme", help="write the counts of verdicts into this file's table of papers")
     commands.add_parser("data", help="data sets and weights: found, downloadable, or what to put where")
     copy = commands.add_parser("copy", help="copy the chapters into a folder to work in; what is there stays")
-    copy.add_argument("folder", nargs="?", default="course", help="a folder (course)")
+    copy.add_argument("folder", nargs="?", default="", help="a folder (the copy that we are in, or course)")
     _add_class(commands)
     _add_completion(parser)
     return parser
@@ -299,7 +302,7 @@ def _add_class(commands: Any) -> None:
     lab = commands.add_parser("lab", help="open a chapter in JupyterLab, in a copy of your own")
     lab.add_argument("name", nargs="?", default="00_start", help="a notebook or a module")
     progress = commands.add_parser("progress", help="which exercises are solved in your copy of the chapters")
-    for parser in (lab, progress): parser.add_argument("--folder", default="course", help="the copy")
+    for parser in (lab, progress): parser.add_argument("--folder", default="", help="the copy (this one, or course)")
     _add_mine(commands)
     work = commands.add_parser("assignment", help="write a chapter's exercises for students, and a grader")
     work.add_argument("name", help="a notebook (methods/fedavg) or a module (fedavg)")
@@ -368,8 +371,8 @@ def _first(ran: list[dict]) -> str:
 
 
 def _lab() -> str:
-    checkout = (notebooks_folder().parent / "Makefile").exists()
-    return "make lab" if checkout else "fedbook copy course"
+    made = Path.cwd() == notebooks_folder().parent and Path(".venv/installed").exists()
+    return "make lab" if made else "fedbook lab"
 
 
 def _check_run(args: argparse.Namespace) -> dict[str, str]:
@@ -524,6 +527,8 @@ def _report(args: argparse.Namespace) -> int:
     folder = runs_folder(args.folder)
     bodies, failed = collect(folder), failed_runs(folder)
     if not folder.is_dir(): raise UserError(f"folder={args.folder!r} is not there; run a chapter first")
+    if (folder / "results.json").exists():
+        raise UserError(f"folder {args.folder!r} is one run; name the folder of runs, {str(folder.parent)!r}")
     if not bodies and not failed:
         raise UserError(f"folder {args.folder!r} holds no results.json; run a chapter first")
     for body in (body for body in bodies if body["claims"]):
@@ -549,9 +554,16 @@ def _data(args: argparse.Namespace) -> int:
     return 0
 
 
+def _copy_folder(named: str) -> Path:
+    "The folder of the copy: the one that we are in, where no other was named."
+    here = progress_file()
+    return here.parent if here and not named else Path(named or "course")
+
+
 def _copy(args: argparse.Namespace) -> int:
-    copied, stayed = copy_chapters(args.folder)
-    print(f"{copied} chapters and answers copied into {args.folder}; {stayed} that were there stay.\n"
+    folder = _copy_folder(args.folder)
+    copied, stayed = copy_chapters(folder)
+    print(f"{copied} chapters and answers copied into {folder}; {stayed} that were there stay.\n"
           f"Work there: what you save changes your copy only. Delete a file to get the original again.")
     return 0
 
@@ -565,18 +577,18 @@ def _doctor(_: argparse.Namespace) -> int:
 def _open_lab(args: argparse.Namespace) -> int:
     path = next(iter(find(args.name).values()))
     needs("jupyterlab")
-    copy_chapters(args.folder)
-    target = Path(args.folder) / path.relative_to(notebooks_folder())
+    folder = _copy_folder(args.folder)
+    copy_chapters(folder)
+    target = folder / path.relative_to(notebooks_folder())
     return subprocess.call([sys.executable, "-m", "jupyterlab", str(target)])
 
 
 def _progress(args: argparse.Namespace) -> int:
-    here = progress_file()
-    rows = progress_rows("." if here else args.folder)
+    folder = _copy_folder(args.folder)
+    rows = progress_rows(folder)
     _print_table(rows)
     solved, all_ = (sum(int(row["solved"].split(" of ")[k]) for row in rows) for k in (0, 1))
-    file = here or Path(args.folder, PROGRESS)
-    print(f"\n{solved} of {all_} exercises solved; noted in {file}, sent nowhere")
+    print(f"\n{solved} of {all_} exercises solved; noted in {folder / PROGRESS}, sent nowhere")
     return 0
 
 

@@ -47,13 +47,17 @@ def read_results(path: str | Path) -> dict:
     raise UserError(f"file {str(path)!r} is not a results.json of fedbook; delete it or run its chapter again")
 
 
+def results_files(folder: str | Path) -> list[Path]:
+    "Return the sorted copies of results in `folder`, which are named as by `result_name`."
+    return sorted(f for f in Path(folder).glob("*.json") if re.search(rf"-({'|'.join(SIZES)})-\d", f.name))
+
+
 def collect(folder: str | Path) -> list[dict]:
     """Read all results files in `folder`: those of runs, `*/results.json`, and copies named as by
     `result_name`. Return them as dicts (see `read_results`), sorted by chapter name, profile and
     seed, without those of dry runs, which use made-up data. Raises `UserError` for a damaged
     file."""
-    files = [*Path(folder).glob("*/results.json"),
-             *(f for f in Path(folder).glob("*.json") if re.search(rf"-({'|'.join(SIZES)})-\d", f.name))]
+    files = [*Path(folder).glob("*/results.json"), *results_files(folder)]
     bodies = [body for body in map(read_results, sorted(files)) if not body.get("dry")]
     order = lambda b: (b["name"], SIZES.index(b["profile"]), b["seed"], len(b["changes"]), result_name(b))
     return sorted(bodies, key=order)
@@ -143,16 +147,23 @@ class Headline(NamedTuple):
 
 def headlines(bodies: Sequence[dict]) -> dict[str, list[Headline]]:
     """Return the claims of each paper in `bodies` (results files as dicts), by the paper's name. One
-    sentence is one claim: the first file that has it gives the verdict, and what other files found
-    becomes a part of its curve."""
-    found: dict[str, dict[str, Headline]] = {}
-    for body in bodies:
+    sentence is one claim: the first chapter that has it gives the verdict, by its run of the largest profile (of two,
+    the one with fewer changed sizes beside seeds, then with more seeds); what others found joins its curve."""
+    papers = (claim["of"] for body in bodies for claim in body["claims"] if not claim["own"])
+    found: dict[str, dict[str, Headline]] = {paper: {} for paper in papers}
+    for body in sorted(bodies, key=_place):
         for claim in body["claims"]:
             if claim["own"]: continue
-            known = found.setdefault(claim["of"], {})
+            known = found[claim["of"]]
             if claim["claim"] in known: known[claim["claim"]].claim["curve"].extend(_points(claim, body))
             else: known[claim["claim"]] = Headline(claim | dict(curve=list(claim["curve"])), measured_on(body))
     return {paper: list(several.values()) for paper, several in found.items()}
+
+
+def _place(body: dict) -> tuple[str, int, int, int]:
+    "Where a run stands among those with the same claim: the one that gives the verdict is first."
+    changed = len(body["changes"].keys() - {"seeds"})
+    return body["name"], -SIZES.index(body["profile"]), changed, -body["sizes"].get("seeds", 0)
 
 
 def _points(claim: dict, body: dict) -> list[dict]:

@@ -30,7 +30,7 @@ from typing import Any, BinaryIO
 import fedbook
 from fedbook.engine.errors import choices_text, needs, UserError
 from fedbook.engine.files import locked, run_dir, runs_folder, write_atomically
-from fedbook.engine.sizes import choose, meanings, Profile
+from fedbook.engine.sizes import choose, is_path, meanings, Profile
 
 
 def notebooks_folder() -> Path:
@@ -249,6 +249,17 @@ def run_stamp(path: Path) -> str:
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
 
 
+def data_stamp(path: Path, changes: dict | None = None) -> str:
+    """Return the `run_stamp` of the notebook at `path`, and behind it, where `changes` have files of your own as
+    `data`, a hash of their names, sizes and times: results for other files at the same place are not reused."""
+    data = (changes or {}).get("data", "")
+    root = Path(data).expanduser() if is_path(data) else None
+    if root is None or not root.exists(): return run_stamp(path)
+    files = sorted(file for file in (root.rglob("*") if root.is_dir() else [root]) if file.is_file())
+    told = [(file.relative_to(root).as_posix(), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    return f"{run_stamp(path)}-{hashlib.sha256(json.dumps(told).encode()).hexdigest()[:8]}"
+
+
 @cache
 def _write_whole_notebooks() -> None:
     from papermill.iorw import LocalHandler, papermill_io
@@ -447,7 +458,7 @@ def run_chapter(path: Path, profile: str = "quick", device: str = "auto", seed: 
         if fresh:
             for old in folder.iterdir(): shutil.rmtree(old) if old.is_dir() else old.unlink()
         error = execute(path, target, parameters, name, stop,
-                        **{"FEDBOOK_STAMP": run_stamp(path), **names})
+                        **{"FEDBOOK_STAMP": data_stamp(path, changes), **names})
     try: headline = json.loads((folder / "results.json").read_text())["headline"]
     except (OSError, ValueError): headline = ""
     return dict(chapter=name, measured="FAILED" if error else headline,

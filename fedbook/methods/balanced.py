@@ -385,10 +385,11 @@ def accept_kept(msg: Msg, asked: int) -> None:
 TRAINING = tuple(field.name for field in fields(FedCBDRTrainer))     # fields of a configuration that train
 S = TypeVar("S", bound=Profile)
 
-def as_sizes(kind: type[S], config: S | dict | None = None) -> S:
+def as_sizes(kind: type[S], config: S | dict | None = None, settings: dict[str, dict] | None = None) -> S:
     """Return sizes of the class `kind` with the fields in `config` (name to value; None keeps the default),
-    or `config` if it is one of `kind` already. Raises `UserError` for unknown keys and values of another
-    type."""
+    or `config` if it is one of `kind` already. A `setting` in `config` picks one of `settings`, whose fields
+    are taken where `config` has no other. Raises `UserError` for unknown keys, for a setting that is not
+    there, and for values of another type."""
     if isinstance(config, kind): return config
     if not isinstance(config or {}, dict):
         raise UserError(f"config is a {type(config).__name__}, expected a dict or {kind.__name__}")
@@ -397,7 +398,10 @@ def as_sizes(kind: type[S], config: S | dict | None = None) -> S:
     for key in cast(dict, config or {}):
         if key not in known:
             raise UserError(f"config has the unknown key {key!r}; known are {', '.join(sorted(known))}")
-    return cast(S, choose({"config": kind()}, "config", changes))
+    if settings is None and changes.get("setting"):
+        raise UserError(f"setting={changes['setting']!r} in config is not looked up here; put the fields of "
+                        "that row of the paper's table into config instead")
+    return cast(S, choose({"config": kind()}, "config", changes, settings))
 
 # %% ../../nbs/methods/balanced.ipynb #d5a44e7c
 class TrainingServer(TaskServer):

@@ -107,11 +107,11 @@ class Expandable(nn.Module):
 def expandable_cnn(classes: int, shape: tuple[int, ...] = (1, 28, 28)) -> Expandable:
     """Return an `Expandable` on the convolutions and the hidden layer (128 units) of FedAvg's small CNN, for
     `classes` classes at first and pictures of `shape` (C, H, W)."""
-    channels, size, _ = shape
-    side = ((size - 4) // 2 - 4) // 2
+    channels, *sides = shape
+    high, wide = (((side - 4) // 2 - 4) // 2 for side in sides)
     body = nn.Sequential(nn.Conv2d(channels, 16, 5), nn.MaxPool2d(2), nn.ReLU(),
                          nn.Conv2d(16, 32, 5), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(),
-                         nn.Linear(32 * side * side, 128), nn.ReLU())
+                         nn.Linear(32 * high * wide, 128), nn.ReLU())
     return Expandable(body, 128, classes, shape)
 
 # %% ../../nbs/methods/continual.ipynb #217609e5
@@ -549,11 +549,13 @@ class StreamExperiment(Experiment):
 experiment = StreamExperiment
 
 # %% ../../nbs/methods/continual.ipynb #8accf304
+def _given(sizes, seed, stream): return stream
+
 def run_stream(method: Method, stream: Stream, sizes: Any, seed: int, device: str | torch.device = "cpu",
                **options: Any) -> Outcome:
     """Run `method` over `stream` with `sizes` and `seed` on `device`; return the `Outcome`. `options` are
     keyword arguments of `engine.workers.trial`, such as `workers` or `checkpoint`."""
-    experiment = StreamExperiment(sizes, seed, device, method, lambda sizes, seed: stream)
+    experiment = StreamExperiment(sizes, seed, device, method, partial(_given, stream=stream))
     return experiment.outcome(trial(experiment, label=f"{method.name}, seed {seed}", **options))
 
 def stream_row(results: Rows, experiment: StreamExperiment,

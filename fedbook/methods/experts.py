@@ -187,7 +187,7 @@ def on_pixels(expert: nn.Conv2d, patches: torch.Tensor) -> torch.Tensor:
 
 def _by_onednn(x, weight):
     known = x.device.type == "cpu" and x.dtype == torch.float32 and torch.backends.mkldnn.is_available()
-    return known and weight.numel() >= 4096
+    return known and weight.numel() >= 4096 and not torch.is_autocast_enabled("cpu")
 
 def gathered_convolution(x: torch.Tensor, chosen: torch.Tensor, experts: Sequence[nn.Conv2d]) -> torch.Tensor:
     """Apply to each pixel of `x` (b, c, h, w) only that one of `experts` (convolutions of one shape) which

@@ -196,6 +196,9 @@ def make_head(sizes: HeadSizes, world: World, seed: int, classes: int) -> Replay
                          sizes.ff, tokens), seed)
 
 # %% ../../nbs/methods/heads.ipynb #e28e08a7
+def _check_some(labels, name, job):
+    if not len(labels): raise UserError(f"{name} is empty; a client needs at least one picture to {job}")
+
 def donate(features: Tensor, labels: Tensor, rate: float,
            generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Draw a client's donation to the common pool by `generator`, a class-balanced share of its features: of
@@ -204,7 +207,7 @@ def donate(features: Tensor, labels: Tensor, rate: float,
     `features` (n, ...), `labels` (n,), `rate` above 0 and at most 1. Returns `(z, y)`, features and labels in
     the order they were in."""
     if not 0 < rate <= 1: raise UserError(f"rate={rate} must be above 0 and at most 1")
-    if not len(labels): raise UserError("labels is empty; a client needs at least one picture to donate")
+    _check_some(labels, "labels", "donate")
     shares = []
     for c in labels.unique():
         own = (labels == c).nonzero().flatten()
@@ -392,8 +395,9 @@ class HeadClient(Client):
     def read(self, fit_msg: Msg) -> None:
         """Store what `fit_msg`, the message that asks for a round of training, holds: the weights
         to start from and the distillation weight `mu`, for this round, and the pool, if the message
-        brings one. Raises `UserError` if the head that was sent has too few classes for the
-        client's labels."""
+        brings one. Raises `UserError` if the client has no picture, and if the head that was sent
+        has too few classes for its labels."""
+        _check_some(self.y, f"y of client {self.id}", "train on")
         tensors = fit_msg.tensors
         missed = part(tensors, "pool")
         if missed: self.store_pool(missed)

@@ -283,10 +283,11 @@ def bounding_loss(latent: torch.Tensor, anchors: torch.Tensor, radius: float = 0
     (b, dim) and their `anchors` (b, dim) over the whole batch, as in LANDER's published code."""
     return F.relu(F.mse_loss(latent, anchors) - radius)
 
-def mapped(make: Callable, classes: int, shape: tuple[int, ...], dim: int = 64) -> nn.Module:
+def mapped(make: Callable, classes: int, shape: tuple[int, ...], dim: int = 0) -> nn.Module:
     """Return the network `make(classes, shape)` with one more linear layer, `mapping`, from its features to
-    `dim` numbers, the latent space in which LANDER's class anchors lie. The network's output is unchanged."""
-    network = make(classes, shape)
+    `dim` numbers, the latent space in which LANDER's class anchors lie: 0 stands for 512, as published, and
+    for 64 if `make` is the small CNN. The network's output is unchanged."""
+    network, dim = make(classes, shape), dim or (64 if make is expandable_cnn else 512)
     network.mapping = nn.Linear(network.head.in_features, dim).to(network.head.weight)
     return network
 
@@ -360,7 +361,15 @@ def lander_images(teacher: Any, anchors: torch.Tensor, generator: torch.Generato
 # %% ../../nbs/methods/painters.ipynb #fe8c8466
 class LANDERServer(PaintingServer):
     """LANDER's server: generates pictures of old classes before each task, and hands them out with the old
-    model's logits and latent points."""
+    model's logits and latent points. Raises `UserError` for more `classes` in all tasks than the latent space
+    of `model` has dimensions."""
+
+    def __init__(self, model: Any, classes: list[int], *args: Any, **options: Any):
+        super().__init__(model, classes, *args, **options)
+        dim = model.mapping.out_features
+        if sum(classes) > dim:
+            raise UserError(f"classes={classes} are {sum(classes)} in all, but LANDER's latent space of "
+                            f"{dim} numbers has room for {dim} anchors; network=resnet18 has 512")
 
     def paint(self, teacher: Any, generator: torch.Generator) -> dict[str, torch.Tensor]:
         """Return the generated `images` (n, C, H, W), uint8, and the old model's `logits` (n, C) and `latent`

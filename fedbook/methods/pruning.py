@@ -110,8 +110,11 @@ def pruning_ratio(mask: Mask) -> float:
     return 1 - sum(int(m.sum()) for m in mask.values()) / total if total else 0.0
 
 def mask_distance(a: Mask, b: Mask) -> float:
-    "Return the share of positions, 0 to 1, where the masks `a` and `b` differ (Hamming distance)."
-    return sum(int((a[name] != b[name]).sum()) for name in a) / sum(m.numel() for m in a.values())
+    """Return the share of positions, 0 to 1, where the masks `a` and `b` differ (Hamming distance). A layer
+    that one of them lacks has nothing pruned there; two empty masks do not differ."""
+    whole = {name: torch.ones_like(m) for name, m in {**a, **b}.items()}
+    apart = sum(int((m != (whole | b)[name]).sum()) for name, m in (whole | a).items())
+    return apart / max(1, sum(m.numel() for m in whole.values()))
 
 # %% ../../nbs/methods/pruning.ipynb #89ffeb30
 def magnitude_prune(state: State, mask: Mask, step: float, target: float) -> Mask:

@@ -102,7 +102,7 @@ def may_prune(accuracy: float, before: float | None, threshold: float, fall: flo
     `threshold`, and it has fallen by at most `fall` since the round before, when it was `before` (None: there
     was no such round, and False)."""
     if before is None: return False
-    return accuracy >= threshold and before - accuracy <= fall + 1e-9
+    return accuracy >= threshold - 1e-9 and before - accuracy <= fall + 1e-9
 
 def try_mask(state: State, candidate: Mask, accuracy: float, fall: float,
              score: Callable[[State], float]) -> tuple[State, bool]:

@@ -584,7 +584,7 @@ def read_shares(recording: Recording, pairs: Sequence[Held], public: tuple[Tenso
     less the total variation between `guess_shares` and the truth, its mean over letters, by that reading and
     that bias that gives most. `public`: pictures (n, ...) and labels (n,). None without a network that clients
     borrow, and where no reading is new weights of it."""
-    network, best = getattr(recording.experiment, "lent", None), defaultdict(list)
+    network, best = _within(recording.experiment, "experiment", "lent"), defaultdict(list)
     if not isinstance(network, nn.Module): return None
     for letter, (_, y) in pairs:
         client = _innermost(recording.experiment.client(letter.client))
@@ -598,6 +598,11 @@ def read_shares(recording: Recording, pairs: Sequence[Held], public: tuple[Tenso
                 shares = guess_shares(move, getattr(client, "lr", 0.1), steps, *given)
                 best[reading, name].append(float(torch.minimum(shares, true).sum()))
     return max((float(np.mean(each)) for each in best.values()), default=None)
+
+def _within(outer, way, name):
+    "What `outer`, or the first that it wraps as its `way`, has under `name`; None without."
+    while outer is not None and not hasattr(outer, name): outer = getattr(outer, way, None)
+    return getattr(outer, name, None)
 
 def _given(network, letter, moves, public):
     "What the network gives to each class before and after the `moves`; None where they are none of its."
@@ -700,11 +705,11 @@ def membership_auc(recording: Recording, strangers: tuple[Tensor, Tensor]) -> fl
     that nobody trained on), in which the final network gives larger log-odds to the right class of the
     client's picture: the AUC of a membership test, 0.5 by chance. None without a network that the clients
     borrow, and where clients do not tell what they hold."""
-    experiment, network = recording.experiment, getattr(recording.experiment, "lent", None)
+    experiment, network = recording.experiment, _within(recording.experiment, "experiment", "lent")
     held = [holding_of(experiment.client(id)) for id in experiment.ids]
     known = [pair for pair in held if pair]
     if not isinstance(network, nn.Module) or len(known) < len(held): return None
-    network.load_state_dict(recording.server.weights)
+    network.load_state_dict(_within(recording.server, "server", "weights"))
     x, y = (torch.cat(parts) for parts in zip(*known))
     inside, outside = _odds(network, x, y), _odds(network, *strangers)
     return float((inside[:, None] > outside).double().mean())

@@ -194,7 +194,6 @@ class UsedExpertsClient(WrappedClient):
     def __init__(self, client: Any, least: float = 0.0):
         super().__init__(client)
         self.least = least
-        self.mods = getattr(client, "mods", ())
 
     def fit(self, msg: Msg) -> Msg:
         """Let the client train from `msg`, and return its answer without the experts that were hardly ever

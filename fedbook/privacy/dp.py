@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..engine.errors import UserError, needs
+from ..engine.errors import Unfit, UserError, needs
 from ..engine.federation import Wrapped, Call, Client, Mean, Server
 from ..engine.local import State, build, generator, in_dtype_of
 from ..engine.files import write_atomically
@@ -194,6 +194,8 @@ class DPServer(Server):
     size would get; it is no privacy for this one. With `secure`, coins and noise come from the system and
     not from the `seed`, which others may know; the server keeps the key of the coins to itself."""
     keeps = ("weights", "generator", "key")
+    refuses = {"aggregate": "its noise is for the sum of clipped updates",
+               "mods": "its clients answer updates, and a mod would take them for weights"}
 
     def __init__(self, model: torch.nn.Module, per_round: int | None = None, seed: int = 0, clip: float = 1.0,
                  noise: float = 1.0, cohort: int | None = None, secure: bool = False):
@@ -265,7 +267,8 @@ class Clip:
 class Noise:
     """A mod (a transformation of the clients' changes of the weights on their way to the server): normal
     noise of deviation `std` added to each entry (local differential privacy, where a `Clip` stands before
-    it): from the client's own generator, or, if `secure`, from the system."""
+    it): from the client's own generator, or, if `secure`, as on a machine of its own (`at_home`), from the
+    system."""
     std: float
     secure: bool = False
     lossy = True
@@ -273,7 +276,7 @@ class Noise:
 
     def leave(self, change: State, client: Any) -> State:
         "Return the `change` as it leaves `client`: with noise added."
-        mine = lambda t: torch.randn(t.shape, generator=client.generator, dtype=t.dtype)
+        mine = lambda t: torch.randn(t.shape, generator=_generator_of(client), dtype=t.dtype)
         draw = (lambda t: secret_normal(t.shape).to(t.dtype)) if self.secure else mine
         return {name: t + self.std * draw(t) for name, t in change.items()}
 
@@ -281,12 +284,21 @@ class Noise:
         "Return the change `sent` as it came."
         return sent
 
+    def at_home(self) -> "Noise":
+        "Return this with noise from the system: the server knows the seed of the client's own generator."
+        return replace(self, secure=True)
+
+def _generator_of(client):
+    while not hasattr(client, "generator"): client = client.client
+    return client.generator
+
 @dataclass(frozen=True)
 class NoisyMean:
     """An aggregation rule with central differential privacy: the mean of the clients' changes, each cut to
     the L2 norm `clip`, with normal noise of deviation `noise` times `clip` in their sum. All clients weigh
     the same; integer tensors are averaged as they are. The noise is drawn from `seed` and the weights
-    `start`, so that a run can be repeated; with None for a seed, from the system."""
+    `start`, so that a run can be repeated; with None for a seed, as on a machine of its own (`at_home`), from
+    the system."""
     clip: float
     noise: float
     seed: int | None = 0
@@ -303,6 +315,10 @@ class NoisyMean:
         noisy = {name: t + mean[name] + std * draw(t.shape) for name, t in floats.items()}
         return {**mean, **noisy}
 
+    def at_home(self) -> "NoisyMean":
+        "Return this with noise from the system."
+        return replace(self, seed=None)
+
     def source(self, floats: State) -> Callable:
         "Return the function from a shape to normal noise in a round that begins at the weights `floats`."
         if self.seed is None: return lambda shape: secret_normal(shape).float()
@@ -311,14 +327,19 @@ class NoisyMean:
 # %% ../../nbs/privacy/dp.ipynb #d9000148
 @dataclass(frozen=True)
 class SecretNoise(Wrapped):
-    """Wraps an `experiment` whose server adds noise (a `DPServer`): on a machine of its own (`at`), where
-    it is no simulation, coins and noise come from the system."""
+    """Wraps an `experiment` whose server adds noise (a `DPServer`, or one around it): on a machine of its own
+    (`at`), where it is no simulation, coins and noise come from the system."""
     secure: bool = False
 
     def server(self) -> Any:
-        "Return the experiment's server."
-        server = self.experiment.built_server()
-        server.secure = self.secure
+        "Return the experiment's server. Raises `Unfit` where no `DPServer` is in it."
+        server = inside = self.experiment.built_server()
+        while not isinstance(inside, DPServer):
+            if not hasattr(inside, "server"):
+                raise Unfit(f"SecretNoise does not fit {type(server).__name__}: no DPServer is in it, whose noise "
+                            "could come from the system; leave SecretNoise out")
+            inside = inside.server
+        inside.secure = self.secure
         return server
 
     def at(self, folder: str = "", device: str = "", **sizes: Any) -> "SecretNoise":
@@ -838,6 +859,7 @@ class RecordClient:
         leaving = [name for name in open if name in client.verbs]
         self.verbs = ("fit", *leaving)
         for name in leaving: setattr(self, name, getattr(client, name))
+        self.mods = getattr(client, "mods", ())
 
     def fit(self, msg: Msg) -> Msg:
         "Let the client train with noise from `msg`; return its weights, and of its `meta` what may leave."

@@ -354,6 +354,7 @@ class TrustServer(Server):
     """FedAvg's server with the aggregation rule `fltrust`; numbers of pictures are ignored. `root` is an
     honest client with the server's own pictures, which trains in each `merge`. It should make as many steps
     as the others do in `fit`, for the length of its update is that of the round."""
+    refuses = {"aggregate": "FLTrust is its aggregate"}
 
     def __init__(self, *args: Any, root: Client, **options: Any) -> None:
         super().__init__(*args, **options)

@@ -238,6 +238,9 @@ class _List(NamedTuple):
 
     def about_keys(self): return {id: _about_keys(id, keys) for id, keys in zip(self.ids, self.keys)}
 
+    def about_crowd(self, sharers, there):
+        return hashlib.sha256(self.about() + f"{sharers} {there}".encode()).digest()
+
     def about_answers(self, asked): return hashlib.sha256(self.about() + _digest(asked)).digest()
 
     def public(self, id, which): return self.keys[self.ids.index(id), which].numpy().tobytes()
@@ -373,10 +376,11 @@ def checked_book(book: str) -> str:
                     "answered and spent; put book=\"/a/folder\" into the node's --node-config")
 
 def _promise(book, id, secret, verb, msg):
-    "Raise `Refused` where client `id` has answered another `verb` than `msg` with this `secret`."
+    "Raise `Refused` where client `id` noted another `verb`, or `answer`, than `msg` with this `secret`."
     name = f"{hashlib.sha256(secret.numpy().tobytes()).hexdigest()[:32]}-{verb}"
     if not _is_first(book, name, _digest(msg).hex()):
-        raise Refused(f"client {id} has answered another {verb!r} with the same secret")
+        done = "given another answer" if verb == "answer" else f"answered another {verb!r}"
+        raise Refused(f"client {id} has {done} with the same secret")
 
 # %% ../../nbs/privacy/secagg.ipynb #5ecd0045
 def _answered(client, verb, asked):
@@ -401,10 +405,11 @@ class SecureClient:
 
     `threshold` and `how` (an `Additive`) must be the server's; `clear` are the verbs of `client` that travel
     as they are; `book` is a folder for what was answered (None, in a simulation alone: this process remembers
-    it); with an `identity` it signs its keys and the round's list, shares its secrets only where all keys on
-    the list are signed, and uploads only where all others have signed it. Raises `Refused` for what it must
-    not answer, and `UserError` for numbers that do not fit."""
-    verbs: tuple[str, ...] = ("advertise", "share", "masked", "unmask")
+    it); with an `identity` it signs its keys, the round's list, and who is there. It shares its secrets only
+    where all keys on the list are signed, uploads only where all others have signed the list, and gives
+    pieces only where `threshold` clients have signed that the same are there. Raises `Refused` for what it must not
+    answer, and `UserError` for numbers that do not fit."""
+    verbs: tuple[str, ...] = ("advertise", "share", "masked", "agree", "unmask")
     keeps: tuple[str, ...] = ("client", "secret", "ids", "keys", "sharers", "held")
 
     def __init__(self, client: Any, threshold: int, how: Additive = Additive(), verb: str = "fit",
@@ -468,14 +473,31 @@ class SecureClient:
         others = listed.of_masks(other for other in sharers if other != id)
         numbers += _pair_masks(mine.masks, id, others, about, len(numbers))
         self.sharers, self.held = sharers, torch.from_numpy(held)
-        return Msg({"masked": torch.from_numpy(numbers.view(np.int32))})
+        reply = Msg({"masked": torch.from_numpy(numbers.view(np.int32))})
+        _promise(self.book, id, self.secret, "answer", reply)
+        return reply
+
+    def agree(self, msg: Msg) -> Msg:
+        "Sign once in a round who shared and who is `there` in `msg`: `signature` (96,), with an identity."
+        (listed, id, _), there = self._secrets(), msg.meta["there"]
+        _check_some("there", there, self.sharers, id, self.threshold)
+        _promise(self.book, id, self.secret, "agree", msg)
+        about = listed.about_crowd(self.sharers, there)
+        return Msg({"signature": self.identity.sign(about)} if self.identity else {})
 
     def unmask(self, msg: Msg) -> Msg:
         """Return `pieces` (k, 32), one piece of each sharer: of its own mask's secret, if it is `there` in
-        `msg`, else of that of its pairwise masks. Then forget all secrets."""
-        (_, id, _), there = self._secrets(), msg.meta["there"]
+        `msg`, else of that of its pairwise masks. Then forget all secrets. With an identity, `msg` must show
+        that the clients `agreed`, `threshold` or more with the client itself, signed the same in `agree`:
+        their `signatures` (m, 96)."""
+        (listed, id, _), there = self._secrets(), msg.meta["there"]
         _check_some("there", there, self.sharers, id, self.threshold)
-        _promise(self.book, id, self.secret, "unmask", msg)
+        if self.identity:
+            agreed = msg.meta.get("agreed", [])
+            _check_some("agreed", agreed, there, id, self.threshold)
+            abouts = dict.fromkeys(agreed, listed.about_crowd(self.sharers, there))
+            self.identity.check("who is there", abouts, msg.tensors.get("signatures", ()))
+        _promise(self.book, id, self.secret, "unmask", Msg({}, {"there": there}))
         pieces = [self.held[row, 0 if other in there else 1] for row, other in enumerate(self.sharers)]
         self._forget()
         return Msg({"pieces": torch.stack(pieces)})
@@ -579,11 +601,11 @@ class SecureServer:
     no more than follows from it.
 
     All clients are asked the same: those whom the wrapped server would ask something else than most are
-    left out, with a warning. With `signed`, clients sign their keys, and the list of them. Fewer than
-    `threshold` answers to any of the four verbs, pieces that give back no secret, and a sum that `server`
-    refuses raise `TooFewReplies`, before `server` has merged anything. Raises `UserError` for a threshold
-    that is not more than half of the clients of a round, and at most all."""
-    keeps: tuple[str, ...] = ("here", "keys", "letters", "signatures", "sharers", "total")
+    left out, with a warning. With `signed`, clients sign their keys, the list of them, and who is there.
+    Fewer than `threshold` answers to any verb of the round, pieces that give back no secret, and a sum that
+    `server` refuses raise `TooFewReplies`, before `server` has merged anything. Raises `UserError` for a
+    threshold that is not more than half of the clients of a round, and at most all."""
+    keeps: tuple[str, ...] = ("here", "keys", "letters", "signatures", "sharers", "there", "total")
 
     def __init__(self, server: Any, threshold: int, how: Additive = Additive(), verb: str = "fit",
                  signed: bool = False) -> None:
@@ -594,7 +616,8 @@ class SecureServer:
         self._clear()
 
     def _clear(self):
-        self.keys, self.letters, self.signatures, self.sharers, self.total = {}, {}, {}, [], None
+        self.keys, self.letters, self.signatures, self.total = {}, {}, {}, None
+        self.sharers, self.there = [], []
 
     def pick(self, ids: list[int], r: int) -> list[int]:
         "Return the clients of round `r` out of `ids`, as the wrapped server picks them."
@@ -607,19 +630,25 @@ class SecureServer:
 
     def steps(self, ids: list[int], r: int) -> list[Step]:
         """Return the exchanges of round `r`: those of the wrapped server, with four (advertise, share,
-        masked, unmask) in place of the one under masks."""
-        found = [self._four(step) if step.verb == self.verb else [step] for step in self.server.steps(ids, r)]
+        masked, unmask) in place of the one under masks, or five where clients sign (agree before unmask)."""
+        steps = self.server.steps(ids, r)
+        found = [self._hidden(step) if step.verb == self.verb else [step] for step in steps]
         return [step for some in found for step in some]
 
-    def _four(self, step):
+    def _hidden(self, step):
         t, n = self.threshold, len(step.to)
         if not t <= n < 2 * t:
             raise UserError(f"threshold={t} must be more than half of a round's {n} clients, and at most all")
-        there = lambda id: Msg({}, {"there": [*self.here]})
+        there = lambda id: Msg({}, {"there": self.there})
+        signed = [Step("agree", there, self.here, self._agree)] if self.signed else []
         return [Step("advertise", Msg(), step.to, self._list),
                 Step("share", self._keys, self.here, partial(self._post, step.say)),
-                Step("masked", partial(self._letter, step.say), self.here, self._add),
-                Step("unmask", there, self.here, partial(self._open, step))]
+                Step("masked", partial(self._letter, step.say), self.here, self._add), *signed,
+                Step("unmask", self._agreed if self.signed else there, self.here, partial(self._open, step))]
+
+    def _agreed(self, id):
+        signatures = torch.stack([self.signatures[each] for each in self.here])
+        return Msg({"signatures": signatures}, {"there": self.there, "agreed": [*self.here]})
 
     def _keys(self, id):
         signed = {"signatures": torch.stack([*self.signatures.values()])} if self.signed else {}
@@ -665,10 +694,16 @@ class SecureServer:
             total = total + msg.tensors["masked"].numpy().view(np.uint32)
             ids.append(id)
         self._left("masked", ids)
+        self.there = [*self.here]
         self.total = torch.from_numpy(total.view(np.int32))
 
+    def _agree(self, replies):
+        came = {id: msg.tensors["signature"] for id, msg in replies}
+        self._left("agree", came)
+        self.signatures = {id: came[id] for id in self.here}
+
     def _open(self, step, replies):
-        there, pieces = [*self.here], {id: msg.tensors["pieces"] for id, msg in replies}
+        there, pieces = self.there, {id: msg.tensors["pieces"] for id, msg in replies}
         self._left("unmask", pieces)
         digests = {id: keys[2].numpy().tobytes() for id, keys in self.keys.items()}
         total, listed, asked = self.total.numpy().view(np.uint32), self._listed(), _said(step.say, there[0])
@@ -683,10 +718,10 @@ class SecureServer:
     def accept(self, verb: str, id: int, msg: Msg) -> None:
         """Raise `Refused` for a reply `msg` of client `id` to `verb` that does not have the form that is
         expected."""
-        if verb not in ("advertise", "share", "masked", "unmask"): return self.server.accept(verb, id, msg)
+        if verb not in SecureClient.verbs: return self.server.accept(verb, id, msg)
         if verb == "masked": return expect(msg, {"masked": ((_size(self.how, self.asked),), torch.int32)})
         shapes: dict[str, tuple] = {"advertise": {"keys": (3, 32)}, "share": {"letters": (len(self.keys), 80)},
-                  "unmask": {"pieces": (len(self.sharers), 32)}}[verb]
+                  "agree": {}, "unmask": {"pieces": (len(self.sharers), 32)}}[verb]
         if verb != "unmask" and self.signed: shapes["signature"] = (96,)
         expect(msg, {name: (shape, torch.uint8) for name, shape in shapes.items()})
         if verb == "advertise": _check_keys(msg.tensors["keys"])
