@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from statistics import stdev
 from typing import Any
 
 from fedbook.engine.errors import needs
@@ -171,8 +172,7 @@ def spread(values: Sequence[float], unit: str = "") -> str:
     unit = f" {unit}" if unit else ""
     if len(values) == 1:
         return f"{scale * mean:.3g}{unit} (1 seed)"
-    squares = math.fsum((v - mean) ** 2 for v in values)
-    deviation = math.sqrt(squares / (len(values) - 1))
+    deviation = stdev(map(float, values))
     return f"{scale * mean:.3g} ± {scale * deviation:.2g}{unit} ({len(values)} seeds)"
 
 

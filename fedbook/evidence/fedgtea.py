@@ -368,10 +368,10 @@ def fedgtea_streams_claims(results: Results) -> None:
     rounds, which its curve names, beside the short stream and the sensors."""
     rounds = results.facts["sizes"]["rounds"]
     worlds = {
-        "ten tasks of ten pairs, features": "ten tasks of ten: ",
         f"longer stream, {4 * rounds} rounds a task": "four times the rounds: ",
         f"longer stream, {rounds} rounds a task": "",
         "sensors": "sensors: ",
+        f"ten tasks of ten pairs, {2 * rounds} rounds a task": "ten tasks of ten: ",
     }
     for other, source in (
         ("FedCIL", _MAIN),

@@ -109,10 +109,11 @@ profiles = {
 # %% ../../nbs/evidence/streams.ipynb #29a00011
 class Source(NamedTuple):
     """A data set that tasks are made of: `train` and `test` pictures of equal classes; `groups` lists the
-    classes (positions) of each task, None: two at a time, dealt by a seed."""
+    classes (positions) of each task, None: `each` at a time, dealt by a seed."""
     train: Pictures
     test: Pictures
     groups: list[list[int]] | None = None
+    each: int = 2
 
 def _first_of_each(data: Pictures, most: int) -> Pictures:
     "At most `most` pictures of each class of `data`, the first ones, sorted by class."
@@ -163,6 +164,30 @@ def weather_source(n_train: int, n_test: int) -> Source:
         return Pictures(data.images, labels, kinds, "streets", data.licence, data.source)
     return Source(part(n_train, "train"), part(n_test, "test"))
 
+# %% ../../nbs/evidence/streams.ipynb #59s00002
+def pair_source(n_train: int, n_test: int) -> Source:
+    """Return pictures, 56 x 56 pixels, of a garment with a digit in the corner as a `Source` of 100 classes,
+    one for each pair of the two, ten in a task, with `n_train` and `n_test` pictures each. Garments and
+    digits that are tested on are in no picture to train on."""
+    things, digits = _named_source("fashion_mnist_small", 1000, 200), digit_source(150, 50)
+    return Source(_paired_part(things.train, digits.train, n_train, 0),
+                  _paired_part(things.test, digits.test, n_test, 1), each=10)
+
+def _paired_part(things: Pictures, digits: Pictures, n: int, seed: int) -> Pictures:
+    "The pairs of one part, `n` of each class; `seed` draws which garment meets which digit."
+    g, found = generator(seed, 32), []
+    large, small = (F.interpolate(torch.as_tensor(data.images).float(), (side, side), mode="bilinear")
+                    for data, side in ((things, 40), (digits, 24)))
+    for a in range(len(things.classes)):
+        for b in range(len(digits.classes)):
+            one, other = (own[torch.randint(len(own), (n,), generator=g)]
+                          for own in (large[things.labels == a], small[digits.labels == b]))
+            found.append(F.pad(one, (0, 16, 0, 16)).maximum(F.pad(other, (32, 0, 32, 0))))
+    classes = [f"{thing} and {digit}" for thing in things.classes for digit in digits.classes]
+    labels = torch.arange(len(classes)).repeat_interleave(n)
+    return Pictures(torch.cat(found).round().to(torch.uint8), labels, classes, "garments with digits",
+                    f"{things.licence}; {digits.licence}", f"{things.source}; {digits.source}")
+
 # %% ../../nbs/evidence/streams.ipynb #29a00018
 def known_sources(sizes: SourceSizes) -> dict[str, Callable[[], Source]]:
     """Return a dict, name to a function that makes the `Source`, of the `sizes.sources` whose data are on
@@ -172,6 +197,7 @@ def known_sources(sizes: SourceSizes) -> dict[str, Callable[[], Source]]:
     makers: dict[str, Callable[[], Source]] = {
         "fashion": partial(_named_source, "fashion_mnist_small", *n), "digits": partial(digit_source, *n),
         "leaves": partial(leaf_source, *n, sizes.conditions), "weather": partial(weather_source, *n),
+        "pairs": partial(pair_source, *n),
         **{name: partial(_named_source, name, *n) for name in ("cifar10", "fruits360")}}
     strange = next((name for name in sizes.sources if name not in makers), None)
     if strange:
@@ -294,8 +320,8 @@ def _of_group(x: Tensor, labels: Tensor, group: list[int]) -> tuple[Tensor, Tens
 def _tasks_of(name: str, sizes: SourceSizes, seed: int) -> list[StreamTask]:
     "The tasks of a source, their pictures and their order drawn by `seed`."
     source, *grids = _grids(name, _pool_of(sizes), sizes.width)
-    groups = source.groups or class_stream(len(source.train.classes), max(1, len(source.train.classes) // 2),
-                                           "random", seed)
+    count = len(source.train.classes)
+    groups = source.groups or class_stream(count, max(1, count // source.each), "random", seed)
     def drawn(x: Tensor, y: Tensor, most: int, stage: int) -> tuple[Tensor, Tensor]:
         own = _drawn_of_each(y, most, [seed, 21, stage])
         return x[own], y[own]
