@@ -32,6 +32,7 @@ from fedbook.methods.adapt import (BoxOutputs, MoEBoxHead, MoERPNHead, cosine_ra
                                    make_detector, make_street, n_parameters, orthogonality, penalty_of, score_weights)
 from fedbook.engine.errors import UserError
 from fedbook.engine.local import build
+from fedbook.engine.sizes import choose
 from fedbook.engine.wire import Msg, Refused, pack, unpack
 
 pytestmark = pytest.mark.usefixtures("one_process")
@@ -1187,3 +1188,20 @@ def test_rows_that_are_compared_seed_by_seed_need_seeds_that_both_have(name):
     with pytest.raises(UserError, match=f"^{name}=7 must be at most seeds=3"):
         FedMoxLabSizes(seeds=3, **{name: 7})
     assert getattr(FedMoxLabSizes(seeds=7, **{name: 7}), name) == 7
+
+
+@pytest.mark.parametrize("wanted, setting, experts, iou", [
+    ({}, "bdd100k", 4, 0.5), ({"data": "soda10m"}, "soda10m", 3, 0.0), ({"data": "cityscapes"}, "cityscapes", 3, 0.5),
+    ({"setting": "soda10m"}, "soda10m", 3, 0.0), ({"data": "photos/"}, "", 4, 0.5),
+    ({"data": "soda10m", "experts": "5"}, "soda10m", 5, 0.0)])
+def test_the_data_bring_the_experts_and_the_metric_of_the_paper(wanted, setting, experts, iou):
+    sizes = choose(fedmox.profiles, "paper", wanted, fedmox.settings)
+    assert (sizes.setting, sizes.experts, sizes.iou) == (setting, experts, iou)
+    assert sizes.data == wanted.get("data", setting)
+
+
+def test_the_open_profile_is_as_large_as_the_paper_and_wants_no_set():
+    paper, own = fedmox.profiles["paper"], fedmox.profiles["open"]
+    same = "high", "low", "channels", "box_dim", "anchors", "limits", "warmup", "rounds", "rpn", "variance"
+    assert all(getattr(paper, name) == getattr(own, name) for name in same)
+    assert (own.data, own.encoder) == ("rendered", "efficientnet-lite0")
