@@ -488,9 +488,8 @@ profiles = {
                         high=(128, 224), low=(96, 168), channels=32, box_dim=64, limits="few", views=4,
                         centred=True, warmup=60, upcycle=0.5, lasting=True, momentum=0.99, rounds=4,
                         server_epochs=6, lr=3e-4, rpn=0.9, classes=0.9, variance=0.02, tuning=1, dose_seeds=3,
-                        alone_seeds=1, labels=(16, 64, 128), line_seeds=1, alphas=(0.5,), counts=(1, 5), segment_rounds=4,
-                        rival_seeds=0, ladder_seeds=0, head_seeds=1, teacher_seeds=0, long_seeds=1,
-                        segment_seeds=3, memory_seeds=1),
+                        alone_seeds=1, labels=(64, 128), line_seeds=1, alphas=(0.5,), counts=(1, 5), head_seeds=1,
+                        long_seeds=1, segment_seeds=3, segment_rounds=2, memory_seeds=1),
     "open": _of_the_lab("open", dose_seeds=3, segment_seeds=3, **_AS_THE_PAPER),
     "paper": _of_the_lab("paper", **_AS_THE_PAPER),
 }
