@@ -114,7 +114,10 @@ def _experts(results):
                 "heads before any round",
                 _minus(results, heads, "head, one expert"),
             ),
-            *_longer_or_more(results),
+            (
+                "heads after twice the warm-up",
+                _minus(results, "twice the warm-up, both mixtures", "twice the warm-up, one expert"),
+            ),
             (
                 "over FedAvg with one head of as many bytes",
                 _minus(results, "FedAvg + MoE", "FedAvg, wide head"),
@@ -125,17 +128,6 @@ def _experts(results):
             ),
         ],
     )
-
-
-def _longer_or_more(results):
-    "Both mixtures minus one expert before any round: after a longer warm-up, and with other labels."
-    labels = results.facts["sizes"].get("labels", ())
-    starts = [("heads after twice the warm-up", "twice the warm-up")]
-    starts += [(f"heads, {count} labels", f"{count} labels") for count in labels]
-    return [
-        (told, _minus(results, f"{row}, both mixtures", f"{row}, one expert"))
-        for told, row in starts
-    ]
 
 
 def _busiest(results):
@@ -475,7 +467,7 @@ _ALL: dict[str, int] = dict(_EACH, rival_seeds=1, head_seeds=1, trained_seeds=1,
 settings = sets_of_the_paper
 _AS_THE_PAPER: dict[str, Any] = dict(
     centred=True, lasting=True, rival_seeds=3, ladder_seeds=3, line_seeds=3, alphas=(0.1, 0.3, 0.5, 0.7),
-    counts=(1, 2, 3, 5), number_seeds=3, trained_seeds=3, resolution_seeds=3, teacher_seeds=3)
+    counts=(1, 2, 3, 5), number_seeds=3, head_seeds=3, trained_seeds=3, resolution_seeds=3, teacher_seeds=3)
 
 profiles = {
     "smoke": _of_the_lab("smoke", segment_epochs=1, segment_rounds=1, mosaic_seeds=1, mosaic_warmup=1,
@@ -488,7 +480,7 @@ profiles = {
                         high=(128, 224), low=(96, 168), channels=32, box_dim=64, limits="few", views=4,
                         centred=True, warmup=60, upcycle=0.5, lasting=True, momentum=0.99, rounds=4,
                         server_epochs=6, lr=3e-4, rpn=0.9, classes=0.9, variance=0.02, tuning=1, dose_seeds=3,
-                        alone_seeds=1, labels=(64, 128), line_seeds=1, alphas=(0.5,), counts=(1, 5), head_seeds=1,
+                        alone_seeds=1, labels=(8, 16, 64), line_seeds=1, alphas=(0.5,), counts=(1, 5),
                         long_seeds=1, segment_seeds=3, segment_rounds=2, memory_seeds=1),
     "open": _of_the_lab("open", dose_seeds=3, segment_seeds=3, **_AS_THE_PAPER),
     "paper": _of_the_lab("paper", **_AS_THE_PAPER),
