@@ -368,8 +368,14 @@ def _routing(results):
         source="Fig. 6, by a summary",
         unit="%",
         reach=[1.0] * len(beyond),
-        note=f"{fmean(list(same.values())):.0%} of the places agree, "
-        f"{fmean(list(luck.values())):.0%} by chance; after the warm-up",
+        note=_told(
+            f"{fmean(list(same.values())):.0%} of the places agree, "
+            f"{fmean(list(luck.values())):.0%} by chance; after the warm-up",
+            *(
+                f"{name}: {fmean(values):.0%} of what chance leaves"
+                for name, values in _untrained(results)
+            ),
+        ),
         curve=[*_untrained(results), *_in_weathers(results)],
     )
 
