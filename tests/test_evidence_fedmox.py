@@ -165,3 +165,9 @@ def test_rows_that_lack_give_no_claim(tmp_path):
 def test_unlike_seeds_are_refused(tmp_path):
     rows = [row for row in kept() if (row["what"], row["seed"]) != ("FedAvg", 1)]
     with pytest.raises(Exception, match="FedAvg"): judged(rows, tmp_path)
+
+
+def test_each_line_of_the_paper_that_was_judged_has_its_word():
+    book = json.loads((FILE.parents[1] / "nbs" / "evidence" / "fedmox.ipynb").read_text())
+    table = next(str(cell["outputs"]) for cell in book["cells"] if cell["id"] == "60m0i009")
+    assert "Fig. 7 right" in table and "not measured at this size" not in table
