@@ -21,8 +21,9 @@ from .engine.federation import Client, Experiment
 from .engine.sizes import Count, Share
 from .engine.wire import Msg
 from .engine.workers import Checkpoint, trial
-from .methods.adapt import (AdaptSizes, SupervisingServer, learn_with_labels, learn_without_labels,
-                                   make_detector, make_street, score_weights, train_alone)
+from .methods.adapt import (PAPER_SIZES, AdaptSizes, SupervisingServer, learn_with_labels,
+                                   learn_without_labels, make_detector, make_street, score_weights, settings,
+                                   train_alone)
 from .methods.detect import detector_optimiser, head_state, load_head
 from .methods.teacher import twin
 
@@ -185,10 +186,9 @@ profiles = {
                          box_dim=64, experts=2, warmup=8, rounds=2, keep=0.2, rpn=0.25, classes=0.25,
                          variance=0.2, jitters=4),
     "full": FedMoxSizes(seeds=4, rounds=10),
-    "paper": FedMoxSizes(seeds=3, data="bdd100k", server_images=2000, client_images=2000, test_images=300,
-                         high=(720, 1280), low=(360, 640), encoder="dinov2-s", channels=256, box_dim=1024,
-                         anchors=(32, 64, 128, 256, 512), limits="paper", experts=4, warmup=50, rounds=50,
-                         warm_lr=1e-4, lr=1e-4, client_lr=1e-4, rpn=0.9, classes=0.9, variance=0.02),
+    "open": FedMoxSizes(server_images=1000, client_images=1000, **PAPER_SIZES),
+    "paper": FedMoxSizes(server_images=2000, client_images=2000, encoder="dinov2-s", setting="bdd100k",
+                         **PAPER_SIZES, **settings["bdd100k"]),
 }
 
 @lru_cache

@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 
 import nbformat
@@ -20,7 +21,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from fedbook import __version__
 from fedbook.engine import files
 from fedbook.kit import command, runs
-from fedbook.kit.command import main
+from fedbook.kit.command import OPEN, main
 from fedbook.engine.errors import UserError
 from fedbook.evidence.claims import interval, judged_claim, looks, measured_on
 from fedbook.kit.report import collect, failed_runs, keep
@@ -253,6 +254,9 @@ def test_data_lists_every_set(capsys):
     said = capsys.readouterr().out
     assert all(name in said for name in ("fashion_mnist_small", "cifar10", "cifar100", "efficientnet-lite2",
                                          "market1501", "ilids"))
+    assert all(f"fedbook run {name} --profile open" in said for name in OPEN)
+    assert [name for name in ("fedreplay", "fedmox", "fedklpr", "fedcbdr", "fedgtea")
+            if "open" in import_module(f"fedbook.{name}").profiles] == list(OPEN)
 
 
 def test_find_takes_notebook_and_module_names():

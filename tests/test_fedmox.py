@@ -22,9 +22,9 @@ from fedbook.engine.workers import Checkpoint, prove, trial
 from fedbook.methods.experts import halved, learn_mosaic, mixtures, mosaic, mosaic_head, upcycled
 from fedbook.engine.federation import Federation, InProcess, Mean, run, weighted_average
 import fedbook.evidence.fedmox as lab
-from fedbook.evidence.fedmox import (FedMoxLabSizes, MosaicExperiment, MosaicSizes, ShrinkingClient, ShrinkingServer,
-                                     equal_width, learn_mosaic_alone, mosaic_client, mosaic_trial, restored, shrink,
-                                     upcycled_warm_up)
+from fedbook.evidence.fedmox import (FedMoxLabSizes, MosaicExperiment, MosaicSizes, ShrinkingClient,
+                                     ShrinkingServer, equal_width, in_own_process, learn_mosaic_alone,
+                                     mosaic_client, mosaic_trial, restored, shrink, upcycled_warm_up)
 from fedbook.fedmox import (FedMoxClient, FedMoxExperiment, FedMoxServer, FedMoxSizes, profiles, soft_mixture,
                             street_server, warm_up)
 from fedbook.methods import adapt
@@ -32,6 +32,7 @@ from fedbook.methods.adapt import (BoxOutputs, MoEBoxHead, MoERPNHead, cosine_ra
                                    make_detector, make_street, n_parameters, orthogonality, penalty_of, score_weights)
 from fedbook.engine.errors import UserError
 from fedbook.engine.local import build
+from fedbook.engine.sizes import choose
 from fedbook.engine.wire import Msg, Refused, pack, unpack
 
 pytestmark = pytest.mark.usefixtures("one_process")
@@ -370,6 +371,17 @@ def test_an_upcycled_warm_up_starts_from_one_expert():
     for name, t in single.items():
         if ".experts." not in name: assert torch.equal(whole[name], t)
 
+def test_one_head_and_a_mixture_share_the_first_part_of_the_warm_up():
+    asked, begun = [], warm_up(replace(TINY, warmup=1, experts=1), 0)
+    single = lambda its: asked.append((its.experts, its.warmup, its.upcycle)) or begun
+    sizes = FedMoxLabSizes(**vars(TINY) | dict(warmup=2, upcycle=0.5))
+    one, two = (upcycled_warm_up(replace(sizes, experts=k), 0, single=single) for k in (1, 2))
+    assert asked == [(1, 1, 0.0)] * 2 and one.keys() == begun.keys() and not equal(one, begun)
+    assert equal(upcycled_warm_up(replace(sizes, experts=1), 0), one)
+    assert equal(upcycled_warm_up(sizes, 0), two)
+    stopped = upcycled_warm_up(replace(sizes, experts=1, warmup=1, upcycle=1.0), 0, single=single)
+    assert equal(stopped, begun)
+
 # ---- what is frozen, what crosses
 
 @pytest.mark.parametrize("options", [dict(), dict(penalty="orthogonal", own_teacher=True),
@@ -571,6 +583,9 @@ def test_the_clients_rate_is_its_own(monkeypatch):
     call = client_call(monkeypatch, lr=0.9, client_lr=0.02)
     assert call["lr"] == pytest.approx(0.01) and call["step"] == 0
 
+def test_a_lasting_teacher_has_its_momentum_from_the_first_step(monkeypatch):
+    assert momentum_at(client_call(monkeypatch, lasting=True)["step"], 0.99) == 0.99
+
 SERVER = dict(batch=3, decay=0.11, scales=(0.7, 0.8))
 
 @pytest.mark.parametrize("name", SERVER)
@@ -613,6 +628,94 @@ def test_each_size_reaches_the_detector(name):
     value, holds = DETECTOR[name]
     assert getattr(TINY, name) != value and holds(make_detector(replace(TINY, **{name: value}), 0))
     assert not holds(make_detector(TINY, 0))
+
+def test_few_views_come_back_and_their_maps_are_looked_up(monkeypatch):
+    "A run in which maps are looked up is the run in which they are computed, but for sums of a batch."
+    few = dict(views=2, server_images=2, client_images=3)
+    known = tried(**few).server.weights
+    assert equal(tried(**few).server.weights, known)
+    monkeypatch.setattr(detect, "recalled", lambda maps_of, x, body: maps_of(x))
+    computed = tried(**few).server.weights
+    assert all(torch.allclose(t, known[name], atol=1e-3) for name, t in computed.items())
+
+def test_what_is_kept_of_maps_is_bounded(monkeypatch):
+    monkeypatch.setattr(detect, "_known", type(detect._known)())
+    monkeypatch.setattr(detect, "_known_bytes", [0])
+    monkeypatch.setattr(detect, "RECALL_BYTES", 100)
+    asked, x = [], normal(5, 3, 2, 2)
+    maps_of = lambda picture: asked.append(1) or [picture.mean((1, 2, 3))[:, None]]
+    body = torch.nn.Identity()
+    for _ in range(2): assert close(detect.recalled(maps_of, x, body)[0], x.mean((1, 2, 3))[:, None])
+    assert len(asked) == 5 and detect._known_bytes == [20]
+    monkeypatch.setattr(detect, "RECALL_BYTES", 8)
+    detect.recalled(maps_of, normal(3, 3, 2, 2, seed=9), body)
+    assert len(detect._known) == 2 and detect._known_bytes == [8]
+
+def test_maps_are_those_of_the_network_that_is_asked(monkeypatch):
+    "Neither another network's, nor those of other numbers with the same bytes."
+    monkeypatch.setattr(detect, "_known", type(detect._known)())
+    monkeypatch.setattr(detect, "_known_bytes", [0])
+    asked, bodies = [], [torch.nn.Identity(), torch.nn.Identity()]
+    maps_of = lambda picture: asked.append(1) or [picture.flatten(1).double()]
+    zeros = torch.zeros(1, 3, 2, 4)
+    for x in (zeros, zeros.view(1, 3, 4, 2), zeros.to(torch.int32)):
+        for body in bodies: detect.recalled(maps_of, x, body)
+    assert len(asked) == 6
+    detect.recalled(maps_of, zeros, bodies[0])
+    assert len(asked) == 6
+
+def test_views_are_drawn_anew_or_are_few():
+    own = torch.Generator().manual_seed(1)
+    images = [torch.full((3, 2, 2), k, dtype=torch.uint8) for k in (4, 5)]
+    assert detect.view_draws(own, images) == [own, own]
+    draw = lambda g: float(torch.rand((), generator=g))
+    seen = {draw(g) for _ in range(40) for g in detect.view_draws(own, images, 3)}
+    assert len(seen) == 6, "three of each picture, and none in common"
+
+def test_a_picture_of_another_client_or_seed_has_views_of_its_own():
+    first_draws = lambda seed, id: [float(torch.rand((), generator=g)) for g in detect.view_draws(
+        torch.Generator().manual_seed(1), make_street(TINY, seed).clients[id].images, 1)]
+    drawn = [draw for seed in (0, 1) for id in (0, 1) for draw in first_draws(seed, id)]
+    assert len(set(drawn)) == len(drawn) == 4 * TINY.client_images
+
+def test_a_clients_memory_is_that_of_a_process_of_its_own():
+    tiny = dict(size=(64, 96), experts=2, frozen=True, channels=8, box_dim=8, anchors=(8, 16, 32, 64, 128),
+                weights="random")
+    found = in_own_process(**tiny)
+    assert found["fits"] and found["peak"] >= found["start"] > 10 ** 8
+    assert found["state"] < found["network"] * 4
+    assert not in_own_process(10 ** 8, **tiny)["fits"]
+
+@pytest.mark.parametrize("most, code, said, expected", [
+    (0, 1, "MemoryError: no", UserError), (10 ** 8, 1, "KeyError: 'x'", UserError), (0, 1, "", UserError),
+    (10 ** 8, 1, "RuntimeError: can't allocate memory", False), (10 ** 8, -9, "", False)])
+def test_only_a_lack_of_memory_is_one(most, code, said, expected, monkeypatch):
+    ended = lab.subprocess.CompletedProcess([], code, "", f"Traceback\n{said}\n" if said else "")
+    monkeypatch.setattr(lab.subprocess, "run", lambda *args, **options: ended)
+    if not expected: assert in_own_process(most) == {"fits": False}
+    else:
+        with pytest.raises(UserError, match=said or "1$"): in_own_process(most)
+
+IDLE = dict(centred=True, client_images=1, server_images=2, test_images=1)
+
+def test_clients_that_learn_nothing_have_not_walked():
+    "Whatever else the state of a head holds: statistics of a batch norm, and a count of its batches."
+    def idle(client):
+        client.learn = lambda *arguments: None
+        return client
+    def walked(wrap):
+        sizes = FedMoxLabSizes(**vars(TINY) | dict(IDLE, rounds=1))
+        start = lambda: {name: 1000 * t if "running" in name or "num" in name else t
+                         for name, t in head_state(make_detector(sizes, 0)).items()}
+        return trial(lab.WalkedExperiment(sizes, 0, start=start, wrap=wrap)).history.rows[-1]["walked"]
+    assert walked(idle) == 0 and walked(None) > 1e-4
+
+def test_a_round_has_as_many_epochs_with_labels_as_the_sizes_say():
+    sizes, learnt = FedMoxLabSizes(**vars(TINY) | dict(IDLE, server_epochs=3)), []
+    server = lab.WalkedExperiment(sizes, 0, start=lambda: {}).server()
+    server.learn = partial(lab._epochs, lambda *what, **more: learnt.append(what), *server.learn.args[1:])
+    server.learn(1, 2)
+    assert learnt == [(1, 2)] * 3
 
 def test_experts_reach_routers_and_classes_reach_the_boxes():
     model = make_detector(replace(TINY, experts=3), 0)
@@ -707,9 +810,10 @@ BAD = dict(data="kitti", gate="soft", penalty="l2", limits="huge", clients=0, ex
            mosaic_warmup=0, mosaic_rounds=0, share=1.1, alpha=1.5, momentum=1.1, keep=2.0, rpn=1.01,
            classes=1.01, iou=1.1, high=(90,), low=(0, 5), anchors=(8, 16), lr=-1.0, client_lr=math.nan,
            warm_lr=-1.0, decay=-0.1,
-           warmup=-1, weight=-1.0, variance=-0.1, jitter=-0.1, mu=-1.0, seeds=0, fed_seeds=-1, label_seeds=-1,
-           tuning=-1, short_rounds=0, reruns=-1, segment_epochs=0, segment_rounds=0, mixed="boxes", balance=-0.1,
-           upcycle=1.5, more_labels=(0,))
+           warmup=-1, weight=-1.0, variance=-0.1, jitter=-0.1, mu=-1.0, seeds=0, dose_seeds=-1, line_seeds=-1,
+           tuning=-1, alone_seeds=-1, long_seeds=-1, views=-1, reruns=-1,
+           segment_epochs=0, segment_rounds=0, mixed="boxes", balance=-0.1,
+           upcycle=1.5, labels=(0,), counts=(0,), alphas=(1.5,))
 
 @pytest.mark.parametrize("name", BAD)
 def test_sizes_that_cannot_be(name):
@@ -1079,8 +1183,25 @@ def test_the_profiles_are_of_one_kind():
     assert {type(p) for p in profiles.values()} == {FedMoxSizes}
 
 
-@pytest.mark.parametrize("name", ["fed_seeds", "label_seeds"])
+@pytest.mark.parametrize("name", ["dose_seeds", "memory_seeds"])
 def test_rows_that_are_compared_seed_by_seed_need_seeds_that_both_have(name):
     with pytest.raises(UserError, match=f"^{name}=7 must be at most seeds=3"):
         FedMoxLabSizes(seeds=3, **{name: 7})
     assert getattr(FedMoxLabSizes(seeds=7, **{name: 7}), name) == 7
+
+
+@pytest.mark.parametrize("wanted, setting, experts, iou", [
+    ({}, "bdd100k", 4, 0.5), ({"data": "soda10m"}, "soda10m", 3, 0.0), ({"data": "cityscapes"}, "cityscapes", 3, 0.5),
+    ({"setting": "soda10m"}, "soda10m", 3, 0.0), ({"data": "photos/"}, "", 4, 0.5),
+    ({"data": "soda10m", "experts": "5"}, "soda10m", 5, 0.0)])
+def test_the_data_bring_the_experts_and_the_metric_of_the_paper(wanted, setting, experts, iou):
+    sizes = choose(fedmox.profiles, "paper", wanted, fedmox.settings)
+    assert (sizes.setting, sizes.experts, sizes.iou) == (setting, experts, iou)
+    assert sizes.data == wanted.get("data", setting)
+
+
+def test_the_open_profile_is_as_large_as_the_paper_and_wants_no_set():
+    paper, own = fedmox.profiles["paper"], fedmox.profiles["open"]
+    same = "high", "low", "channels", "box_dim", "anchors", "limits", "warmup", "rounds", "rpn", "variance"
+    assert all(getattr(paper, name) == getattr(own, name) for name in same)
+    assert (own.data, own.encoder) == ("rendered", "efficientnet-lite0")

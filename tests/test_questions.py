@@ -86,10 +86,10 @@ def test_figures_verdict_and_seeds_are_those_of_the_files(question):
 def test_rows_that_are_no_claims_are_judged_like_scipy():
     "The differences, counted by hand from the file, and Student's interval by scipy."
     from scipy.stats import t
-    claim = answered(QUESTIONS["dense_task"], BODIES).found[0]
+    claim = answered(QUESTIONS["how_many_experts"], BODIES).found[0]
     body = next(body for body in BODIES if body["name"] == "evidence/fedmox")
-    totals = {what: [row["numbers"]["total"] for row in body["rows"] if row["what"] == f"segments, {what}"]
-              for what in ("FedMox", "FedAvg")}
+    totals = {what: [row["numbers"]["total"] for row in body["rows"] if row["what"] == f"mosaic, {what}"]
+              for what in ("grown", "swept, K = 6")}
     gains = np.subtract(*totals.values())
     low, high = t.interval(0.95, len(gains) - 1, gains.mean(), gains.std(ddof=1) / len(gains) ** 0.5)
     assert np.allclose([claim["low"], claim["high"]], [low, high])

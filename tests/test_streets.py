@@ -13,7 +13,7 @@ from fedbook.datasets.streets import (MOST_HIDDEN, SEGMENTS, SMALLEST, WEATHERS,
                                       street_set, streets, weather_sheet)
 from fedbook.engine.errors import UserError
 from fedbook.datasets.traffic import STREET_CLASSES, WIDE, canvas, paint_part, parts_of
-from fedbook.datasets.world import Files, Pictures, largest
+from fedbook.datasets.world import Boxes, Files, Pictures, largest
 
 SMALL = (45, 80)
 
@@ -156,8 +156,9 @@ def test_resized():
     assert torch.equal(half.boxes[1].labels, data.boxes[1].labels)
     assert (half.images.float() - torch.nn.functional.avg_pool2d(data.images.float(), 2)).abs().mean() < 3
     assert torch.equal(resized(data, (180, 320)).images, data.images) and len(resized(streets(0), SMALL)) == 0
-    wide = resized(data, (180, 160)).boxes[0].xyxy
-    assert torch.allclose(wide * torch.tensor([2.0, 1, 2, 1]), data.boxes[0].xyxy)
+    narrow = resized(data, (180, 160))
+    assert narrow.images.shape == (2, 3, 90, 160) and torch.equal(narrow.images, half.images)
+    assert torch.equal(narrow.boxes[0].xyxy, half.boxes[0].xyxy)
     with pytest.raises(UserError, match="size"): resized(data, 90)
 
 
@@ -172,6 +173,16 @@ def test_resized_stays_lazy(tmp_path):
     again = resized(half.take([1]), (90, 160))
     assert torch.allclose(again.boxes[0].xyxy, data.boxes[0].xyxy)
     assert again.tensors()[0].shape == (1, 3, 90, 160)
+
+
+def test_photographs_of_any_shape_keep_their_ratio(tmp_path):
+    sizes, paths = [(80, 40), (30, 90), (45, 80)], [tmp_path / f"{k}.png" for k in range(3)]
+    for path, (h, w) in zip(paths, sizes): Image.new("RGB", (w, h)).save(path)
+    boxes = [Boxes(torch.tensor([[0.0, 0.0, w, h]]), torch.tensor([0])) for h, w in sizes]
+    mixed = Pictures(Files(paths), torch.zeros(3, dtype=torch.long), ["car"], "mixed", "", "", boxes=boxes)
+    small = resized(mixed, (40, 60))
+    assert [tuple(image.shape[1:]) for image in small.images] == [(40, 20), (20, 60), (34, 60)]
+    assert [box.xyxy[0, 2:].tolist() for box in small.boxes] == [[20, 40], [60, 20], [60, 34]]
 
 
 # ---- federations

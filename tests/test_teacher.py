@@ -257,6 +257,16 @@ def test_ema(encoder):
     assert same(d.head_state(teacher), new) and same(d.head_state(student), new)
 
 
+def test_a_teachers_batch_norm_follows_the_students():
+    "Its statistics are those of the student, whatever the momentum; what it learns moves slowly."
+    student, teacher = (torch.nn.Sequential(torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 1)) for _ in range(2))
+    student(3 + torch.randn(8, 2, generator=generator(0)))
+    before = teacher[1].weight.clone()
+    t.ema_update(teacher, student, 1.0)
+    assert same(dict(teacher[0].named_buffers()), dict(student[0].named_buffers()))
+    assert teacher[0].num_batches_tracked == 1 and torch.equal(teacher[1].weight, before)
+
+
 def test_self_training_reads_no_boxes_and_depends_on_its_seed_alone(encoder, sure, data):
     unlabelled = data.take(range(4))
     unlabelled.boxes = None

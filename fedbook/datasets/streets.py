@@ -530,28 +530,37 @@ def _scaled_down(x, size):
     y = interpolate(x.float(), tuple(size), mode="bilinear", antialias=True)
     return y.round_().clamp_(0, 255).to(torch.uint8)
 
+def _fitting(was, size):
+    "The largest (height, width) within `size` with the ratio of `was`, a (height, width) too."
+    factor = min(within / side for within, side in zip(size, was))
+    return tuple(max(1, round(factor * side)) for side in was)
+
 class _Resized(Sequence):
-    "The pictures of `images`, brought to `size` (height, width) when they are asked for."
+    "The pictures of `images`, brought within `size` (height, width) when they are asked for."
 
     def __init__(self, images, size): self.images, self.size = images, size
 
     def __len__(self): return len(self.images)
 
-    def __getitem__(self, i): return _scaled_down(self.images[i][None], self.size)[0]
+    def __getitem__(self, i):
+        image = self.images[i]
+        return _scaled_down(image[None], _fitting(image.shape[1:], self.size))[0]
 
-    def size_at(self, i): return self.size
+    def size_at(self, i): return _fitting(size_at(self.images, i), self.size)
 
 # %% ../../nbs/datasets/streets.ipynb #d5b95cb8
 def resized(data: Pictures, size: Sequence[int]) -> Pictures:
-    """Return `data` with all pictures resized to `size` (height, width) and boxes to match. Tensors are
-    resized at once; lazy pictures stay lazy, and their sizes are read from the heads of the files."""
+    """Return `data` with each picture at the largest size within `size` (height, width) that keeps its ratio of
+    height to width, and boxes to match. Tensors are resized at once; lazy pictures stay lazy, and their sizes
+    are read from the heads of the files."""
     size = _checked_size(size)
-    images: Any
+    images: Any = _Resized(data.images, size)
     if isinstance(data.images, torch.Tensor):
+        size = _fitting(data.images.shape[2:], size)
         parts = [_scaled_down(part, size) for part in data.images.split(64)]
         images = torch.cat(parts) if len(data) else torch.zeros(0, 3, *size, dtype=torch.uint8)
-    else: images = _Resized(data.images, size)
-    boxes = data.boxes and [scaled(b, size_at(data.images, i), size) for i, b in enumerate(data.boxes)]
+    boxes = data.boxes and [scaled(b, size_at(data.images, i), size_at(images, i))
+                            for i, b in enumerate(data.boxes)]
     return replace(data, images=images, boxes=boxes)
 
 # %% ../../nbs/datasets/streets.ipynb #0144d6b6

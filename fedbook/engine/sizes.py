@@ -246,7 +246,8 @@ def choose(
 ) -> Profile:
     """The `Profile` called `name` out of `profiles`, with the fields in `changes` (name to value, or to text)
     replaced. `settings` (name to fields) are the rows of a paper's table: the field `setting` picks one, and
-    its fields are replaced first.
+    its fields are replaced first. Where `changes` name other `data` and no setting, the row with these data
+    takes its place, and no row where none has them.
 
     Raises `UserError` for an unknown profile, field or setting, for a value that is not of the field's type,
     and for more clients `per_round` than `clients`. In a dry run (`FEDBOOK_DRY` in the environment) the sizes
@@ -268,14 +269,16 @@ def choose(
         k: _read(k, v, getattr(base, k), hints[k])
         for k, v in (changes or {}).items()
     }
-    setting = wanted.get("setting", getattr(base, "setting", ""))
     row = {}
+    setting = _setting_of(base, wanted, settings or {})
     if settings is not None and setting:
         if setting not in settings:
             raise UserError(
                 f"setting={setting!r} is unknown; choose one of {', '.join(settings)}"
             )
-        row = {**settings[setting], "setting": setting}
+        row = settings[setting]
+    if hasattr(base, "setting"):
+        row = {**row, "setting": setting}
     changed = {**row, **wanted}
     sizes = replace(base, **changed)
     less = {}
@@ -287,6 +290,21 @@ def choose(
     if less:
         sizes = replace(base, **changed)
     return sizes
+
+
+def _setting_of(base, wanted, settings):
+    "The name of the row of `settings` that `wanted` asks for: by its name, or else by its data."
+    setting = getattr(base, "setting", "")
+    if "setting" in wanted or not setting or "data" not in wanted:
+        return wanted.get("setting", setting)
+    with_data = [
+        name
+        for name, fields_ in settings.items()
+        if fields_.get("data") == wanted["data"]
+    ]
+    if len(with_data) > 1:
+        return setting
+    return with_data[0] if with_data else ""
 
 
 def _source(kind):

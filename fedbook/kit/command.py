@@ -546,11 +546,15 @@ def _report(args: argparse.Namespace) -> int:
     return 0
 
 
+OPEN = "fedreplay", "fedmox"     # chapters with the profile `open`
+
 def _data(args: argparse.Namespace) -> int:
     from fedbook.datasets.world import data_folder, inventory, shown
 
     print(f"data folder: {shown(data_folder())} (set FEDBOOK_DATA to choose another)\n")
     _print_table(inventory())
+    print("\nnearly the papers' sizes on pictures that everybody can have (PlantVillage, rendered streets), on a GPU:")
+    for name in OPEN: print(f"  fedbook run {name} --profile open")
     return 0
 
 

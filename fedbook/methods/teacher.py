@@ -24,7 +24,7 @@ from ..engine.local import batches
 from ..engine.sizes import Count
 from ..datasets.world import Pictures
 from .detect import (BODY, DetectSizes, Detections, Features, detector_optimiser, look,
-                                    loss_step, model_inputs, row_means, seeded, trainable, uniform_between,
+                                    loss_step, model_inputs, row_means, seeded, trainable, uniform_between, view_draws,
                                     profiles as detect_profiles)
 
 # %% ../../nbs/methods/teacher.ipynb #8a503194
@@ -235,14 +235,16 @@ class Views(NamedTuple):
 
 # %% ../../nbs/methods/teacher.ipynb #12bbd6b6
 def make_views(teacher: Any, images: Sequence[Tensor], generator: torch.Generator, keep: float = 0.5,
-               jitters: int = 10, jitter: float = 0.06) -> Views:
+               jitters: int = 10, jitter: float = 0.06,
+               draws: Sequence[torch.Generator] | None = None) -> Views:
     """Return the `Views` of `images` (uint8, (3, H, W) each): weak views, the boxes of `teacher` in them with
     scores above `keep`, and strong views of the weak ones; drawn from `generator`, `jitters` and `jitter` as
-    in `pseudo_label`."""
-    weak = [weak_view(image, generator) for image in images]
+    in `pseudo_label`. `draws`: a generator for the views of each picture, in place of `generator`."""
+    own = draws or [generator] * len(images)
+    weak = [weak_view(image, g) for image, g in zip(images, own)]
     pseudo, features = _teach(teacher, weak, generator, keep, jitters, jitter)
     none = torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64)
-    made = [strong_view(image, *none, generator) for image in weak]
+    made = [strong_view(image, *none, g) for image, g in zip(weak, own)]
     device = features.batch.tensors.device
     return Views([m[0] for m in made], [m[3].to(device) for m in made], pseudo, features)
 
@@ -326,19 +328,23 @@ def momentum_at(step: int, momentum: float = 0.999) -> float:
 @torch.no_grad()
 def ema_update(teacher: nn.Module, student: nn.Module, momentum: float) -> None:
     """Move the weights of `teacher` towards those of `student`, in place: teacher = m teacher + (1 - m)
-    student with m = `momentum` (exponential moving average, equation (4)); the frozen body and buffers are
-    left alone."""
+    student with m = `momentum` (exponential moving average, equation (4)). Buffers, such as the statistics of
+    a batch norm, become the student's; the frozen body is left alone."""
     own = dict(teacher.named_parameters())
     for name, p in student.named_parameters():
         if not name.startswith(BODY): own[name].mul_(momentum).add_(p, alpha=1 - momentum)
+    kept = dict(teacher.named_buffers())
+    for name, t in student.named_buffers():
+        if not name.startswith(BODY): kept[name].copy_(t)
 
 # %% ../../nbs/methods/teacher.ipynb #50e41339
 def self_training_epoch(student: Any, teacher: Any, data: Pictures, generator: torch.Generator,
                         batch: int = 2, weight: float = 4.0, momentum: float = 0.999,
-                        penalty: Callable | None = None, optimiser: torch.optim.Optimizer | None = None, lr: float = 1e-4,
+                        penalty: Callable | None = None, optimiser: torch.optim.Optimizer | None = None,
+                        lr: float = 1e-4,
                         betas: tuple[float, float] = (0.9, 0.999), decay: float = 0.05, keep: float = 0.5,
                         rpn: float = 0.9, classes: float = 0.9, variance: float = 0.02, jitters: int = 10,
-                        jitter: float = 0.06, step: int = 0) -> dict[str, float]:
+                        jitter: float = 0.06, step: int = 0, few: int = 0) -> dict[str, float]:
     """Train the detector `student` in place for one pass over the pictures of `data`, whose boxes are not
     read, with pseudo-boxes of `teacher` (a `twin`), which follows as a moving average with `momentum`. Order,
     augmentation and samples are drawn from `generator`.
@@ -346,13 +352,15 @@ def self_training_epoch(student: Any, teacher: Any, data: Pictures, generator: t
     `weight` times the sum of the losses, plus `penalty(model)` if given, is minimised by `optimiser`, or else
     by an AdamW of `lr`, `betas`, `decay`, in batches of `batch`. `keep`, `jitters`, `jitter`: as in
     `pseudo_label`; `rpn`, `classes`, `variance`: as in `filters`. `step`: how many steps the teacher has
-    followed already. Returns means over the batches: the losses, their `total`, and how many boxes per
-    picture were `kept` by the teacher's score and by each filter (`kept rpn`, `kept classes`, `kept
-    variance`). Raises `UserError` for bad pictures."""
+    followed already; `few`: as in `view_draws`. Returns means over the batches: the losses, their `total`,
+    and how many boxes per picture were `kept` by the teacher's score and by each filter (`kept rpn`, `kept
+    classes`, `kept variance`). Raises `UserError` for bad pictures."""
     optimiser = optimiser or detector_optimiser(student, lr, betas, decay)
     rows: list[dict] = []
     for part in batches(len(data), batch, generator):
-        views = make_views(teacher, [data.images[i] for i in part.tolist()], generator, keep, jitters, jitter)
+        pictures = [data.images[i] for i in part.tolist()]
+        draws = view_draws(generator, pictures, few)
+        views = make_views(teacher, pictures, generator, keep, jitters, jitter, draws)
         with seeded(generator): parts = unsupervised_losses(student, teacher, views, rpn, classes, variance)
         row = loss_step(student, optimiser, parts, penalty, weight)
         ema_update(teacher, student, momentum_at(step + len(rows), momentum))
