@@ -398,7 +398,7 @@ class FedKLPRLabSizes(FedKLPRSizes):
     precision: Precision = "fp32"  # how precisely networks compute; tf32: on a GPU, bf16: where it is fast
     pruning: Literal["recover", "always", "never", "lottery", "subfedavg"] = (
         "recover")  # type: ignore[assignment]
-    rates: tuple[float, ...] = (5e-4, 1e-3, 2e-3, 4e-3)  # learning rates that methods are tried with
+    rates: tuple[float, ...] = (1e-3, 2e-3, 4e-3)  # learning rates that methods are tried with
     adabn: bool = False         # whether networks take batch norm's statistics from each site's own pictures
     targets: tuple[float, ...] = ()     # for each client a target of its own; empty: `target` for all
     tuning: int = 0             # seeds of these tries, in no other row; 0: none, the rate is `lr`
@@ -433,7 +433,7 @@ def _of_the_lab(profile: str, **more: Any) -> FedKLPRLabSizes:
     return FedKLPRLabSizes(**vars(of_the_chapter[profile]) | more)
 
 _WORLD = dict(clients=8, largest=2500, smallest=40, test_identities=60, height=32, width=16, eps=0.7, lr=1e-3,
-              pretrain_steps=200, patch=4, rounds=16, rest=4, steps=16, margin=4.0, delta_rd=4.0,
+              pretrain_steps=200, patch=4, rounds=20, rest=5, steps=16, margin=4.0, delta_rd=4.0,
               delta_ep=4.0, adabn=True)
 _OTHERS = dict.fromkeys(("weight_seeds", "kll_seeds", "tolerance_seeds", "threshold_seeds", "rival_seeds",
                          "transfer_seeds", "net_seeds"), 2)
@@ -443,7 +443,7 @@ profiles = {
     "smoke": _of_the_lab("smoke", digits_seeds=1, digits_rounds=3, crowd=2, crowd_images=16, rival_seeds=1,
                          net_seeds=1, **_ONCE),
     "quick": _of_the_lab("quick", seeds=1, digits_seeds=2, digits_rounds=12, crowd=6, **_ONCE),
-    "full": _of_the_lab("full", tuning=2, known_seeds=3, part_seeds=8, length_seeds=4, longer_seeds=2,
+    "full": _of_the_lab("full", tuning=1, known_seeds=3, part_seeds=8, length_seeds=4, longer_seeds=2,
                         plain_norm_seeds=2, cut_seeds=1, digits_seeds=10, **_WORLD, **_OTHERS),
     "paper": _of_the_lab("paper", part_seeds=3),
 }
