@@ -406,6 +406,7 @@ class FedKLPRLabSizes(FedKLPRSizes):
     length_seeds: int = 0       # seeds of FedCAPR with fewer rounds and with more
     longer_seeds: int = 0       # seeds of local training and FedKLPR with more rounds
     known_seeds: int = 0        # seeds of pooled training with identities known
+    alone_seeds: int = 0        # seeds of each site alone with the steps of all
     plain_norm_seeds: int = 0   # seeds of rows without AdaBN
     weight_seeds: int = 0       # seeds of other weights of the clients
     kll_seeds: int = 0          # seeds of KLL at other strengths
@@ -437,13 +438,13 @@ _WORLD = dict(clients=8, largest=2500, smallest=40, test_identities=60, height=3
               delta_ep=4.0, adabn=True)
 _OTHERS = dict.fromkeys(("weight_seeds", "kll_seeds", "tolerance_seeds", "threshold_seeds", "rival_seeds",
                          "transfer_seeds", "net_seeds"), 2)
-_ONCE = dict(known_seeds=1, part_seeds=1, crowd_seeds=1, transfer_seeds=1, cut_seeds=1)
+_ONCE = dict(known_seeds=1, alone_seeds=1, part_seeds=1, crowd_seeds=1, transfer_seeds=1, cut_seeds=1)
 
 profiles = {
     "smoke": _of_the_lab("smoke", digits_seeds=1, digits_rounds=3, crowd=2, crowd_images=16, rival_seeds=1,
                          net_seeds=1, **_ONCE),
     "quick": _of_the_lab("quick", seeds=1, digits_seeds=2, digits_rounds=12, crowd=6, **_ONCE),
-    "full": _of_the_lab("full", tuning=1, known_seeds=3, part_seeds=8, length_seeds=4, longer_seeds=2,
+    "full": _of_the_lab("full", tuning=1, known_seeds=3, alone_seeds=1, part_seeds=8, length_seeds=4, longer_seeds=2,
                         plain_norm_seeds=2, cut_seeds=1, digits_seeds=10, **_WORLD, **_OTHERS),
     "paper": _of_the_lab("paper", part_seeds=3),
 }
