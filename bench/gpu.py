@@ -10,8 +10,8 @@ GPU. `--plan` prints them with minutes, what they show and need, and which of th
 Each piece runs in a process of its own, so one that fails or dies ends alone. What came of it stands in
 `results/gpu-DEVICE.json` as soon as it ends: seconds, ok or the error, and its numbers.
 
-A row is one method with one seed in the settings of `SERIES`, measured by the code of the paper's notebook in
-evidence/: it lands in an ordinary results.json, in `--out`, where a run of that notebook with these settings
+A row is one method with one seed in the settings of `SERIES` (FedMox's are those of `full` that its lab book
+leaves to a GPU), measured by the code of the paper's notebook in evidence/: it lands in an ordinary results.json, in `--out`, where a run of that notebook with these settings
 finds it. Of CIFAR-10 half is used; `--halve FOLDER` writes it (30 MB) from the copy in FEDBOOK_DATA, and
 FEDBOOK_DATA=FOLDER finds it there. A run without it leaves these rows out.
 
@@ -81,15 +81,16 @@ HALF = dict(pictures=2500, test_pictures=500)   # pictures of a class of CIFAR-1
 
 
 class Series(NamedTuple):
-    """Rows of the notebook `path` at its `paper` profile with `changes`: `rows` maps a method to the expression
+    """Rows of the notebook `path` at its `profile` with `changes`: `rows` maps a method to the expression
     that measures it with seed `s`. `cost` counts a row's operations, calls and parameters, from the sizes."""
     path: Path
     changes: dict
     rows: dict[str, str]
     seeds: int
-    cost: typing.Callable
+    cost: typing.Callable | None
     shows: str
     needs: str = ""
+    profile: str = "paper"
 
 
 class Piece(NamedTuple):
@@ -153,6 +154,22 @@ def six_rows():
     return {name: f"row({name!r}, s)" for name in names}
 
 
+# Rates and filters as they were found at `full`: FedAvg's for one head, FedMox's for experts.
+FOUND = dict(tuning=0, client_lr=1e-3, rpn=0.7, classes=0.7, variance=0.04)
+
+
+def left_to_a_gpu():
+    "Rows of FedMox that its lab book does not have at `full`, and the two that they are compared with."
+    changed = {"": "", ", clients at high resolution": ", low=sizes.high",
+               ", 3 clients": ", clients=3, client_images=600", ", 6 clients": ", clients=6, client_images=300",
+               ", running-mean teacher": ", lasting=False, momentum=0.999"}
+    rows = {what: f"row({what!r}, s)" for what in ("FedProx", "FedSTO")}
+    rows |= {f"{what}{end}": f"row({what!r}, s, {what + end!r}{change}{rate})" for end, change in changed.items()
+             for what, rate in (("FedAvg", ""), ("FedMox", ", client_lr=3e-4"))}
+    return rows | {f"backbone, {kind}": f"backbone_row({kind!r}, s, '', sizes.warm_lr)"
+                   for kind in ("frozen", "trained")}
+
+
 SERIES = {
     "fedcbdr embedded": Series(
         ROOT / "nbs/evidence/fedcbdr.ipynb", dict(
@@ -167,6 +184,10 @@ SERIES = {
         {"FedGTEA": "row(FedGTEA, s, look_inside)", "without Wasserstein": "row(NoWasserstein, s, look_inside)",
          "AC-GAN + FedAvg": "row(ACGANFedAvg, s)"}, 1, painter_cost,
         "FedGTEA's first sequence: 60 rounds a task", "half of CIFAR-10 (--halve)"),
+    "fedmox at full": Series(
+        ROOT / "nbs/evidence/fedmox.ipynb", FOUND, left_to_a_gpu(), 3, None,
+        "FedMox's rivals, resolutions, numbers of clients, teacher and backbone, on rendered streets",
+        profile="full"),
 }
 
 
@@ -189,7 +210,7 @@ def stamp_of(name, version=torch.__version__):
     if not piece: return ""
     files = [piece.path, *sorted((ROOT / "fedbook").rglob("*.py"))] if piece.path.suffix == ".py" else []
     texts = [path.read_text(encoding="utf-8") for path in files] or [run_stamp(piece.path)]
-    if piece.size == "rows": texts.append(json.dumps(SERIES[piece.part].changes))
+    if piece.size == "rows": texts += [SERIES[piece.part].profile, json.dumps(SERIES[piece.part].changes)]
     return hashlib.sha256("\0".join([version, *texts]).encode()).hexdigest()[:16]
 
 
@@ -246,7 +267,8 @@ def run_cells(path, parameters):
 def run_row(piece, device, out):
     "Measure one row with the code of its notebook, as far as the row needs it."
     series = SERIES[piece.part]
-    parameters = dict(profile="paper", device=device, seed=0, engine="local", out=str(out), changes=series.changes)
+    parameters = dict(profile=series.profile, device=device, seed=0, engine="local", out=str(out),
+                      changes=series.changes)
     os.environ["FEDBOOK_STAMP"] = run_stamp(piece.path)
     cells = code_cells(piece.path)
     before = [source for i, source in enumerate(cells) if i <= tagged(piece.path)]
@@ -273,7 +295,7 @@ def told(error):
 
 def sizes_of_piece(piece):
     if piece.size != "rows": return sizes_of(piece.path, piece.size)
-    return sizes_of(piece.path, "paper", SERIES[piece.part].changes)
+    return sizes_of(piece.path, SERIES[piece.part].profile, SERIES[piece.part].changes)
 
 
 def run_notebook(piece, device, out):
@@ -356,7 +378,8 @@ def ended(process):
 def numbers_of(piece, out):
     "Headline and rows of a notebook's results, without lists and texts of many letters; of a row only itself."
     short = lambda numbers: {k: v for k, v in numbers.items() if isinstance(v, (int, float))}
-    of = ("paper", 0, SERIES[piece.part].changes) if piece.size == "rows" else (piece.size, 0)
+    of = (piece.size, 0)
+    if piece.size == "rows": of = (SERIES[piece.part].profile, 0, SERIES[piece.part].changes)
     try: body = read_results(out / run_name(chapter_name(piece.path), *of) / "results.json")
     except (UserError, OSError): return {}
     if piece.size == "rows":
@@ -433,14 +456,14 @@ def rates_in(entries):
 def work_of(title, row):
     "Cost, parameters and replies of a row of `SERIES`."
     series = SERIES[title]
-    sizes = sizes_of(series.path, "paper", series.changes)
+    sizes = sizes_of(series.path, series.profile, series.changes)
     return *series.cost(sizes, row), sizes.tasks * sizes.rounds * sizes.clients
 
 
 def minutes_of(piece, entries):
     "How long a `piece` takes on one GPU, in minutes; None where nothing tells."
     tflops, wire = rates_in(entries)
-    if piece.size == "rows": cost, parameters, replies = work_of(piece.part, piece.row)
+    if piece.size == "rows" and SERIES[piece.part].cost: cost, parameters, replies = work_of(piece.part, piece.row)
     elif piece.size == "paths": cost, parameters, replies = gpu_paths.work_of(piece.part)
     elif piece.name in entries: return entries[piece.name]["seconds"] / 60
     else: return None

@@ -69,19 +69,17 @@ def _dose(results):
     return f"{labels} labelled pictures; true boxes gain {fmean(gains):+.3f} over the server alone"
 
 
-def _start(results):
-    "What the mixture is worth before any round, and what the rounds give it and one head."
+def _start(results, what):
+    "What the mixture is worth before any round, and what the rounds give it (as `what`) and one head."
     before = _minus(results, "head, both mixtures", "head, one expert")
-    ours, one = (_minus(results, *pair) for pair in _STARTS)
+    ours = _minus(results, what, "head, both mixtures")
+    one = _minus(results, "FedAvg", "head, one expert")
     if not (before and ours and one):
         return ""
     return (
-        f"before any round the mixture is {fmean(before):+.3f} from one head; the rounds give FedMox "
+        f"before any round the mixture is {fmean(before):+.3f} from one head; the rounds give {what} "
         f"{fmean(ours):+.3f}, FedAvg {fmean(one):+.3f}"
     )
-
-
-_STARTS = ("FedMox", "head, both mixtures"), ("FedAvg", "head, one expert")
 
 
 def _noted(results, what, number):
@@ -108,7 +106,7 @@ def _experts(results):
         source=_TABLE_5,
         effect=0.019,
         reach=_reach(results),
-        note=_told(_start(results), _busiest(results), _dose(results)),
+        note=_told(_start(results, "FedAvg + MoE"), _busiest(results), _dose(results)),
         curve=[
             (
                 "heads before any round",
@@ -178,7 +176,7 @@ def _whole(results):
         source=_TABLE_5,
         effect=0.027,
         reach=_reach(results),
-        note=_told(_start(results), _bytes(results), _dose(results)),
+        note=_told(_start(results, "FedMox"), _bytes(results), _dose(results)),
         curve=[
             *_by_weather(results, "FedMox", "FedAvg"),
             (

@@ -222,7 +222,7 @@ def overview_figure(bodies: Sequence[dict]) -> Any:
 
 _COLOUR = {"reproduced": COLOURS[0], "weaker": COLOURS[0], "stronger": COLOURS[0], "not found": COLOURS[1],
            "contradicted": COLOURS[1]}
-_INSIDE = (-2.0, 1.5)
+_INSIDE = (-2.5, 1.5)
 
 
 def _draw_main(ax: Any, row: int, claim: dict) -> None:
