@@ -170,6 +170,13 @@ def left_to_a_gpu():
                    for kind in ("frozen", "trained")}
 
 
+def other_networks():
+    "Rows of FedKLPR on networks that its lab book leaves to a GPU."
+    return {f"{network}, {what}": f"run_on({network!r}, {what!r}, s)"
+            for network in ("vit", "resnet34", "resnet50")
+            for what in ("start, AdaBN", "FedCAPR", "plain pruning 70%", "FedKLPR 70%")}
+
+
 SERIES = {
     "fedcbdr embedded": Series(
         ROOT / "nbs/evidence/fedcbdr.ipynb", dict(
@@ -188,6 +195,9 @@ SERIES = {
         ROOT / "nbs/evidence/fedmox.ipynb", FOUND, left_to_a_gpu(), 3, None,
         "FedMox's rivals, resolutions, numbers of clients, teacher and backbone, on rendered streets",
         profile="full"),
+    "fedklpr at full": Series(
+        ROOT / "nbs/evidence/fedklpr.ipynb", {}, other_networks(), 3, None,
+        "FedKLPR on a vision transformer, ResNet-34 and ResNet-50, on rendered people", profile="full"),
 }
 
 

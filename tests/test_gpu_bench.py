@@ -258,7 +258,7 @@ def test_rows_are_measured_by_their_notebooks_code(bench, tmp_path, monkeypatch)
     assert run() == 0 and file.stat().st_mtime_ns == before
 
 
-@pytest.mark.parametrize("title", ["fedcbdr half cifar10", "fedgtea half cifar10", "fedmox at full"])
+@pytest.mark.parametrize("title", ["fedcbdr half cifar10", "fedgtea half cifar10", "fedmox at full", "fedklpr at full"])
 def test_every_row_can_be_cut_out_of_its_notebook(bench, title):
     series = bench.SERIES[title]
     cells = bench.code_cells(series.path)
