@@ -485,7 +485,7 @@ profiles = {
                         centred=True, warmup=60, upcycle=0.5, lasting=True, momentum=0.99, rounds=4,
                         server_epochs=6, lr=3e-4, rpn=0.9, classes=0.9, variance=0.02, tuning=1, dose_seeds=3,
                         alone_seeds=1, labels=(8, 16, 64), line_seeds=1, alphas=(0.5,), counts=(1, 5),
-                        long_seeds=1, segment_seeds=3, segment_rounds=2, memory_seeds=1),
+                        long_seeds=1, segment_seeds=3, segment_rounds=2, memory_seeds=1, mosaic_seeds=16),
     "open": _of_the_lab("open", dose_seeds=3, segment_seeds=3, **_AS_THE_PAPER),
     "paper": _of_the_lab("paper", **_AS_THE_PAPER),
 }
