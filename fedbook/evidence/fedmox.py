@@ -465,7 +465,6 @@ def _of_the_lab(profile: str, **more: Any) -> FedMoxLabSizes:
     return FedMoxLabSizes(**vars(of_the_chapter[profile]) | more)
 
 _EACH: dict[str, int] = dict(dose_seeds=1, alone_seeds=1, line_seeds=1, ladder_seeds=1, segment_seeds=1)
-_MORE: dict[str, int] = dict(_EACH, rival_seeds=1, trained_seeds=1, long_seeds=1, small_seeds=1)
 
 settings = sets_of_the_paper
 _AS_THE_PAPER: dict[str, Any] = dict(
@@ -475,7 +474,7 @@ _AS_THE_PAPER: dict[str, Any] = dict(
 profiles = {
     "smoke": _of_the_lab("smoke", segment_epochs=1, segment_rounds=1, mosaic_seeds=1, mosaic_warmup=1,
                          mosaic_rounds=1, alphas=(0.5,), counts=(1,), labels=(4,), views=2, limits="few",
-                         **_MORE),
+                         rival_seeds=1, trained_seeds=1, long_seeds=1, small_seeds=1, **_EACH),
     "quick": _of_the_lab("quick", seeds=1, segment_epochs=3, segment_rounds=1, mosaic_seeds=3,
                          mosaic_warmup=60, mosaic_rounds=8, alphas=(0.5,), counts=(1,), labels=(6,), views=4,
                          limits="few", **_EACH),
