@@ -11,8 +11,9 @@ Each piece runs in a process of its own, so one that fails or dies ends alone. W
 `results/gpu-DEVICE.json` as soon as it ends: seconds, ok or the error, and its numbers.
 
 A row is one method with one seed in the settings of `SERIES` (FedMox's are those of `full` that its lab book
-leaves to a GPU), measured by the code of the paper's notebook in evidence/: it lands in an ordinary results.json, in `--out`, where a run of that notebook with these settings
-finds it. Of CIFAR-10 half is used; `--halve FOLDER` writes it (30 MB) from the copy in FEDBOOK_DATA, and
+leaves to a GPU), measured by the code of the paper's notebook in evidence/: it lands in an ordinary
+results.json, in `--out`, where a run of that notebook with these settings finds it. Of CIFAR-10 half is used;
+`--halve FOLDER` writes it (30 MB) from the copy in FEDBOOK_DATA, and
 FEDBOOK_DATA=FOLDER finds it there. A run without it leaves these rows out.
 
 No piece runs longer than ten minutes, or on past the `--minutes`. A row or notebook that must stop keeps its
@@ -161,13 +162,17 @@ FOUND = dict(tuning=0, client_lr=1e-3, rpn=0.7, classes=0.7, variance=0.04)
 def left_to_a_gpu():
     "Rows of FedMox that its lab book does not have at `full`, and the two that they are compared with."
     changed = {"": "", ", clients at high resolution": ", low=sizes.high",
-               ", 3 clients": ", clients=3, client_images=600", ", 6 clients": ", clients=6, client_images=300",
+               ", 3 clients": ", **fewer(3)", ", 6 clients": ", **fewer(6)",
                ", running-mean teacher": ", lasting=False, momentum=0.999"}
     rows = {what: f"row({what!r}, s)" for what in ("FedProx", "FedSTO")}
     rows |= {f"{what}{end}": f"row({what!r}, s, {what + end!r}{change}{rate})" for end, change in changed.items()
              for what, rate in (("FedAvg", ""), ("FedMox", ", client_lr=3e-4"))}
-    return rows | {f"backbone, {kind}": f"backbone_row({kind!r}, s, '', sizes.warm_lr)"
-                   for kind in ("frozen", "trained")}
+    rows["FedMox, low-resolution server"] = "row('FedMox, low-resolution server', s, client_lr=3e-4)"
+    rows |= {f"backbone, {kind}": f"backbone_row({kind!r}, s, '', sizes.warm_lr)"
+             for kind in ("frozen", "trained")}
+    routers = ("gradient runs on", "not centred", "not centred, balanced", "from scratch")
+    heads = ["both mixtures", *(f"both mixtures, {router}" for router in routers)]
+    return rows | {f"head, {what}": f"head_row({what!r}, s)" for what in heads}
 
 
 def other_networks():
@@ -193,7 +198,7 @@ SERIES = {
         "FedGTEA's first sequence: 60 rounds a task", "half of CIFAR-10 (--halve)"),
     "fedmox at full": Series(
         ROOT / "nbs/evidence/fedmox.ipynb", FOUND, left_to_a_gpu(), 3, None,
-        "FedMox's rivals, resolutions, numbers of clients, teacher and backbone, on rendered streets",
+        "FedMox's rivals, resolutions, numbers of clients, teacher, backbone and routers, on rendered streets",
         profile="full"),
     "fedklpr at full": Series(
         ROOT / "nbs/evidence/fedklpr.ipynb", {}, other_networks(), 3, None,
@@ -220,7 +225,7 @@ def stamp_of(name, version=torch.__version__):
     if not piece: return ""
     files = [piece.path, *sorted((ROOT / "fedbook").rglob("*.py"))] if piece.path.suffix == ".py" else []
     texts = [path.read_text(encoding="utf-8") for path in files] or [run_stamp(piece.path)]
-    if piece.size == "rows": texts += [SERIES[piece.part].profile, json.dumps(SERIES[piece.part].changes)]
+    if piece.size == "rows": texts += map(json.dumps, settings_of(piece))
     return hashlib.sha256("\0".join([version, *texts]).encode()).hexdigest()[:16]
 
 
@@ -277,8 +282,8 @@ def run_cells(path, parameters):
 def run_row(piece, device, out):
     "Measure one row with the code of its notebook, as far as the row needs it."
     series = SERIES[piece.part]
-    parameters = dict(profile=series.profile, device=device, seed=0, engine="local", out=str(out),
-                      changes=series.changes)
+    profile, changes = settings_of(piece)
+    parameters = dict(profile=profile, device=device, seed=0, engine="local", out=str(out), changes=changes)
     os.environ["FEDBOOK_STAMP"] = run_stamp(piece.path)
     cells = code_cells(piece.path)
     before = [source for i, source in enumerate(cells) if i <= tagged(piece.path)]
@@ -303,9 +308,14 @@ def told(error):
     return type(error).__name__ == UserError.__name__
 
 
-def sizes_of_piece(piece):
-    if piece.size != "rows": return sizes_of(piece.path, piece.size)
-    return sizes_of(piece.path, SERIES[piece.part].profile, SERIES[piece.part].changes)
+def settings_of(piece):
+    "The profile of a notebook or a row, and the changes of its sizes."
+    if piece.size != "rows": return piece.size, {}
+    series = SERIES[piece.part]
+    return series.profile, series.changes
+
+
+def sizes_of_piece(piece): return sizes_of(piece.path, *settings_of(piece))
 
 
 def run_notebook(piece, device, out):
@@ -388,9 +398,8 @@ def ended(process):
 def numbers_of(piece, out):
     "Headline and rows of a notebook's results, without lists and texts of many letters; of a row only itself."
     short = lambda numbers: {k: v for k, v in numbers.items() if isinstance(v, (int, float))}
-    of = (piece.size, 0)
-    if piece.size == "rows": of = (SERIES[piece.part].profile, 0, SERIES[piece.part].changes)
-    try: body = read_results(out / run_name(chapter_name(piece.path), *of) / "results.json")
+    profile, changes = settings_of(piece)
+    try: body = read_results(out / run_name(chapter_name(piece.path), profile, 0, changes) / "results.json")
     except (UserError, OSError): return {}
     if piece.size == "rows":
         return dict(rows=[dict(row, numbers=short(row["numbers"])) for row in body["rows"]

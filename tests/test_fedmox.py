@@ -1179,7 +1179,7 @@ def test_the_smoke_profile_runs():
 
 
 def test_the_profiles_are_of_one_kind():
-    assert profiles.keys() == {"smoke", "quick", "full", "paper"}
+    assert profiles.keys() == {"smoke", "quick", "full", "open", "paper"}
     assert {type(p) for p in profiles.values()} == {FedMoxSizes}
 
 

@@ -465,8 +465,6 @@ def _of_the_lab(profile: str, **more: Any) -> FedMoxLabSizes:
     return FedMoxLabSizes(**vars(of_the_chapter[profile]) | more)
 
 _EACH: dict[str, int] = dict(dose_seeds=1, alone_seeds=1, line_seeds=1, ladder_seeds=1, segment_seeds=1)
-_ALL: dict[str, int] = dict(_EACH, rival_seeds=1, head_seeds=1, trained_seeds=1, resolution_seeds=1,
-                            number_seeds=1, teacher_seeds=1, long_seeds=1, small_seeds=1)
 
 settings = sets_of_the_paper
 _AS_THE_PAPER: dict[str, Any] = dict(
@@ -476,7 +474,7 @@ _AS_THE_PAPER: dict[str, Any] = dict(
 profiles = {
     "smoke": _of_the_lab("smoke", segment_epochs=1, segment_rounds=1, mosaic_seeds=1, mosaic_warmup=1,
                          mosaic_rounds=1, alphas=(0.5,), counts=(1,), labels=(4,), views=2, limits="few",
-                         **_ALL),
+                         rival_seeds=1, trained_seeds=1, long_seeds=1, small_seeds=1, **_EACH),
     "quick": _of_the_lab("quick", seeds=1, segment_epochs=3, segment_rounds=1, mosaic_seeds=3,
                          mosaic_warmup=60, mosaic_rounds=8, alphas=(0.5,), counts=(1,), labels=(6,), views=4,
                          limits="few", **_EACH),
@@ -485,7 +483,7 @@ profiles = {
                         centred=True, warmup=60, upcycle=0.5, lasting=True, momentum=0.99, rounds=4,
                         server_epochs=6, lr=3e-4, rpn=0.9, classes=0.9, variance=0.02, tuning=1, dose_seeds=3,
                         alone_seeds=1, labels=(8, 16, 64), line_seeds=1, alphas=(0.5,), counts=(1, 5),
-                        long_seeds=1, segment_seeds=3, segment_rounds=2, memory_seeds=1),
+                        long_seeds=1, segment_seeds=3, segment_rounds=2, memory_seeds=1, mosaic_seeds=16),
     "open": _of_the_lab("open", dose_seeds=3, segment_seeds=3, **_AS_THE_PAPER),
     "paper": _of_the_lab("paper", **_AS_THE_PAPER),
 }
