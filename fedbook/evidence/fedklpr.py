@@ -448,15 +448,15 @@ def _of_the_lab(profile: str, **more: Any) -> FedKLPRLabSizes:
 _WORLD = dict(clients=8, largest=2500, smallest=40, test_identities=60, height=32, width=16, eps=0.7, lr=1e-3,
               pretrain_steps=200, patch=4, rounds=20, rest=5, steps=16, margin=4.0, delta_rd=4.0,
               delta_ep=4.0, adabn=True)
-_OTHERS = dict.fromkeys(("weight_seeds", "kll_seeds", "tolerance_seeds", "threshold_seeds", "rival_seeds",
-                         "transfer_seeds", "net_seeds"), 2)
+_OTHERS = (dict.fromkeys(("rival_seeds", "kll_seeds", "transfer_seeds"), 3)
+           | dict.fromkeys(("weight_seeds", "tolerance_seeds", "threshold_seeds", "net_seeds"), 2))
 _ONCE = dict(known_seeds=1, alone_seeds=1, part_seeds=1, crowd_seeds=1, transfer_seeds=1, cut_seeds=1)
 
 profiles = {
     "smoke": _of_the_lab("smoke", digits_seeds=1, digits_rounds=3, crowd=2, crowd_images=16, rival_seeds=1,
                          net_seeds=1, **_ONCE),
     "quick": _of_the_lab("quick", seeds=1, digits_seeds=2, digits_rounds=12, crowd=6, **_ONCE),
-    "full": _of_the_lab("full", tuning=1, known_seeds=3, alone_seeds=1, part_seeds=6, length_seeds=8, longer_seeds=4,
+    "full": _of_the_lab("full", tuning=1, known_seeds=3, alone_seeds=3, part_seeds=6, length_seeds=8, longer_seeds=3,
                         plain_norm_seeds=2, cut_seeds=1, digits_seeds=10, **_WORLD, **_OTHERS),
     "paper": _of_the_lab("paper", part_seeds=3),
 }
@@ -596,6 +596,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "local only": dict(regulariser="none", weighting="alone", pruning="never"),
     "FedAvg": dict(regulariser="none", weighting="size", pruning="never", average="plain"),
     "FedCAPR": dict(regulariser="cosine", weighting="cdw", pruning="never", average="plain"),
+    "+ KLL": dict(weighting="cdw", pruning="never", average="plain"),
     "+ KLL + KLAW": dict(weighting="klaw", pruning="never", average="plain"),
     "plain pruning": dict(weighting="klaw", pruning="always", average="plain"),
     "+ SAS": dict(weighting="klaw", pruning="always"),
