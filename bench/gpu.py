@@ -179,7 +179,7 @@ def other_networks():
     "Rows of FedKLPR on networks that its lab book leaves to a GPU."
     return {f"{network}, {what}": f"run_on({network!r}, {what!r}, s)"
             for network in ("vit", "resnet34", "resnet50")
-            for what in ("start, AdaBN", "FedCAPR", "plain pruning 70%", "FedKLPR 70%")}
+            for what in ("start, AdaBN", "FedCAPR", "+ KLL + KLAW", "plain pruning 70%", "FedKLPR 70%")}
 
 
 SERIES = {
