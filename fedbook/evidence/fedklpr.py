@@ -486,7 +486,7 @@ profiles = {
                          net_seeds=1, **_ONCE),
     "quick": _of_the_lab("quick", seeds=1, digits_seeds=2, digits_rounds=12, crowd=6, **_ONCE),
     "full": _of_the_lab("full", tuning=1, known_seeds=3, alone_seeds=3, part_seeds=6, length_seeds=8,
-                        longer_seeds=3, plain_norm_seeds=2, cut_seeds=1, digits_seeds=10, **_WORLD,
+                        longer_seeds=3, plain_norm_seeds=2, cut_seeds=3, digits_seeds=10, **_WORLD,
                         **_OTHERS),
     "paper": _of_the_lab("paper", part_seeds=3),
 }
