@@ -478,7 +478,7 @@ _WORLD = dict(clients=8, largest=2500, smallest=40, test_identities=60, height=3
               pretrain_steps=200, patch=4, rounds=20, rest=5, steps=16, margin=4.0, delta_rd=4.0,
               delta_ep=4.0, adabn=True)
 _OTHERS = (dict.fromkeys(("rival_seeds", "kll_seeds", "transfer_seeds"), 3)
-           | dict.fromkeys(("weight_seeds", "tolerance_seeds", "threshold_seeds", "net_seeds"), 2))
+           | dict.fromkeys(("weight_seeds", "tolerance_seeds", "threshold_seeds"), 2))
 _ONCE = dict(known_seeds=1, alone_seeds=1, part_seeds=1, crowd_seeds=1, transfer_seeds=1, cut_seeds=1)
 
 profiles = {
