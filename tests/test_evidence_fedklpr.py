@@ -11,7 +11,7 @@ from fedbook.evidence.fedklpr import fedklpr_claims
 
 FILE = Path(__file__).parents[1] / "results" / "evidence.fedklpr-full-0-people.json"
 GATE = "CRR keeps accuracy: Rank-1 with the gate minus as much pruning without"
-SAS = "SAS undoes dilution: Rank-1 of FedKLPR minus a plain average in it"
+SAS = "SAS undoes dilution: Rank-1 of FedKLPR minus as much pruning with a plain average"
 COSTS = "Pruning without SAS, PRAW and CRR costs the smaller sites Rank-1"
 
 
@@ -106,7 +106,7 @@ def test_sas_is_not_testable_where_nothing_is_lost(tmp_path):
     "The most that SAS can give is what a plain average has lost."
     rows = with_numbers(kept(), "+ KLL + KLAW", rank1=0.0)
     assert word(judged(rows, tmp_path), SAS) == "not testable here"
-    assert word(judged(with_numbers(kept(), "FedKLPR, plain average", rank1=0.1), tmp_path), SAS) == "reproduced"
+    assert word(judged(with_numbers(kept(), "FedKLPR, plain average, to its share", rank1=0.1), tmp_path), SAS) == "reproduced"
 
 
 @pytest.mark.parametrize("cost, expected", [
