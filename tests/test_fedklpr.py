@@ -865,7 +865,7 @@ def test_the_rest_of_the_sizes_reaches_client_and_server():
     client = made("rounds", 17)[0]
     assert client.sizes.rounds == 17 and client.id == 1 and torch.equal(client.data.x, world()[1].data.x)
     kinds = {"lottery": LotteryFLClient, "subfedavg": SubFedAvgClient,
-             **dict.fromkeys(("recover", "always", "never"), FedKLPRClient)}
+             **dict.fromkeys(("recover", "always", "never"), LabClient)}
     for pruning, kind in kinds.items(): assert type(made("pruning", pruning)[0]) is kind
     assert type(tiny(weighting="alone", pruning="never").server()) is LocalOnly
     assert equal(made("gamma", 0.2)[1].weights, snapshot(first()))

@@ -23,6 +23,7 @@ QUESTIONS = read_questions()
 BODIES = kept_results()
 THERE = {body["name"] for body in BODIES}
 PAGE = chapters()["evidence/left_open"]
+LEFT_TO_A_GPU = [QUESTIONS["transformers"]]    # its rows are not among the kept ones
 each = pytest.mark.parametrize("question", QUESTIONS.values(), ids=QUESTIONS)
 
 
@@ -57,9 +58,10 @@ def test_there_are_sixteen_of_five_papers():
 
 @each
 def test_a_chapter_with_results_answers_its_question(question):
-    answer = answered(question, BODIES)
+    answer, left = answered(question, BODIES), question in LEFT_TO_A_GPU
     for evidence, claim in zip(question.rests, answer.found):
-        assert (claim is not None) == (evidence.chapter in THERE), "a claim or row was renamed"
+        there = evidence.chapter in THERE and not left
+        assert (claim is not None) == there, "a claim or row was renamed"
 
 
 @each

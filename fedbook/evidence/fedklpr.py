@@ -488,7 +488,7 @@ _ONCE = dict(known_seeds=1, alone_seeds=1, part_seeds=1, crowd_seeds=1, transfer
 
 profiles = {
     "smoke": _of_the_lab("smoke", digits_seeds=1, digits_rounds=3, crowd=2, crowd_images=16, rival_seeds=1,
-                         net_seeds=1, **_ONCE),
+                         **_ONCE),
     "quick": _of_the_lab("quick", seeds=1, digits_seeds=2, digits_rounds=12, crowd=6, **_ONCE),
     "full": _of_the_lab("full", tuning=1, known_seeds=3, alone_seeds=3, part_seeds=6, length_seeds=8,
                         longer_seeds=3, plain_norm_seeds=2, cut_seeds=3, digits_seeds=10, **_WORLD,
