@@ -70,3 +70,20 @@ def test_the_tool_changes_nothing_that_is_judged(tmp_path, capsys):
     (tmp_path / FILES[-1].name).write_text("{}")
     assert judge.main([str(tmp_path)]) == 2
     assert "is not a results.json of fedbook" in capsys.readouterr().err
+
+
+def test_a_difference_that_was_taken_by_the_order_of_rows():
+    "Pairs of one seed, also where rows lie in another order in the file."
+    claims = {claim["claim"]: claim for path in FILES for claim in kept(path)}
+    found = claims["FedCAPR (dense) minus the start after AdaBN, Rank-1, at least 0"]
+    assert [100 * found[end] for end in ("low", "high")] == pytest.approx((19.2, 26.3), abs=0.05)
+
+
+def test_the_start_is_taken_from_the_same_seed(tmp_path):
+    path = next(path for path in FILES if path.name.startswith("evidence.fedklpr"))
+    results = Results.read(shutil.copy(path, tmp_path))
+    results.rows.sort(key=lambda row: row["seed"] * (-1 if row["what"] == "FedCAPR" else 1))
+    [claim] = [claim for claim in results.claims if claim["claim"].startswith("FedCAPR (dense) minus")]
+    assert claim["values"] == pytest.approx(results.difference("FedCAPR", "start, AdaBN", "rank1"))
+    in_file = lambda what: [row["numbers"]["rank1"] for row in results.rows if row["what"] == what]
+    assert claim["values"] != pytest.approx([a - b for a, b in zip(in_file("FedCAPR"), in_file("start, AdaBN"))])
