@@ -13,7 +13,7 @@ PIP_ARGS ?=
 TORCH    ?= gpu
 CPU_ONLY ?= https://download.pytorch.org/whl/cpu
 BIN      := .venv/bin
-WITHOUT_FLOWER = { echo "Flower cannot be installed here: chapter 20 and what needs it are left out"; false; } || $(BIN)/python -m pip install $(PIP_ARGS)
+WITHOUT_FLOWER = { echo "Flower cannot be installed here: what runs on its nodes is left out"; false; } || $(BIN)/python -m pip install $(PIP_ARGS)
 TORCH_FIRST = if test "$(TORCH)" = cpu || { test "$(TORCH)" = auto && test "`uname -s`" = Linux && ! command -v nvidia-smi > /dev/null; }; then \
 	echo "PyTorch without CUDA (make TORCH=gpu takes the usual one)"; \
 	$(BIN)/python -m pip install $(PIP_ARGS) -q --retries 0 --timeout 20 --index-url $(CPU_ONLY) torch torchvision \

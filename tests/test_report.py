@@ -218,7 +218,7 @@ def test_the_page_has_a_section_for_each_paper_and_the_lab_books_below():
                  result(FEW, OTHER, name="06_c")])
     assert re.findall(r"^## (.*)", text, re.M) == ["FedDemo", "FedOther", "Lab books"] and "05_b" not in text
     assert "| b beats a | 61.2 minus 55.8 % (Table 2) | 5.4 [4.09, 6.71] % (3 seeds) |" in text
-    assert "b beats a (paper: 61.2 minus 55.8 %): here 5.4 [4.09, 6.71] % (3 seeds), *reproduced*. Measured on " in text
+    assert "b beats a (paper: 61.2 minus 55.8 %): here 5.4 [4.09, 6.71] % (3 seeds), *reproduced*. Measured, where nothing else is said, on " in text
     assert "All claims of papers: 1 reproduced, 1 contradicted, 1 not testable here." in text
     assert "| b beats a | other | 2 [-0.484, 4.48] % (3 seeds) |" in text
     assert "|  | other, long | 20.3 [18.9, 21.8] % (3 seeds) |" in text
@@ -308,7 +308,7 @@ def test_fill_writes_the_last_cell_of_linked_rows(tmp_path):
                       "| [B](results/README.md#fednone) | x | old |\n| no | link |\n")
     fill(readme, [result(SURE), result(NOISY, data="other")])
     said = ("b beats a (paper: 61.2 minus 55.8 %): here 5.4 [4.09, 6.71] % (3 seeds), *reproduced*. "
-            "Measured on a toy, full, cpu. All 2 claims: 1 reproduced, 1 undecided")
+            "Measured, where nothing else is said, on a toy, full, cpu. All 2 claims: 1 reproduced, 1 undecided")
     assert readme.read_text() == (f"| [A](results/README.md#feddemo) | what | {said} |\n"
                                   "| [B](results/README.md#fednone) | x | nothing claimed yet |\n| no | link |\n")
     readme.write_text("no rows")

@@ -160,7 +160,7 @@ def _accuracy(results):
                 _minus(results, "FedKLPR", _DENSE),
             ),
             (
-                "three times as many rounds, minus FedCAPR",
+                _tripled(results),
                 _minus(
                     results,
                     _longer(results, "FedKLPR"),
@@ -182,6 +182,13 @@ def _accuracy(results):
             ),
         ],
     )
+
+
+def _tripled(results):
+    "Three times as many rounds, with the share that is pruned then."
+    ratios = results.values(_longer(results, "FedKLPR"), "ratio")
+    pruned = f" ({fmean(ratios):.0%} pruned)" if ratios else ""
+    return f"three times as many rounds{pruned}, minus FedCAPR"
 
 # %% ../../nbs/evidence/fedklpr.ipynb #52b10013
 _ROOM = 0.05  # what pooled training has to be ahead of each site alone, at as many steps

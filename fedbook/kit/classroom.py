@@ -80,7 +80,7 @@ def _torch() -> Iterator[Finding]:
     if torch.cuda.is_available():
         memory = torch.cuda.get_device_properties(0).total_memory / 1e9
         yield Finding("GPU", f"{torch.cuda.get_device_name(0)}, {memory:.0f} GB")
-    else: yield Finding("GPU", "none; only --profile paper wants one")
+    else: yield Finding("GPU", "none; only --profile paper and open want one")
     try: importlib.import_module("torchvision")
     except ModuleNotFoundError: pass  # named with its extra
     except Exception as error:

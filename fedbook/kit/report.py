@@ -334,15 +334,16 @@ def _curves(claims: list[dict]) -> str:
 
 
 def sentence(several: Sequence[Headline]) -> str:
-    """Return one line on the claims of a paper (see `headlines`): the first one with the paper's figure, ours
-    and what it was measured on, then how many there are of each verdict."""
+    """Return one line on the claims of a paper (see `headlines`): the first one with the paper's figure, ours,
+    its note and what it was measured on, then how many there are of each verdict."""
     if not several: return "nothing claimed yet"
     claim, measured = several[0]
     figure = f" (paper: {claim['paper']})" if claim["paper"] else ""
     counted = verdict_counts([headline.claim for headline in several])
     word = verdict_of(claim).replace(claim["verdict"], f"*{claim['verdict']}*", 1)
-    return (f"{claim['claim']}{figure}: here {interval_text(claim)}, {word}. Measured on {measured}. "
-            f"All {len(several)} claims: {counted}")
+    dose = f"; {claim['note']}" if claim["note"] else ""
+    return (f"{claim['claim']}{figure}: here {interval_text(claim)}, {word}{dose}. Measured, where nothing else is "
+            f"said, on {measured}. All {len(several)} claims: {counted}")
 
 
 def _lab_books(bodies: Sequence[dict]) -> str:
