@@ -76,7 +76,7 @@ def test_weights_are_not_testable_without_room(tmp_path):
     rows = copied_as(kept(), "FedCAPR", "pooled", rank1=0.6)
     rows = copied_as(rows, "FedCAPR", "local only, the steps of all", rank1=0.58)
     claim = next(c for c in judged(rows, tmp_path) if c["claim"] == "KLL and KLAW raise Rank-1 over FedCAPR")
-    assert claim["verdict"] == "not testable here" and "missing: room" in claim["why"]
+    assert claim["verdict"] == "not testable here" and "room is missing" in claim["why"]
 
 
 def test_each_bound_can_be_reached(tmp_path):

@@ -107,7 +107,7 @@ def _bytes(results):
         source="abstracts, ResNet-50",
         unit="%",
         effect=(0.33, 0.42),
-        why="missing: the gate's thresholds, which decide it and are "
+        why="the gate's thresholds are missing: they decide it, and are "
         "published nowhere" + (span if cells else ""),
         note=_told(_pruned(results), _still_climbing(results)),
         curve=[
@@ -138,7 +138,7 @@ def _too_little(results):
     if not saved or fmean(saved) >= _LEAST_SAVED:
         return ""
     return (
-        f"missing: pruning, for it saves {fmean(saved):.0%} of the bytes, "
+        f"pruning is missing: it saves {fmean(saved):.0%} of the bytes, "
         "the paper 33 % and more"
     )
 
@@ -221,10 +221,10 @@ def _worthless(results):
     gains = _minus(results, "FedCAPR", "local only")
     room = _minus(results, _POOLED, _LONG_LOCAL)
     if gains and judge(gains).high <= 0:
-        return "missing: a federation that is worth something, for FedCAPR is behind each site alone"
+        return "a federation that is worth something is missing: FedCAPR is behind each site alone"
     if room and fmean(room) < _ROOM:
         ahead = f"{100 * fmean(room):.1f} points"
-        return f"missing: room, for pooled training is {ahead} ahead of each site alone"
+        return f"room is missing: pooled training is {ahead} ahead of each site alone"
     return ""
 
 
