@@ -52,6 +52,14 @@ def test_outputs_are_copied_back_by_cell_id(tmp_path):
     assert book.metadata.fedbook.stamp == notebook_stamp(path) and len(book.cells) == 5
     copy_outputs(target, path, "profile `full`, seed 0")
     assert nbformat.read(path, 4).cells[0].source.count("*Outputs:") == 1
+    book = nbformat.read(path, 4)
+    book.cells[0].source = book.cells[0].source.replace("seed 0.*", "seed 0; the table has more.*")
+    nbformat.write(book, path)
+    for shown, kept in (("profile `full`, seed 0", "profile `full`, seed 0; the table has more"),
+                        ("profile `full`, seeds 0 to 1", "profile `full`, seeds 0 to 1"),
+                        ("profile `full`, seeds 0 to 15", "profile `full`, seeds 0 to 15")):
+        copy_outputs(target, path, shown)
+        assert nbformat.read(path, 4).cells[0].source.endswith(f"\n\n*Outputs: {kept}.*")
 
 
 def test_pictures_are_booked_in_few_colours_and_booked_ones_stay():

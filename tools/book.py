@@ -61,13 +61,13 @@ def _outputs(notebook: Path) -> dict[str, list]:
 
 def _write_outputs(path: Path, outputs: dict[str, list], shown: str = "") -> None:
     """Put `outputs` (cell id to outputs) into the notebook at `path`, stamp and fold it. `shown` goes into
-    the first cell."""
+    the first cell; what an author has added behind it, after a semicolon, stays."""
     import nbformat
 
     book = nbformat.read(path, 4)
     for cell in book.cells:
         if cell.cell_type == "code": cell.outputs, cell.execution_count = outputs[cell.id], None
-    if shown:
+    if shown and not re.search(rf"\*Outputs: {re.escape(shown)}[.;]", book.cells[0].source):
         book.cells[0].source = re.sub(r"\n+\*Outputs: .*\*$", "",
                                       book.cells[0].source) + f"\n\n*Outputs: {shown}.*"
     fold(book.cells)
