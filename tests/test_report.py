@@ -218,7 +218,8 @@ def test_the_page_has_a_section_for_each_paper_and_the_lab_books_below():
                  result(FEW, OTHER, name="06_c")])
     assert re.findall(r"^## (.*)", text, re.M) == ["FedDemo", "FedOther", "Lab books"] and "05_b" not in text
     assert "| b beats a | 61.2 minus 55.8 % (Table 2) | 5.4 [4.09, 6.71] % (3 seeds) |" in text
-    assert "b beats a (paper: 61.2 minus 55.8 %): here 5.4 [4.09, 6.71] % (3 seeds), *reproduced*. Measured, where nothing else is said, on " in text
+    assert ("b beats a (paper: 61.2 minus 55.8 %): here 5.4 [4.09, 6.71] % (3 seeds), *reproduced*. "
+            "Measured, where nothing else is said, on ") in text
     assert "All claims of papers: 1 reproduced, 1 contradicted, 1 not testable here." in text
     assert "| b beats a | other | 2 [-0.484, 4.48] % (3 seeds) |" in text
     assert "|  | other, long | 20.3 [18.9, 21.8] % (3 seeds) |" in text
