@@ -62,15 +62,24 @@ def _told(*notes):
     return "; ".join(filter(None, notes))
 
 
-def _again(results, what, minus):
-    "Row `what` minus row `minus`, both measured once more on another processor."
-    return _minus(results, f"{what}, again", f"{minus}, again")
+_ELSEWHERE = "again, on another processor"
+
+
+def _again(what):
+    "The name of row `what` measured once more, on another processor."
+    return f"{what}, again"
+
+
+def _elsewhere(results, what, minus):
+    "The same difference on another processor, as a point of a curve."
+    return _ELSEWHERE, _minus(results, _again(what), _again(minus))
 
 
 def _held_again(results, what, minus):
     "What the same difference was on another processor, with its interval."
-    gains = _again(results, what, minus)
-    if len(gains) < 2: return ""
+    _, gains = _elsewhere(results, what, minus)
+    if len(gains) < 2:
+        return ""
     found = judge(gains)
     low, high = 100 * found.low, 100 * found.high
     return f"on another processor {100 * fmean(gains):+.1f} [{low:.1f}, {high:.1f}] points"
@@ -125,7 +134,7 @@ def _bytes(results):
         "published nowhere" + (span if cells else ""),
         note=_told(_pruned(results), _still_climbing(results)),
         curve=[
-            ("again, on another processor", _saved(results, "FedKLPR, again", "FedCAPR, again")),
+            (_ELSEWHERE, _saved(results, _again("FedKLPR"), _again("FedCAPR"))),
             *cells,
             *(
                 (
@@ -170,7 +179,7 @@ def _accuracy(results):
         why=_too_little(results),
         note=_told(_pruned(results), _held_again(results, "FedKLPR", "FedCAPR"), _still_climbing(results)),
         curve=[
-            ("again, on another processor", _again(results, "FedKLPR", "FedCAPR")),
+            _elsewhere(results, "FedKLPR", "FedCAPR"),
             (
                 "minus a dense net with KLL and KLAW",
                 _minus(results, "FedKLPR", _DENSE),
@@ -224,7 +233,7 @@ def _divergence(results):
         reach=_minus(results, _POOLED, "FedCAPR") or None,
         note=_told(_gradient(results), _held_again(results, _DENSE, "FedCAPR"), _still_climbing(results)),
         curve=[
-            ("again, on another processor", _again(results, _DENSE, "FedCAPR")),
+            _elsewhere(results, _DENSE, "FedCAPR"),
             ("KLL alone, with FedCAPR's weights", _minus(results, "+ KLL", "FedCAPR")),
             ("KLAW on top of it", _minus(results, _DENSE, "+ KLL")),
             *_by_delta(results),
@@ -347,7 +356,7 @@ def _gate(results):
         reach=_minus(results, _DENSE, _AS_MUCH) or None,
         note=_told(_refused(results), _held_again(results, gated, _AS_MUCH), _still_climbing(results)),
         curve=[
-            ("again, on another processor", _again(results, gated, _AS_MUCH)),
+            _elsewhere(results, gated, _AS_MUCH),
             (
                 "minus no gate and 70 % pruned",
                 _minus(results, gated, "+ SAS"),
@@ -400,13 +409,13 @@ def _sparse_average(results):
         unit="%",
         reach=_minus(results, _DENSE, _PLAIN_TO_ITS_SHARE) or None,
         note=_told(
-            _overlap(results),
-            _both_pruned(results),
+            _beside_a_plain_average(results, "masks overlap by {:.0%}, with a plain average by {:.0%}", "overlap"),
+            _beside_a_plain_average(results, "prunes {:.0%}, with a plain average {:.0%}", "ratio"),
             _held_again(results, "FedKLPR", _PLAIN_TO_ITS_SHARE),
             _still_climbing(results),
         ),
         curve=[
-            ("again, on another processor", _again(results, "FedKLPR", _PLAIN_TO_ITS_SHARE)),
+            _elsewhere(results, "FedKLPR", _PLAIN_TO_ITS_SHARE),
             (
                 "minus a plain average that prunes more",
                 _minus(results, "FedKLPR", _PLAIN_AVERAGE),
@@ -428,24 +437,13 @@ def _sparse_average(results):
     )
 
 
-def _overlap(results):
-    "What SAS does: how much the clients' masks have in common."
-    with_sas = results.values("FedKLPR", "overlap")
-    without = results.values(_PLAIN_TO_ITS_SHARE, "overlap")
+def _beside_a_plain_average(results, text, number):
+    "`text` with the mean of a number in FedKLPR, and in as much pruning with a plain average."
+    with_sas = results.values("FedKLPR", number)
+    without = results.values(_PLAIN_TO_ITS_SHARE, number)
     if not with_sas or not without:
         return ""
-    return (
-        f"masks overlap by {fmean(with_sas):.0%}, with a plain average by {fmean(without):.0%}"
-    )
-
-
-def _both_pruned(results):
-    "What both rows prune, at the end."
-    with_sas = results.values("FedKLPR", "ratio")
-    without = results.values(_PLAIN_TO_ITS_SHARE, "ratio")
-    if not with_sas or not without:
-        return ""
-    return f"prunes {fmean(with_sas):.0%}, with a plain average {fmean(without):.0%}"
+    return text.format(fmean(with_sas), fmean(without))
 
 
 def _on_digits(results):
